@@ -1,0 +1,31 @@
+"""What a person is told when something they can change is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong: where it is, why, and what to do next."""
+
+    where: str
+    cause: str
+    then: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.cause}" if self.where else self.cause
+        return f"{head}\n    next: {self.then}" if self.then else head
+
+
+class UserError(Exception):
+    """Problems a person can solve: the CLI prints each one and exits with `code`, never with a traceback.
+
+    Codes: 2 for wrong input (matrix, names, options), 1 for a step that failed (build, network, verdict).
+    """
+
+    def __init__(self, problems: Problem | Sequence[Problem], *, code: int = 2) -> None:
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.code = code
+        super().__init__("\n".join(map(str, self.problems)))

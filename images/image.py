@@ -1,0 +1,99 @@
+"""The resolved image: everything the later steps need to know of one row, and nothing they must look up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from images.names import Arch, ImageName, Minor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """What an image stands on: a Debian suite (or Ubuntu) with the Python it brings."""
+
+    key: str
+    """Its name in the matrix: `bookworm`."""
+    reference: str
+    """What a registry calls it: `debian:bookworm-slim`."""
+    suite: str | None
+    """The Debian suite mmdebstrap can make it from; None if only a registry has it."""
+    python: Minor
+    glibc: Minor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """One package of an image, at one version."""
+
+    name: str
+    """Canonical (PEP 503) distribution name."""
+    version: str
+    layer: str
+    """The image layer that installs it: a key of the matrix's `layers`."""
+    optional: bool = False
+    """An image may lack it, with a warning, where no wheel of it can be had."""
+    local: str = ""
+    """The local version (`cu126`) where the wheel is not the default index's."""
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.name}=={self.version}" + (f"+{self.local}" if self.local else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prebuilt:
+    """An official binary wheel outside any index."""
+
+    name: str
+    version: str
+    filename: str
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One buildable row. Made by `plan`, read by `lock`, `render`, `promises` and `build`."""
+
+    name: ImageName
+    base: Base
+    python: Minor
+    toolkit_cuda: Minor
+    wheel_cuda: Minor
+    index: str | None
+    """Address of the index that alone has this torch variant; None: the default index has it."""
+    archs: tuple[Arch, ...]
+    """The GPU architectures it promises to run on, ascending."""
+    ptx: tuple[Arch, ...]
+    """Architectures of which torch carries PTX (newer GPUs compile it at run time)."""
+    min_driver: str
+    cxx11_abi: bool
+    pins: tuple[Pin, ...]
+    """Every pinned package except the toolkit's, in layer order."""
+    toolkit: tuple[Pin, ...]
+    """The wheels that make up /usr/local/cuda-X.Y."""
+    layers: tuple[str, ...]
+    """Names of the Python layers, bottom first."""
+    environment: Mapping[str, str]
+    """What the image sets for its users."""
+    revision: str
+    """Short hash of matrix and facts."""
+    prebuilt: tuple[Prebuilt, ...] = ()
+    """Official wheels by URL for pins that no index has (flash-attn)."""
+    warnings: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> str | None:
+        return self.name.profile
+
+    @property
+    def devel(self) -> bool:
+        return self.name.devel
+
+    @property
+    def toolkit_home(self) -> str:
+        return f"/usr/local/cuda-{self.toolkit_cuda}"
+
+    def pin(self, name: str) -> Pin | None:
+        return next((pin for pin in self.pins if pin.name == name), None)

@@ -1,0 +1,117 @@
+"""The grammar of image names: `cu126-torch25[-py312][-sm90][-devel][-PROFILE]`. The name is the API."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import total_ordering
+
+from images.errors import Problem, UserError
+
+_GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE]"
+_NAME = re.compile(
+    r"cu(?P<cuda_major>[1-9]\d)(?P<cuda_minor>0|[1-9]\d*)"
+    r"-torch(?P<torch_major>[1-9])(?P<torch_minor>0|[1-9]\d*)"
+    r"(?:-py(?P<py_major>3)(?P<py_minor>[1-9]\d*))?"
+    r"(?:-sm(?P<arch>[1-9]\d{1,2}))?"
+    r"(?P<devel>-devel)?"
+    r"(?:-(?P<profile>[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?"
+)
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Minor:
+    """A major.minor version, ordered as numbers: 12.10 > 12.9."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Minor:
+        """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
+        match = re.fullmatch(r"(\d+)\.(\d+)(?:\.[0-9a-z.]+)?", text.split("+")[0])
+        if not match:
+            raise ValueError(f"{text!r} is not a version of the form X.Y")
+        return cls(int(match[1]), int(match[2]))
+
+    def __lt__(self, other: Minor) -> bool:
+        return (self.major, self.minor) < (other.major, other.minor)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def digits(self) -> str:
+        """The form names use: `126` for 12.6, `210` for 2.10."""
+        return f"{self.major}{self.minor}"
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Arch:
+    """A GPU architecture by compute capability: Arch(9, 0) is sm_90."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Arch:
+        """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
+        if match := re.fullmatch(r"sm_?(\d{1,2})(\d)", text):
+            return cls(int(match[1]), int(match[2]))
+        if match := re.fullmatch(r"(\d{1,2})\.(\d)", text):
+            return cls(int(match[1]), int(match[2]))
+        raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
+
+    def __lt__(self, other: Arch) -> bool:
+        return (self.major, self.minor) < (other.major, other.minor)
+
+    def __str__(self) -> str:
+        return f"sm_{self.major}{self.minor}"
+
+    @property
+    def capability(self) -> str:
+        """The dotted form of TORCH_CUDA_ARCH_LIST: `9.0`."""
+        return f"{self.major}.{self.minor}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageName:
+    """A parsed image name. Parts that equal the defaults are absent (None, False)."""
+
+    cuda: Minor
+    torch: Minor
+    python: Minor | None = None
+    arch: Arch | None = None
+    devel: bool = False
+    profile: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ImageName:
+        """Read a name. Raises UserError with the grammar when it is not one."""
+        match = _NAME.fullmatch(text)
+        if not match or (match["profile"] or "").split("-")[0] == "devel":
+            raise UserError(
+                Problem(where=text, cause="is not an image name", then=f"names read {_GRAMMAR}; `nox -s plan` lists them")
+            )
+        return cls(
+            cuda=Minor(int(match["cuda_major"]), int(match["cuda_minor"])),
+            torch=Minor(int(match["torch_major"]), int(match["torch_minor"])),
+            python=Minor(3, int(match["py_minor"])) if match["py_minor"] else None,
+            arch=Arch.parse(f"sm{match['arch']}") if match["arch"] else None,
+            devel=bool(match["devel"]),
+            profile=match["profile"],
+        )
+
+    def __str__(self) -> str:
+        parts = [f"cu{self.cuda.digits}", f"torch{self.torch.digits}"]
+        if self.python:
+            parts.append(f"py{self.python.digits}")
+        if self.arch:
+            parts.append(f"sm{self.arch.major}{self.arch.minor}")
+        if self.devel:
+            parts.append("devel")
+        if self.profile:
+            parts.append(self.profile)
+        return "-".join(parts)

@@ -1,0 +1,65 @@
+"""What an image promises. Written from the matrix on the host, never from the image.
+
+A claim says which probe must measure it and what the judge compares the evidence with (`expect`).
+The same file travels into the container, so only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Tier(StrEnum):
+    """What a probe needs: files only, a CPU, one GPU, several GPUs."""
+
+    STATIC = "static"
+    CPU = "cpu"
+    GPU = "gpu"
+    MULTIGPU = "multigpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One promise of an image."""
+
+    id: str
+    """Catalogue number: S1, C10, G3."""
+    subject: str
+    """What it is about: a distribution, a library, `environment`. (id, subject) is unique in an image."""
+    tier: Tier
+    probe: str
+    """The probe that measures it, `TIER.MODULE`: `static.pins`."""
+    promise: str
+    """The sentence a person reads."""
+    required: bool = True
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values: what the probe looks for and the judge compares with."""
+    unproven: str = ""
+    """A reason known before any measuring why this can't be proven (an optional wheel that could not be had)."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Claim:
+        return cls(**{**data, "tier": Tier(data["tier"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimSet:
+    """All promises of one image, in the order a report shows them."""
+
+    image: str
+    claims: tuple[Claim, ...]
+
+    def of(self, tiers: Sequence[Tier]) -> ClaimSet:
+        return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.tier in tiers))
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def loads(cls, text: str) -> ClaimSet:
+        data = json.loads(text)
+        return cls(image=data["image"], claims=tuple(Claim.from_json(claim) for claim in data["claims"]))
