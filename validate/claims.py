@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 
-class Tier(StrEnum):
+class Tier(str, Enum):
     """What a probe needs: files only, a CPU, one GPU, several GPUs."""
 
     STATIC = "static"
     CPU = "cpu"
     GPU = "gpu"
     MULTIGPU = "multigpu"
+
+    __str__ = str.__str__  # Python 3.10, which a foreign base may bring, has no StrEnum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 
-class Outcome(StrEnum):
+class Outcome(str, Enum):
     """How a probe's process ended. Only COMPLETED evidence can carry a PASS."""
 
     COMPLETED = "completed"
@@ -18,7 +18,9 @@ class Outcome(StrEnum):
     SILENT = "silent"
     """It ended as if all were well, but left no closing record."""
     MISSING = "missing"
-    """There is no such probe in the suite, or it never ran."""
+    """There is no such probe in the suite."""
+
+    __str__ = str.__str__  # Python 3.10, which a foreign base may bring, has no StrEnum
 
 
 @dataclass(frozen=True, kw_only=True)

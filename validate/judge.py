@@ -1,0 +1,130 @@
+"""Claims against evidence: the only place where an image becomes PASS, FAIL or UNPROVEN. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judging import Finding, Judging, Status, cpu, failed, static, unproven
+
+JUDGES: Mapping[str, Judging] = {**static.JUDGES, **cpu.JUDGES}
+"""How each claim of the catalogue is judged."""
+
+
+class EvidenceMismatchError(ValueError):
+    """The evidence was measured in another image than the one it is held against."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimVerdict:
+    """One claim, judged."""
+
+    claim: Claim
+    status: Status
+    reason: str
+    seconds: float
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """An image, judged. `digest` is of the image that was measured."""
+
+    image: str
+    digest: str
+    claims: tuple[ClaimVerdict, ...]
+
+    @property
+    def overall(self) -> Status:
+        """FAIL if a required claim failed; PASS only if there are required claims and every one passed."""
+        required = [verdict.status for verdict in self.claims if verdict.claim.required]
+        if Status.FAIL in required:
+            return Status.FAIL
+        return Status.PASS if required and set(required) == {Status.PASS} else Status.UNPROVEN
+
+    def of(self, status: Status) -> tuple[ClaimVerdict, ...]:
+        return tuple(verdict for verdict in self.claims if verdict.status is status)
+
+
+def judge(
+    claims: ClaimSet,
+    evidence: Evidence,
+    tiers: Sequence[Tier] = tuple(Tier),
+    *,
+    digest: str | None = None,
+    judges: Mapping[str, Judging] = JUDGES,
+) -> Verdict:
+    """Judge the claims of these tiers.
+
+    Raises EvidenceMismatchError if the evidence is of another image, or of another digest than the one asked for.
+    """
+    if evidence.image != claims.image:
+        raise EvidenceMismatchError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
+    if digest is not None and evidence.digest != digest:
+        raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
+    verdicts = tuple(_judge_claim(claim, evidence.of(claim.probe), judges) for claim in claims.of(tiers).claims)
+    return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts)
+
+
+def _judge_claim(claim: Claim, record: Record | None, judges: Mapping[str, Judging]) -> ClaimVerdict:
+    measurement = record.of(claim.subject) if record else None
+    finding = _find(claim, record, measurement, judges.get(claim.id))
+    return ClaimVerdict(
+        claim=claim,
+        status=finding.status,
+        reason=finding.reason,
+        seconds=measurement.seconds if measurement else record.seconds if record else 0.0,
+        evidence=_shown(record, measurement),
+    )
+
+
+def _find(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judging | None) -> Finding:
+    if claim.unproven:
+        return unproven(claim.unproven)
+    if judging is None:
+        return unproven(f"this suite has no judge for {claim.id}")
+    # Nothing was tried, so nothing is known of the image; below, something was tried and did not work.
+    if record is None:
+        return unproven(f"{claim.probe} was not run")
+    if record.outcome is Outcome.MISSING:
+        return unproven(f"this suite has no probe {claim.probe}")
+    if measurement is None:
+        return failed(_unmeasured(claim, record))
+    finding = _apply(judging, claim, measurement.evidence)
+    if finding.status is Status.PASS and record.outcome is not Outcome.COMPLETED:
+        return unproven(f"measured well ({finding.reason}), but {_end(record)}")
+    return finding
+
+
+def _apply(judging: Judging, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """A judge that can't read the evidence has not seen the claim kept."""
+    try:
+        return judging(claim, evidence)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
+
+
+def _unmeasured(claim: Claim, record: Record) -> str:
+    if record.outcome is Outcome.COMPLETED:
+        return f"{claim.probe} found nothing to measure for {claim.subject}"
+    tail = record.log.strip().splitlines()[-3:]
+    return f"{_end(record)}: {' | '.join(line.strip() for line in tail)}" if tail else _end(record)
+
+
+def _end(record: Record) -> str:
+    ends = {
+        Outcome.TIMED_OUT: f"{record.probe} did not end in {record.seconds:.0f} s",
+        Outcome.SILENT: f"{record.probe} ended with status 0 before it was done",
+        Outcome.CRASHED: f"{record.probe} crashed (status {record.exit_code})",
+    }
+    return ends[record.outcome]
+
+
+def _shown(record: Record | None, measurement: Measurement | None) -> Mapping[str, Any]:
+    evidence = dict(measurement.evidence) if measurement else {}
+    if record and record.outcome is not Outcome.COMPLETED:
+        evidence["probe"] = {"outcome": str(record.outcome), "exit_code": record.exit_code, "log": record.log}
+    return evidence

@@ -1,0 +1,53 @@
+"""What a judging function gives back. One function a claim id, pure: evidence in, finding out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from validate.claims import Claim
+
+
+class Status(str, Enum):
+    """A claim's verdict."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    UNPROVEN = "UNPROVEN"
+    """It could not be measured (no GPU, say)."""
+    NOT_APPLICABLE = "NOT_APPLICABLE"
+
+    __str__ = str.__str__
+
+
+class Finding(NamedTuple):
+    """A verdict and the sentence that says why. A FAIL names the culprit."""
+
+    status: Status
+    reason: str
+
+
+Judging = Callable[[Claim, Mapping[str, Any]], Finding]
+
+
+def passed(reason: str) -> Finding:
+    return Finding(Status.PASS, reason)
+
+
+def failed(reason: str) -> Finding:
+    return Finding(Status.FAIL, reason)
+
+
+def unproven(reason: str) -> Finding:
+    return Finding(Status.UNPROVEN, reason)
+
+
+def not_applicable(reason: str) -> Finding:
+    return Finding(Status.NOT_APPLICABLE, reason)
+
+
+def listed(items: list[str], *, limit: int = 3) -> str:
+    """The first few items as a phrase: `a, b, c and 4 more`."""
+    shown = ", ".join(items[:limit])
+    return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown

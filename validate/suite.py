@@ -1,0 +1,213 @@
+"""Runs the probes that a claim file names, each in a process of its own, and prints one JSON record a line.
+
+    python3 -I -S FOLDER/validate --claims claims.json --tier static --tier cpu
+
+`-I -S` keeps the image's own environment (PYTHONPATH, PYTHONOPTIMIZE, sitecustomize) away from the suite. Static
+probes are started so too, as they only read files; all others start as a user's process in the image would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from validate import surroundings
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Measurement, Outcome, Record
+
+TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 240, Tier.CPU: 400, Tier.GPU: 600, Tier.MULTIGPU: 900}
+"""A whole tier takes under a minute on two cores: a probe past these limits hangs."""
+
+LOG_TAIL_CHARACTERS = 4000
+_PACKAGE = Path(__file__).resolve().parent
+_ISOLATED = ("-I", "-S")
+_CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "CUDA_CACHE_PATH": "cuda",
+    "XDG_CACHE_HOME": "xdg",
+    "HF_HOME": "huggingface",
+}
+"""Where compilers and hubs keep what they made. Each probe gets empty ones: a warm cache hides a missing compiler."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite, or (`--probe`) one probe in this process. The exit status says nothing about the image."""
+    options = _parser().parse_args(arguments)
+    claims = ClaimSet.loads(Path(options.claims).read_text(encoding="utf-8"))
+    if options.probe:
+        measure(options.probe, _asking_for(claims, options.probe), Path(options.out))
+        return 0
+    tiers = [Tier(tier) for tier in options.tier or Tier]
+    for record in run(claims.of(tiers), jobs=options.jobs, timeout=options.timeout):
+        print(json.dumps(asdict(record)), flush=True)  # noqa: T201  the suite's output
+    return 0
+
+
+def run(claims: ClaimSet, *, jobs: int, timeout: float | None = None) -> Iterator[Record]:
+    """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
+
+    `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims known to be unproven are not measured.
+    """
+    probes = dict.fromkeys(claim.probe for claim in claims.claims if not claim.unproven)
+    given = surroundings.of_this_process()
+    with tempfile.TemporaryDirectory(prefix="validate-") as folder, ThreadPoolExecutor(max_workers=jobs) as pool:
+        scratch = Path(folder)
+        claim_file = scratch / "claims.json"
+        claim_file.write_text(claims.dumps(), encoding="utf-8")
+        marker = surroundings.record(given, scratch / "surroundings.json")
+        running = [
+            pool.submit(_run_probe, probe, claim_file, scratch / probe, {**given.environ, **marker}, timeout)
+            for probe in probes
+        ]
+        for future in as_completed(running):
+            yield future.result()
+
+
+def measure(probe: str, claims: Sequence[Claim], out: Path) -> None:
+    """Run one probe here and append a line a measurement to `out`, then the closing line.
+
+    Whatever the probe raises ends the process: the missing closing line tells the rest.
+    """
+    module = importlib.import_module(f"validate.probes.{probe}")
+    with out.open("w", encoding="utf-8") as lines:
+        started = time.monotonic()
+        for subject, evidence in module.measure(claims):
+            seconds = time.monotonic() - started
+            _write(lines, {"subject": subject, "seconds": round(seconds, 3), "evidence": _plain(evidence)})
+            started = time.monotonic()
+        _write(lines, {"closing": True})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="validate", description="Measure an image from inside, one record a line.")
+    parser.add_argument("--claims", required=True, help="the image's claims, as JSON")
+    parser.add_argument("--tier", action="append", choices=[tier.value for tier in Tier], help="default: all")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
+    parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
+    parser.add_argument("--probe", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    return parser
+
+
+def _asking_for(claims: ClaimSet, probe: str) -> list[Claim]:
+    return [claim for claim in claims.claims if claim.probe == probe and not claim.unproven]
+
+
+def _exists(probe: str) -> bool:
+    if not re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe):
+        return False
+    tier, _, name = probe.partition(".")
+    return (_PACKAGE / "probes" / tier / f"{name}.py").is_file()
+
+
+def _run_probe(
+    probe: str, claim_file: Path, scratch: Path, environ: Mapping[str, str], timeout: float | None
+) -> Record:
+    started = time.monotonic()
+    if not _exists(probe):
+        return Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
+    scratch.mkdir()
+    results, log = scratch / "results", scratch / "log"
+    tier = Tier(probe.partition(".")[0])
+    flags = _ISOLATED if tier is Tier.STATIC else ()
+    command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claim_file), "--probe", probe]
+    limit = timeout or TIMEOUT_SECONDS[tier]
+    code = _call([*command, "--out", str(results)], {**environ, **_cold_caches(scratch)}, log, limit)
+    measurements, closed = _read(results)
+    return Record(
+        probe=probe,
+        outcome=_outcome(code, closed),
+        seconds=round(time.monotonic() - started, 3),
+        measurements=measurements,
+        exit_code=code,
+        log=_tail(log),
+    )
+
+
+def _call(command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float) -> int | None:
+    """Run in a session of its own, so that nothing it started outlives it. None: it ran past the limit."""
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return child.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _outcome(code: int | None, closed: bool) -> Outcome:
+    """The closing line decides; how a process died only says why there is none."""
+    if closed:
+        return Outcome.COMPLETED
+    if code is None:
+        return Outcome.TIMED_OUT
+    return Outcome.SILENT if code == 0 else Outcome.CRASHED
+
+
+def _cold_caches(scratch: Path) -> dict[str, str]:
+    return {variable: str(scratch / "cache" / folder) for variable, folder in _CACHES.items()}
+
+
+def _read(results: Path) -> tuple[tuple[Measurement, ...], bool]:
+    """Measurements of a result file, and whether its closing line is there. A torn last line is left out."""
+    if not results.exists():
+        return (), False
+    measurements: list[Measurement] = []
+    for line in results.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break
+        if entry.get("closing"):
+            return tuple(measurements), True
+        measurements.append(Measurement(**entry))
+    return tuple(measurements), False
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as lines:
+        lines.seek(max(0, log.stat().st_size - LOG_TAIL_CHARACTERS))
+        return lines.read().decode("utf-8", "replace")
+
+
+def _write(lines: Any, entry: Mapping[str, Any]) -> None:
+    lines.write(json.dumps(entry) + "\n")
+    lines.flush()
+
+
+def _plain(value: Any) -> Any:
+    """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value
