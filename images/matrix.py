@@ -1,0 +1,259 @@
+"""matrix.yaml and facts.yaml into typed, validated objects. All errors at once, each with file and line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from pydantic import BeforeValidator, Field, ValidationError
+
+from images import yamlfile
+from images.errors import Problem, UserError
+from images.facts import Capability, Facts, MinorText, Row, Sentence, VersionText
+from images.names import ImageName, Minor
+from images.yamlfile import YamlFile
+
+ROOT = Path(__file__).resolve().parent.parent
+MATRIX = ROOT / "matrix.yaml"
+FACTS = ROOT / "images" / "facts.yaml"
+
+
+def _image_name(value: object) -> str:
+    text = str(value)
+    try:
+        return str(ImageName.parse(text))
+    except UserError as error:
+        raise ValueError(f"{text!r} {error.problems[0].cause}: {error.problems[0].then}") from None
+
+
+def _exact(value: object) -> str:
+    text = str(value)
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(f"{text!r} is no requirement") from None
+    if [spec.operator for spec in requirement.specifier] != ["=="]:
+        raise ValueError(f"{text!r} must name one version with ==")
+    return text
+
+
+ImageNameText = Annotated[str, BeforeValidator(_image_name)]
+ExactRequirement = Annotated[str, BeforeValidator(_exact)]
+
+
+class BaseRow(Row):
+    """A Linux userland to stand on."""
+
+    reference: Sentence
+    suite: str = ""
+    """The Debian suite it can be bootstrapped from where no registry answers; empty: registry only."""
+    python: MinorText
+    glibc: MinorText
+    gcc: int
+
+
+class ToolkitRow(Row):
+    """The wheels that make up /usr/local/cuda-X.Y: in every image, and in a -devel image on top."""
+
+    parts: list[ExactRequirement] = Field(min_length=1)
+    devel: list[ExactRequirement] = []
+
+
+class ImageRow(Row):
+    """One image we build, and where it differs from its name's defaults."""
+
+    name: ImageNameText
+    archs: list[Capability] = []
+    """Promise these architectures alone; empty: all that torch and bitsandbytes have code for."""
+    without: list[str] = []
+    """Distributions of the stack that this image leaves out."""
+
+
+class Exclusion(Row):
+    """Images that the facts would allow and we do not build."""
+
+    select: Sentence
+    reason: Sentence
+
+
+class Defaults(Row):
+    """What an image name leaves out."""
+
+    base: str
+
+
+class Matrix(Row):
+    """The whole of matrix.yaml."""
+
+    defaults: Defaults
+    bases: dict[str, BaseRow] = Field(min_length=1)
+    layers: dict[str, list[str]] = Field(min_length=1)
+    """Python layers, bottom first, and the distributions each installs."""
+    optional: list[str] = []
+    """Distributions an image may lack, with a warning, where no wheel can be had."""
+    environment: dict[str, str] = {}
+    toolkits: dict[MinorText, ToolkitRow]
+    stacks: dict[MinorText, dict[str, VersionText]] = Field(min_length=1)
+    """Per torch minor: distribution -> version."""
+    images: list[ImageRow] = Field(min_length=1)
+    exclude: list[Exclusion] = []
+    aliases: dict[str, ImageNameText] = {}
+
+    def row(self, name: ImageName) -> ImageRow | None:
+        return next((row for row in self.images if row.name == str(name)), None)
+
+    def layer_of(self, distribution: str) -> str | None:
+        return next((layer for layer, names in self.layers.items() if distribution in names), None)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Both files, loaded: what every plan is made from."""
+
+    matrix: Matrix
+    facts: Facts
+    matrix_file: YamlFile
+    problems: tuple[Problem, ...] = ()
+    """What was wrong in the matrix and left out of it so that the rest could be checked in the same run."""
+    pruned: frozenset[yamlfile.Path] = frozenset()
+
+    @property
+    def revision(self) -> str:
+        """Short hash of the content of matrix and facts; comments and order of keys do not change it."""
+        content = json.dumps([self.matrix.model_dump(), self.facts.model_dump()], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def load(matrix: Path = MATRIX, facts: Path = FACTS) -> Sources:
+    """Read both files. Raises UserError with every problem of the matrix and of the facts at once.
+
+    A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
+    it finds (an alias to a refused image) before all are told together.
+    """
+    facts_file = yamlfile.parse(_shown(facts), _read(facts))
+    known, facts_problems, _ = _validate(Facts, facts_file)
+    matrix_file = yamlfile.parse(_shown(matrix), _read(matrix))
+    wanted, problems, pruned = _validate(Matrix, matrix_file)
+    if known is None or wanted is None or facts_problems:
+        raise UserError([*facts_problems, *problems])
+    consistency = _consistency(wanted, matrix_file)
+    return Sources(wanted, known, matrix_file, (*problems, *consistency), pruned)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(Problem(where=_shown(path), cause="is missing", then=f"`git checkout {path.name}`")) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(Problem(where=_shown(path), cause=f"can't be read: {error}", then="mend the file")) from None
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+Model = TypeVar("Model", bound=Row)
+
+
+def _validate(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Problem], frozenset[yamlfile.Path]]:
+    """The model, what was wrong, and the paths left out of it to get that far (None: nothing sound remained)."""
+    problems, pruned, data = list(file.duplicates), set(), file.data
+    while True:
+        try:
+            return model.model_validate(data), problems, frozenset(pruned)
+        except ValidationError as error:
+            # Only the first round's errors are the person's: later ones come from what was left out.
+            found = [(_path(file, item["loc"]), _sentence(dict(item))) for item in error.errors()]
+            if not pruned:
+                problems += [Problem(where=file.where(path), cause=cause, then=_then(file)) for path, cause in found]
+            paths = {path for path, _ in found} - pruned
+            smaller = _without(data, paths)
+            if not paths or () in paths or smaller == data:
+                return None, problems, frozenset(pruned)
+            pruned |= paths
+            data = smaller
+
+
+def _then(file: YamlFile) -> str:
+    return f"mend {file.name}; docs/matrix.md explains each key"
+
+
+def _path(file: YamlFile, loc: tuple[str | int, ...]) -> yamlfile.Path:
+    """Pydantic's location cut down to nodes the file has (it adds `[key]` and the names of validators)."""
+    path = tuple(part for part in loc if part != "[key]")
+    while path and path not in file.lines:
+        path = path[:-1]
+    return path
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {place!r}"
+    if error["type"] == "missing":
+        return f"{place!r} is missing"
+    return f"{place}: {str(error['msg']).removeprefix('Value error, ')}"
+
+
+def _without(data: Any, paths: set[yamlfile.Path]) -> Any:
+    if isinstance(data, dict):
+        kept = {key: value for key, value in data.items() if (key,) not in paths}
+        return {key: _without(value, {path[1:] for path in paths if path[0] == key}) for key, value in kept.items()}
+    if isinstance(data, list):
+        kept_items = [(index, value) for index, value in enumerate(data) if (index,) not in paths]
+        return [_without(value, {path[1:] for path in paths if path[0] == index}) for index, value in kept_items]
+    return data
+
+
+def _consistency(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    """What the types can't say: names that stand twice, or point at nothing."""
+    then = _then(file)
+    yield from _twice(matrix, file)
+    if matrix.defaults.base not in matrix.bases:
+        known = ", ".join(matrix.bases)
+        cause = f"there is no base {matrix.defaults.base!r} (there are {known})"
+        yield Problem(where=file.where(("defaults", "base")), cause=cause, then=then)
+    layered = {name for names in matrix.layers.values() for name in names}
+    for torch, pins in matrix.stacks.items():
+        for name in pins:
+            where = file.where(("stacks", torch, name))
+            if canonicalize_name(name) != name:
+                yield Problem(where=where, cause=f"write {name!r} as {canonicalize_name(name)!r}", then=then)
+            elif name not in layered:
+                yield Problem(where=where, cause=f"no layer installs {name!r}", then="name it under `layers`")
+        if "torch" not in pins:
+            yield Problem(where=file.where(("stacks", torch)), cause="has no torch", then="pin torch in it")
+        elif str(Minor.parse(pins["torch"])) != torch:
+            where, cause = file.where(("stacks", torch, "torch")), f"torch {pins['torch']} is no {torch}"
+            yield Problem(where=where, cause=cause, then=then)
+    for alias in matrix.aliases:
+        if alias in {row.name for row in matrix.images}:
+            cause = f"the alias {alias!r} is the name of an image"
+            yield Problem(where=file.where(("aliases", alias)), cause=cause, then="rename the alias")
+
+
+def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    raw = file.data.get("images", [])
+    for index, item in enumerate(raw if isinstance(raw, list) else []):
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(name, str):
+            continue
+        where = file.where(("images", index))
+        if name in first:
+            yield Problem(where=where, cause=f"{name} stands twice (first at {first[name]})", then="keep one of the two")
+        first.setdefault(name, where)
+    owners: dict[str, str] = {}
+    for layer, names in matrix.layers.items():
+        for position, name in enumerate(names):
+            if name in owners:
+                cause = f"{name!r} is in two layers, {owners[name]} and {layer}"
+                yield Problem(where=file.where(("layers", layer, position)), cause=cause, then="keep one of the two")
+            owners.setdefault(name, layer)

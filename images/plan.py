@@ -1,0 +1,314 @@
+"""From names and selectors to accepted and refused images. Pure: the same files give the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.version import Version
+
+from images import rules, selectors
+from images.errors import Problem, UserError
+from images.facts import Facts
+from images.image import Base, Image, Pin, Prebuilt
+from images.matrix import ImageRow, Matrix, Sources
+from images.names import Arch, ImageName, Minor
+from images.rules import Candidate, Finding, Weight
+
+_ALLOCATOR_RENAMED = Minor(2, 9)
+"""torch 2.9 renamed PYTORCH_CUDA_ALLOC_CONF to PYTORCH_ALLOC_CONF (axolotl's CUDA page, Credentials)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One image with the plan's answer. `image` is there when it is accepted."""
+
+    image_name: ImageName
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    image: Image | None = None
+    torch: str | None = None
+    python: Minor | None = None
+    wheel_cuda: Minor | None = None
+    pins: Mapping[str, str] | None = None
+    archs: tuple[Arch, ...] = ()
+    min_driver: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.image_name)
+
+    @property
+    def accepted(self) -> bool:
+        return self.image is not None
+
+    @property
+    def profile(self) -> str | None:
+        return self.image_name.profile
+
+    @property
+    def versions(self) -> dict[str, Minor | None]:
+        """What conditions such as `torch>=2.8` compare."""
+        return {
+            "torch": self.image_name.torch,
+            "cuda": self.image_name.cuda,
+            "wheel": self.wheel_cuda,
+            "python": self.python,
+        }
+
+
+def plan(sources: Sources) -> tuple[Planned, ...]:
+    """Every image of the matrix, accepted or refused, in the matrix's order."""
+    return tuple(plan_one(ImageName.parse(row.name), sources) for row in sources.matrix.images)
+
+
+def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
+    """The images that selectors mean. A whole name that the matrix lacks is planned ad hoc.
+
+    Names and globs add up, conditions all have to hold. Raises UserError for a selector that matches nothing.
+    """
+    everything = plan(sources)
+    if not wanted:
+        return everything
+    parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
+    globs = [item for item in parsed if isinstance(item, selectors.Glob)]
+    conditions = [item for item in parsed if isinstance(item, selectors.Condition)]
+    chosen = _named(globs, everything, sources) if globs else everything
+    for condition in conditions:
+        if not any(map(condition, chosen)):
+            raise selectors.unmatched(condition, [image.name for image in everything])
+    both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
+    if not both:
+        cause = "each matches something, but no image matches all of them"
+        raise UserError(Problem(where=" ".join(wanted), cause=cause, then="drop one; `nox -s plan` lists all images"))
+    return both
+
+
+def _named(globs: Sequence[selectors.Glob], everything: Sequence[Planned], sources: Sources) -> tuple[Planned, ...]:
+    found: dict[str, Planned] = {}
+    for glob in globs:
+        matches = [image for image in everything if glob(image)]
+        if not matches and selectors.is_image_name(glob):
+            matches = [_ad_hoc(ImageName.parse(glob.pattern), everything, sources)]
+        if not matches:
+            raise selectors.unmatched(glob, [*(image.name for image in everything), *sources.matrix.aliases])
+        found.update((image.name, image) for image in matches)
+    return tuple(found.values())
+
+
+def _ad_hoc(name: ImageName, everything: Sequence[Planned], sources: Sources) -> Planned:
+    planned = plan_one(name, sources)
+    if planned.accepted:
+        return planned
+    close = ", ".join(nearest(name, [image.image_name for image in everything if image.accepted]))
+    return replace(planned, reasons=(*planned.reasons, f"nearest images that exist: {close}"))
+
+
+def nearest(name: ImageName, others: Iterable[ImageName], count: int = 3) -> tuple[str, ...]:
+    """The names that differ least: same profile first, then the torch minor, then the CUDA version."""
+
+    def distance(other: ImageName) -> tuple[bool, int, int, int, int, str]:
+        return (
+            other.profile != name.profile,
+            abs(other.torch.major - name.torch.major),
+            abs(other.torch.minor - name.torch.minor),
+            abs(other.cuda.major - name.cuda.major),
+            abs(other.cuda.minor - name.cuda.minor),
+            str(other),
+        )
+
+    return tuple(str(other) for other in sorted(others, key=distance)[:count])
+
+
+def check(sources: Sources) -> tuple[Planned, ...]:
+    """The whole plan, after everything wrong in the matrix has been told. Raises UserError with all problems at once."""
+    planned = plan(sources)
+    problems = [*sources.problems, *_alias_problems(planned, sources)]
+    if problems:
+        raise UserError(sorted(problems, key=lambda problem: _line(problem.where)))
+    return planned
+
+
+def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
+    by_name = {image.name: image for image in planned}
+    pruned_stacks = {str(path[1]) for path in sources.pruned if path[0] == "stacks" and len(path) > 1}
+    for alias, name in sources.matrix.aliases.items():
+        where, image = sources.matrix_file.where(("aliases", alias)), by_name.get(name)
+        if image is None:
+            close = ", ".join(nearest(ImageName.parse(name), [other.image_name for other in planned]))
+            cause = f"the alias {alias!r} names {name}, which is not in `images`"
+            yield Problem(where=where, cause=cause, then=f"name one of {close}")
+        elif not image.accepted and str(image.image_name.torch) not in pruned_stacks:
+            cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
+            yield Problem(where=where, cause=cause, then="point it at an accepted image, or mend that image")
+
+
+def _line(where: str) -> tuple[str, int]:
+    file, _, line = where.rpartition(":")
+    return (file or where, int(line) if line.isdigit() else 0)
+
+
+def plan_one(name: ImageName, sources: Sources) -> Planned:
+    """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
+    matrix, facts = sources.matrix, sources.facts
+    row = matrix.row(name) or ImageRow(name=str(name))
+    if hopeless := _hopeless(name, matrix, facts):
+        return Planned(image_name=name, reasons=hopeless)
+    candidate = _candidate(name, row, matrix, facts)
+    findings = rules.apply(candidate)
+    reasons = tuple(_texts(findings, Weight.REFUSE)) + _excluded(name, candidate, matrix)
+    warnings = tuple(_texts(findings, Weight.WARN))
+    planned = Planned(
+        image_name=name,
+        reasons=reasons,
+        warnings=warnings,
+        torch=candidate.torch,
+        python=candidate.base.python,
+        wheel_cuda=candidate.wheel_cuda,
+        pins=candidate.pins,
+        archs=rules.promised_archs(candidate),
+        min_driver=rules.min_driver(facts, candidate.wheel_cuda),
+    )
+    return planned if reasons else _accepted(planned, candidate, sources)
+
+
+def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
+    """Reasons that leave nothing to reason about further."""
+    release = matrix.stacks.get(str(name.torch), {}).get("torch") or _newest(name.torch, facts)
+    if release is None:
+        known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))
+        return (f"nothing is known of torch {name.torch} (images/facts.yaml knows {known})",)
+    reasons = []
+    if release not in facts.torch:
+        return (f"nothing is known of torch {release}: add its row to images/facts.yaml",)
+    if rules.choose_variant(facts.torch[release], name.cuda) is None:
+        reasons.append(rules.no_variant(release, facts.torch[release], name.cuda))
+    if str(name.torch) not in matrix.stacks:
+        has = ", ".join(matrix.stacks)
+        reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {has})")
+    if name.profile:
+        reasons.append(f"matrix.yaml has no profile {name.profile!r}")
+    if name.python and name.python == Minor.parse(matrix.bases[matrix.defaults.base].python):
+        plain = ImageName(cuda=name.cuda, torch=name.torch, arch=name.arch, devel=name.devel, profile=name.profile)
+        reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")
+    return tuple(reasons)
+
+
+def _newest(torch: Minor, facts: Facts) -> str | None:
+    releases = [text for text in facts.torch if Minor.parse(text) == torch]
+    return max(releases, key=Version, default=None)
+
+
+def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
+    pins = {key: version for key, version in matrix.stacks[str(name.torch)].items() if key not in row.without}
+    torch = pins["torch"]
+    wheel_cuda = rules.choose_variant(facts.torch[torch], name.cuda) or name.cuda
+    key = _base_key(name, matrix)
+    base = matrix.bases[key]
+    return Candidate(
+        name=name,
+        facts=facts,
+        base=Base(
+            key=key,
+            reference=base.reference,
+            suite=base.suite or None,
+            python=Minor.parse(base.python),
+            glibc=Minor.parse(base.glibc),
+        ),
+        gcc=base.gcc,
+        torch=torch,
+        torch_facts=facts.torch[torch],
+        wheel_cuda=wheel_cuda,
+        variant=facts.torch[torch].variants[str(wheel_cuda)],
+        pins=pins,
+        optional=frozenset(matrix.optional),
+        toolkit=matrix.toolkits.get(str(name.cuda)),
+        toolkit_facts=facts.cuda.get(str(name.cuda)),
+        asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
+        known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
+    )
+
+
+def _base_key(name: ImageName, matrix: Matrix) -> str:
+    wanted = name.python
+    if wanted is None:
+        return matrix.defaults.base
+    fitting = (key for key, base in matrix.bases.items() if Minor.parse(base.python) == wanted)
+    return next(fitting, matrix.defaults.base)
+
+
+def _excluded(name: ImageName, candidate: Candidate, matrix: Matrix) -> tuple[str, ...]:
+    seen = Planned(
+        image_name=name,
+        python=candidate.base.python,
+        wheel_cuda=candidate.wheel_cuda,
+        archs=rules.promised_archs(candidate),
+    )
+    return tuple(
+        f"excluded by matrix.yaml: {row.reason}" for row in matrix.exclude if selectors.parse(row.select)(seen)
+    )
+
+
+def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
+    matrix, facts = sources.matrix, sources.facts
+    default_index = it.wheel_cuda == Minor.parse(it.torch_facts.default_cuda)
+    variant = f"cu{it.wheel_cuda.digits}"
+    image = Image(
+        name=it.name,
+        base=it.base,
+        python=it.base.python,
+        toolkit_cuda=it.name.cuda,
+        wheel_cuda=it.wheel_cuda,
+        index=None if default_index else facts.torch_index.format(variant=variant),
+        archs=planned.archs,
+        ptx=tuple(map(Arch.parse, it.variant.ptx)),
+        min_driver=planned.min_driver or "",
+        cxx11_abi=it.variant.cxx11_abi,
+        pins=tuple(_pins(it, matrix, "" if default_index else variant)),
+        toolkit=tuple(_toolkit(it)),
+        layers=tuple(matrix.layers),
+        environment=_environment(it, planned, matrix),
+        revision=sources.revision,
+        prebuilt=tuple(_prebuilt(it, facts)),
+        warnings=planned.warnings,
+    )
+    return replace(planned, image=image)
+
+
+def _pins(it: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
+    """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
+    for layer, names in matrix.layers.items():
+        for name in names:
+            if name in it.pins:
+                own = local if name == "torch" else ""
+                optional = name in it.optional
+                yield Pin(name=name, version=it.pins[name], layer=layer, optional=optional, local=own)
+
+
+def _toolkit(it: Candidate) -> Iterator[Pin]:
+    parts = it.toolkit.parts if it.toolkit else []
+    devel = it.toolkit.devel if it.toolkit and it.name.devel else []
+    for requirement in (*parts, *devel):
+        name, _, version = requirement.partition("==")
+        yield Pin(name=name, version=version, layer="toolkit")
+
+
+def _prebuilt(it: Candidate, facts: Facts) -> Iterator[Prebuilt]:
+    if "flash-attn" in it.pins and rules.prebuilt_flash_attn(it):
+        version, filename = it.pins["flash-attn"], rules.flash_attn_filename(it)
+        url = facts.flash_attn_release.format(version=version, filename=filename.replace("+", "%2B"))
+        yield Prebuilt(name="flash-attn", version=version, filename=filename, url=url)
+
+
+def _environment(it: Candidate, planned: Planned, matrix: Matrix) -> dict[str, str]:
+    allocator = "PYTORCH_ALLOC_CONF" if it.name.torch >= _ALLOCATOR_RENAMED else "PYTORCH_CUDA_ALLOC_CONF"
+    return {
+        **{allocator if key == "PYTORCH_ALLOC_CONF" else key: value for key, value in matrix.environment.items()},
+        "CUDA_HOME": f"/usr/local/cuda-{it.name.cuda}",
+        "NVIDIA_REQUIRE_CUDA": f"cuda>={it.wheel_cuda.major}.0",
+        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in planned.archs),
+    }
+
+
+def _texts(findings: Sequence[Finding], weight: Weight) -> Iterator[str]:
+    return (finding.text for finding in findings if finding.weight is weight)

@@ -1,0 +1,333 @@
+"""Why a combination can't exist, or what to warn about. Pure: one small function a rule, all of them run.
+
+To add a rule: write a function from Candidate to findings and put it into RULES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from packaging.specifiers import SpecifierSet
+
+from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, TorchFacts, TorchVariant
+from images.image import Base
+from images.matrix import ToolkitRow
+from images.names import Arch, ImageName, Minor
+
+
+class Weight(StrEnum):
+    """What a finding does to an image."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a rule has to say about a combination."""
+
+    weight: Weight
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A combination before it is judged: what the matrix asks, beside what the facts know of it."""
+
+    name: ImageName
+    facts: Facts
+    base: Base
+    gcc: int
+    """Major of the base's gcc."""
+    torch: str
+    torch_facts: TorchFacts
+    wheel_cuda: Minor
+    variant: TorchVariant
+    pins: Mapping[str, str]
+    optional: frozenset[str]
+    toolkit: ToolkitRow | None
+    toolkit_facts: CudaFacts | None
+    asked_archs: tuple[Arch, ...] = ()
+    """What the name or the matrix asks for; empty: whatever all parts cover."""
+    known_toolkits: tuple[Minor, ...] = field(default=())
+
+
+Rule = Callable[[Candidate], Iterator[Finding]]
+
+
+def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
+    """The CUDA build of torch to put beside a toolkit: its own, else the nearest lower minor of the same major.
+
+    CUDA's minor version compatibility allows the difference; torch's extension builder only warns about it.
+    """
+    same_major = [minor for minor in map(Minor.parse, torch.variants) if minor.major == toolkit.major]
+    fitting = [minor for minor in same_major if minor <= toolkit]
+    return max(fitting, default=None)
+
+
+def no_variant(torch_version: str, torch: TorchFacts, toolkit: Minor) -> str:
+    """Why `choose_variant` found nothing."""
+    has = ", ".join(f"cu{minor.digits}" for minor in sorted(map(Minor.parse, torch.variants)))
+    if any(Minor.parse(text).major == toolkit.major for text in torch.variants):
+        why = f"the oldest for CUDA {toolkit.major} is newer than toolkit {toolkit}"
+    else:
+        why = f"none for CUDA {toolkit.major}"
+    return f"torch {torch_version} has wheels for {has}: {why}"
+
+
+def wheel_is_older_than_toolkit(it: Candidate) -> Iterator[Finding]:
+    if it.wheel_cuda != it.name.cuda:
+        yield _warn(
+            f"torch {it.torch} has no cu{it.name.cuda.digits} wheel: toolkit {it.name.cuda} beside its "
+            f"cu{it.wheel_cuda.digits} wheel (CUDA minor version compatibility)"
+        )
+
+
+def variant_is_verified(it: Candidate) -> Iterator[Finding]:
+    if it.variant.unverified:
+        yield _warn(f"archs of torch {it.torch} cu{it.wheel_cuda.digits} are not measured ({it.variant.unverified})")
+
+
+def toolkit_is_known(it: Candidate) -> Iterator[Finding]:
+    if it.toolkit is None or it.toolkit_facts is None:
+        known = ", ".join(map(str, it.known_toolkits))
+        yield _refuse(f"no parts for a CUDA {it.name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
+
+
+def devel_has_a_provider(it: Candidate) -> Iterator[Finding]:
+    if it.name.devel and it.toolkit and not it.toolkit.devel:
+        yield _refuse(
+            f"-devel needs a whole CUDA {it.name.cuda} toolkit, and its nvcc is published as wheels only from 13.0 on: "
+            "use a CUDA 13 image, or build on a base that has nvcc with --base REF"
+        )
+
+
+def devel_compiler_fits(it: Candidate) -> Iterator[Finding]:
+    if it.name.devel and it.toolkit_facts and it.gcc > it.toolkit_facts.gcc_max:
+        yield _refuse(
+            f"nvcc {it.name.cuda} accepts gcc up to {it.toolkit_facts.gcc_max}, {it.base.key} has gcc {it.gcc}"
+        )
+
+
+def default_python_is_not_spelled_out(it: Candidate) -> Iterator[Finding]:
+    if it.name.python is None:
+        return
+    if it.base.python != it.name.python:
+        yield _refuse(f"no base in matrix.yaml has Python {it.name.python}")
+
+
+def torch_supports_python(it: Candidate) -> Iterator[Finding]:
+    if str(it.base.python) not in it.torch_facts.pythons:
+        has = ", ".join(it.torch_facts.pythons)
+        yield _refuse(f"torch {it.torch} has no wheel for Python {it.base.python} (it has {has})")
+
+
+def triton_is_torchs(it: Candidate) -> Iterator[Finding]:
+    triton = it.pins.get("triton")
+    if triton and triton not in SpecifierSet(it.torch_facts.triton):
+        yield _refuse(f"torch {it.torch} needs triton{it.torch_facts.triton}, the stack pins {triton}")
+
+
+def xformers_fits(it: Candidate) -> Iterator[Finding]:
+    version = it.pins.get("xformers")
+    if version is None:
+        return
+    row = it.facts.xformers.get(version)
+    if row is None:
+        yield _refuse(f"nothing is known of xformers {version}: add its row to images/facts.yaml")
+        return
+    if it.torch not in SpecifierSet(row.torch):
+        fitting = [other for other, facts in it.facts.xformers.items() if it.torch in SpecifierSet(facts.torch)]
+        fix = f"pin {fitting[-1]}" if fitting else "leave xformers out of the stack"
+        yield _refuse(f"xformers {version} needs torch {row.torch}, the stack pins {it.torch}: {fix}")
+    own = Minor.parse(row.cuda)
+    if own.major != it.wheel_cuda.major:
+        yield _refuse(
+            f"xformers {version} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings "
+            f"CUDA {it.wheel_cuda}: its kernels would not load. Leave it out (`without: [xformers]`), or take a "
+            f"cu{own.major}x variant of torch {it.torch}"
+        )
+    if not _python_fits(it.base.python, row.python):
+        yield _refuse(f"xformers {version} needs Python {row.python}, the base has {it.base.python}")
+
+
+def torchao_fits(it: Candidate) -> Iterator[Finding]:
+    version = it.pins.get("torchao")
+    if version is None:
+        return
+    row = it.facts.torchao.get(version)
+    if row is None:
+        yield _refuse(f"nothing is known of torchao {version}: add its row to images/facts.yaml")
+        return
+    if it.torch not in SpecifierSet(row.torch):
+        fitting = [other for other, facts in it.facts.torchao.items() if it.torch in SpecifierSet(facts.torch)]
+        fix = f"pin {fitting[-1]}" if fitting else "leave torchao out of the stack"
+        yield _refuse(f"torchao {version} goes with torch {row.torch}, the stack pins {it.torch}: {fix}")
+    if row.cuda_major and row.cuda_major != it.wheel_cuda.major:
+        yield _refuse(
+            f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {it.wheel_cuda}: "
+            "leave it out (`without: [torchao]`)"
+        )
+
+
+def bitsandbytes_fits(it: Candidate) -> Iterator[Finding]:
+    version = it.pins.get("bitsandbytes")
+    if version is None:
+        return
+    row = it.facts.bitsandbytes.get(version)
+    if row is None:
+        yield _refuse(f"nothing is known of bitsandbytes {version}: add its row to images/facts.yaml")
+        return
+    library = row.library_for(it.wheel_cuda)
+    if library is None:
+        others = [other for other, facts in it.facts.bitsandbytes.items() if facts.library_for(it.wheel_cuda)]
+        fix = f"; pin {' or '.join(others)}" if others else ""
+        yield _refuse(
+            f"bitsandbytes {version} has no library for CUDA {it.wheel_cuda} "
+            f"(libbitsandbytes_cuda{it.wheel_cuda.digits}.so; lookup: {row.lookup}){fix}"
+        )
+    elif library != it.wheel_cuda:
+        yield _warn(f"bitsandbytes {version} runs its CUDA {library} library beside torch's CUDA {it.wheel_cuda}")
+    if it.torch not in SpecifierSet(row.torch):
+        yield _refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {it.torch}")
+    if not _python_fits(it.base.python, row.python):
+        yield _refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {it.base.python}")
+
+
+def flash_attn_has_a_wheel(it: Candidate) -> Iterator[Finding]:
+    version = it.pins.get("flash-attn")
+    if version is None or prebuilt_flash_attn(it) is not None:
+        return
+    text = f"no official flash-attn {version} wheel for {_flash_attn_key(it)}"
+    if "flash-attn" in it.optional:
+        yield _warn(f"{text}: built without it, unless a wheelhouse has one (--wheelhouse)")
+    else:
+        yield _refuse(f"{text}: mark it optional in matrix.yaml")
+
+
+def archs_are_covered(it: Candidate) -> Iterator[Finding]:
+    for arch in it.asked_archs:
+        for what, code in binaries(it).items():
+            covered = code.covers(arch)
+            if covered == "no":
+                yield _refuse(f"{what} has no code for {arch} (it has {_listed(code)})")
+            elif covered == "ptx":
+                yield _warn(f"{what} runs on {arch} only through PTX, compiled by the driver at first use")
+        if it.toolkit_facts and arch.capability not in it.toolkit_facts.nvcc_archs:
+            yield _refuse(f"CUDA {it.name.cuda} cannot compile for {arch}")
+
+
+def xformers_covers_archs(it: Candidate) -> Iterator[Finding]:
+    row = it.facts.xformers.get(it.pins.get("xformers", ""))
+    if row is None:
+        return
+    promised = promised_archs(it)
+    lacking = [arch for arch in promised if row.covers(arch) == "no"]
+    compiled_late = [arch for arch in promised if row.covers(arch) == "ptx"]
+    if lacking:
+        yield _warn(f"xformers has no kernels for {_join(lacking)}: torch's own attention runs there")
+    if compiled_late:
+        yield _warn(f"xformers reaches {_join(compiled_late)} only through PTX, compiled by the driver at first use")
+
+
+def some_arch_is_left(it: Candidate) -> Iterator[Finding]:
+    if not it.asked_archs and not promised_archs(it):
+        yield _refuse(f"no GPU architecture is covered by {' and '.join(binaries(it))} together")
+
+
+RULES: tuple[Rule, ...] = (
+    wheel_is_older_than_toolkit,
+    variant_is_verified,
+    toolkit_is_known,
+    devel_has_a_provider,
+    devel_compiler_fits,
+    default_python_is_not_spelled_out,
+    torch_supports_python,
+    triton_is_torchs,
+    xformers_fits,
+    torchao_fits,
+    bitsandbytes_fits,
+    flash_attn_has_a_wheel,
+    archs_are_covered,
+    xformers_covers_archs,
+    some_arch_is_left,
+)
+
+
+def apply(candidate: Candidate, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
+    """Every finding of every rule, in the rules' order."""
+    return tuple(finding for rule in rules for finding in rule(candidate))
+
+
+def binaries(it: Candidate) -> dict[str, DeviceCode]:
+    """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
+    parts: dict[str, DeviceCode] = {f"torch {it.torch} cu{it.wheel_cuda.digits}": it.variant}
+    version = it.pins.get("bitsandbytes", "")
+    row = it.facts.bitsandbytes.get(version)
+    library = row.library_for(it.wheel_cuda) if row else None
+    if row and library:
+        parts[f"bitsandbytes {version} cu{library.digits}"] = row.libraries[str(library)]
+    return parts
+
+
+def promised_archs(it: Candidate) -> tuple[Arch, ...]:
+    """What the image promises: the asked ones, else torch's that every other part has machine code for too."""
+    if it.asked_archs:
+        return it.asked_archs
+    compiles = set(it.toolkit_facts.nvcc_archs) if it.toolkit_facts else set(it.variant.archs)
+    own = [Arch.parse(text) for text in it.variant.archs if text in compiles]
+    return tuple(arch for arch in sorted(own) if all(code.covers(arch) == "cubin" for code in binaries(it).values()))
+
+
+def min_driver(facts: Facts, wheel_cuda: Minor) -> str:
+    """The oldest driver that runs this CUDA major (minor version compatibility)."""
+    return facts.driver_floors[str(wheel_cuda.major)].driver
+
+
+def prebuilt_flash_attn(it: Candidate) -> FlashAttnFacts | None:
+    """The row of official wheels that has this very combination, ABI included."""
+    version = it.pins.get("flash-attn")
+    for row in it.facts.flash_attn:
+        if (
+            version in row.versions
+            and str(it.name.torch) in row.torch
+            and it.wheel_cuda.major in row.cuda_majors
+            and str(it.base.python) in row.pythons
+            and it.variant.cxx11_abi in row.cxx11_abi
+        ):
+            return row
+    return None
+
+
+def flash_attn_filename(it: Candidate) -> str:
+    """The official wheel's file name (scheme of flash-attn 2.7.0 and later)."""
+    tag, abi = f"cp{it.base.python.digits}", "TRUE" if it.variant.cxx11_abi else "FALSE"
+    build = f"cu{it.wheel_cuda.major}torch{it.name.torch}cxx11abi{abi}"
+    return f"flash_attn-{it.pins['flash-attn']}+{build}-{tag}-{tag}-linux_x86_64.whl"
+
+
+def _flash_attn_key(it: Candidate) -> str:
+    abi = "new" if it.variant.cxx11_abi else "old"
+    return f"torch {it.name.torch}, CUDA {it.wheel_cuda.major}, Python {it.base.python}, {abi} C++ ABI"
+
+
+def _python_fits(python: Minor, wanted: str) -> bool:
+    return f"{python}.0" in SpecifierSet(wanted)
+
+
+def _listed(code: DeviceCode) -> str:
+    return ", ".join([*code.archs, *(f"PTX {text}" for text in code.ptx)])
+
+
+def _join(archs: Sequence[Arch]) -> str:
+    return ", ".join(map(str, archs))
+
+
+def _refuse(text: str) -> Finding:
+    return Finding(Weight.REFUSE, text)
+
+
+def _warn(text: str) -> Finding:
+    return Finding(Weight.WARN, text)

@@ -1,0 +1,70 @@
+"""YAML into plain data that remembers its line numbers. Every scalar stays text: 2.10 must not become 2.1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from images.errors import Problem, UserError
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A parsed file: its data, the line of each node, and the keys that stood twice."""
+
+    name: str
+    data: Any
+    lines: Mapping[Path, int] = field(repr=False)
+    duplicates: tuple[Problem, ...] = ()
+
+    def where(self, path: Path) -> str:
+        """`matrix.yaml:12`, of the node at `path` or of its nearest parent that exists."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return f"{self.name}:{self.lines[path[:length]]}"
+        return self.name
+
+
+def parse(name: str, text: str) -> YamlFile:
+    """Read YAML. Raises UserError on a syntax error or an empty file, with file and line."""
+    loader = yaml.BaseLoader(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        cause = f"is not YAML: {error.problem or error.context}"
+        raise UserError(Problem(where=name + line, cause=cause, then="mend the line; editors show it too")) from None
+    except yaml.YAMLError as error:
+        raise UserError(Problem(where=name, cause=f"is not YAML: {error}", then="mend the file")) from None
+    finally:
+        loader.dispose()
+    if node is None:
+        raise UserError(Problem(where=f"{name}:1", cause="is empty", then=f"`git checkout {name}` brings it back"))
+    lines: dict[Path, int] = {}
+    duplicates: list[Problem] = []
+    data = _plain(node, (), name, lines, duplicates)
+    return YamlFile(name, data, lines, tuple(duplicates))
+
+
+def _plain(node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]) -> Any:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key in result:
+                cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
+                duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then="keep one of the two"))
+                continue
+            lines[(*path, key)] = line
+            result[key] = _plain(value_node, (*path, key), name, lines, duplicates)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, (*path, index), name, lines, duplicates) for index, item in enumerate(node.value)]
+    return node.value
