@@ -1,0 +1,100 @@
+"""Which engine to work with, and whether it can do what we need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from docker.context import ContextAPI
+from docker.utils import kwargs_from_env
+
+from images.engine.answers import UNREACHABLE, root_cause
+from images.engine.client import Engine
+from images.errors import Problem, UserError
+
+
+def connect(url: str | None = None) -> Engine:
+    """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a socket that answers.
+
+    Sockets tried: the default one, the rootless one, then our private engine's. An engine that was named but does not
+    answer is an error, never a reason to take another one. Raises UserError, `NoEngine` when none answers at all.
+    """
+    named = _named_engine(url)
+    if named:
+        source, options = named
+        try:
+            return Engine(**options)
+        except UNREACHABLE as error:
+            raise UserError(
+                Problem(
+                    where=f"{source}: {options['base_url']}",
+                    cause=f"no Docker Engine answers: {root_cause(error)}",
+                    then="start that engine, or name another one with --engine URL",
+                ),
+                code=1,
+            ) from None
+    tried = []
+    for path in default_sockets():
+        try:
+            return Engine(base_url=f"unix://{path}")
+        except UNREACHABLE as error:
+            tried.append(f"{path}: {root_cause(error)}")
+    raise NoEngine(tried)
+
+
+class NoEngine(UserError):  # noqa: N818  # said as an event
+    """No engine was named and none answers on the usual sockets."""
+
+    def __init__(self, tried: Sequence[str]) -> None:
+        super().__init__(
+            Problem(
+                where="Docker Engine",
+                cause="none answers (" + "; ".join(tried) + ")",
+                then="install one: `apt-get install docker.io`, start it: `systemctl start docker` (or `dockerd &`); "
+                "or name one elsewhere: --engine ssh://HOST",
+            ),
+            code=1,
+        )
+
+
+def default_sockets() -> tuple[Path, ...]:
+    """Where an engine listens when nobody says otherwise, in the order they are tried."""
+    rootless = os.environ.get("XDG_RUNTIME_DIR")
+    return (
+        Path("/var/run/docker.sock"),
+        *((Path(rootless) / "docker.sock",) if rootless else ()),
+        private_socket(),
+    )
+
+
+def private_home() -> Path:
+    """The folder of the private engine: its data, its log, its socket."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "truetag" / "engine"
+
+
+def private_socket() -> Path:
+    return private_home() / "docker.sock"
+
+
+def _named_engine(url: str | None) -> tuple[str, dict[str, Any]] | None:
+    if url:
+        return "--engine", {**kwargs_from_env(), "base_url": url}
+    if os.environ.get("DOCKER_HOST"):
+        return "DOCKER_HOST", dict(kwargs_from_env())
+    try:
+        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
+    except Exception as error:  # the SDK lets every parse error of the context store through
+        raise UserError(
+            Problem(where="docker context", cause=f"can't be read: {error}", then="`docker context use default`")
+        ) from None
+    if context is None:
+        raise UserError(
+            Problem(where="docker context", cause="the current context does not exist", then="`docker context ls`")
+        )
+    if context.name == "default" or not context.Host:
+        return None
+    tls = {"tls": context.TLSConfig} if context.TLSConfig else {}
+    return f"docker context {context.name}", {"base_url": context.Host, **tls}

@@ -1,0 +1,231 @@
+"""Why a build failed, told from its error and log: only trouble that passes by itself is worth a second try."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from images.errors import Problem, UserError
+
+
+class Kind(StrEnum):
+    """What went wrong, as far as it changes what a person does next."""
+
+    NETWORK = "network"
+    HASH = "hash"
+    TLS = "tls"
+    ACCESS = "access"
+    COMPILE = "compile"
+    DISK = "disk"
+    MEMORY = "memory"
+    APT = "apt"
+    RESOLVE = "resolve"
+    BASE = "base"
+    DOCKERFILE = "dockerfile"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The cause of a failed build and the next step for a person."""
+
+    kind: Kind
+    cause: str
+    then: str
+    line: str = ""
+    """The line that told so."""
+
+    @property
+    def retryable(self) -> bool:
+        return self.kind is Kind.NETWORK
+
+
+@dataclass(frozen=True)
+class _Sign:
+    kind: Kind
+    pattern: re.Pattern[str]
+    cause: str
+    then: str
+
+
+def _sign(kind: Kind, cause: str, then: str, *alternatives: str) -> _Sign:
+    return _Sign(kind, re.compile("|".join(alternatives), re.IGNORECASE), cause, then)
+
+
+# The first sign that fits wins, so the definite ones come first: a compile whose log also holds a download that was
+# repeated with success is a compile error; a wheel "failed to build" because its index was away is a network error.
+_SIGNS = (
+    _sign(
+        Kind.DISK,
+        "the disk of the engine is full",
+        "free space (`docker system df`, `docker builder prune`), then build again",
+        r"no space left on device",
+        r"\bENOSPC\b",
+        r"disk quota exceeded",
+        r"not enough free space in /var/cache/apt",
+    ),
+    _sign(
+        Kind.HASH,
+        "a file is not the one that the lock names",
+        "find out why before anything else: a mirror that serves other files, or a lock that is older than its index; "
+        "`nox -s lock -- NAME` makes a new lock",
+        r"hash mismatch for",
+        r"do not match the hashes from the requirements file",
+        r"hash sum mismatch",
+        r"hashes are required in --require-hashes mode",
+    ),
+    _sign(
+        Kind.MEMORY,
+        "the step ran out of memory",
+        "give the engine more memory, or lower MAX_JOBS and --jobs",
+        r"killed signal terminated program",
+        r"exit code:? 137\b",
+        r"virtual memory exhausted",
+        r"cannot allocate memory",
+        r"\bMemoryError\b",
+    ),
+    _sign(
+        Kind.COMPILE,
+        "code did not compile",
+        "read the first error above: the compiler or the headers do not fit this source",
+        r"\bfatal error: .+(?:no such file|not found)",
+        r"command '?\S*(?:gcc|g\+\+|cc|c\+\+|nvcc|clang)\S*'? failed with",
+        r"^nvcc (?:fatal|error)",
+        r"ninja: build stopped",
+        r"^collect2: error",
+        r"^\S+\.(?:c|cc|cpp|cu|cuh|h|hpp):\d+(?::\d+)?: error:",
+        r"^\S+\.(?:cu|cuh|h|hpp)\(\d+\): error",
+        r"make(?:\[\d+\])?: \*\*\* .+ error \d+",
+        r"cargo build.+exited|could not compile `",
+    ),
+    _sign(
+        Kind.TLS,
+        "a server's certificate is not trusted inside the build",
+        "name your network's CA bundle in SSL_CERT_FILE (or PIP_CERT) on the host, and build again",
+        r"certificate verify failed",
+        r"certificate verification failed",
+        r"invalid peer certificate",
+        r"unknownissuer",
+        r"x509: certificate signed by unknown authority",
+        r"unable to get local issuer certificate",
+    ),
+    _sign(
+        Kind.ACCESS,
+        "a server asks for other credentials",
+        "check the name and password in the index address or proxy settings of the host (UV_*, PIP_INDEX_URL), "
+        "for a base image `docker login`",
+        r"\b401 (?:client error|unauthorized)",
+        r"\b403 (?:client error|forbidden)",
+        r"status code 40[13]\b",
+        r"\(40[13] (?:unauthorized|forbidden)\)",
+        r"\b407 proxy authentication",
+        r"unauthorized: (?:authentication|incorrect)",
+    ),
+    _sign(
+        Kind.NETWORK,
+        "the network failed",
+        "can the index, the Debian mirror and the proxy be reached? building again keeps what is finished",
+        r"temporary failure (?:in name resolution|resolving)",
+        r"name or service not known",
+        r"could not resolve(?: host)?\b",
+        r"no such host",
+        r"failed to lookup address",
+        r"dns error",
+        r"connection (?:timed out|reset|refused|aborted)",
+        r"connect timeout|read timed out|timed out waiting for|connection broken by|operation timed out",
+        r"i/o timeout|tls handshake timeout",
+        r"network is unreachable|no route to host",
+        r"newconnectionerror|remotedisconnected|incompleteread|protocolerror",
+        r"error sending request for url",
+        r"error decoding response body|request or response body error|end of file before message length",
+        r"unexpected eof|connection closed before",
+        r"failed to download distribution due to network timeout",
+        r"\b(?:429|500|502|503|504) (?:client error|server error|too many|internal|bad gateway|service|gateway)",
+        r"\((?:429|50[0234]) [a-z ]+\)",
+        r"unable to connect to \S+:http|could not connect to \S+",
+        r"mirror sync in progress",
+    ),
+    _sign(
+        Kind.APT,
+        "apt could not install the Debian packages",
+        "does the base's Debian suite have them? a stale package list is made anew with `--no-cache`",
+        r"^e: unable to locate package",
+        r"^e: package .+ has no installation candidate",
+        r"^e: version .+ was not found",
+        r"^e: unable to correct problems",
+        r"^e: failed to fetch .+ 404",
+        r"^e: the repository .+ (?:is not signed|does not have a release file)",
+        r"^e: release file for .+ is (?:expired|not valid yet)",
+        r"^e: sub-process .*dpkg returned an error",
+        r"^e: ",
+    ),
+    _sign(
+        Kind.RESOLVE,
+        "a package that the lock names can't be had from this index",
+        "is the index complete for these versions? `nox -s lock -- NAME` resolves anew",
+        r"no solution found when resolving",
+        r"was not found in the package registry",
+        r"could not find a version that satisfies",
+        r"no matching distribution found",
+        r"is not a supported wheel on this platform",
+        r"doesn't have a (?:source distribution or )?wheel",
+    ),
+    _sign(
+        Kind.BASE,
+        "the base image can't be had",
+        "check its name and that its registry can be reached, or build on an image you have: `--base REF`",
+        r"pull access denied",
+        r"failed to (?:resolve source metadata|load metadata|load cache key)",
+        r"manifest unknown|manifest for .+ not found",
+        r"repository does not exist",
+    ),
+    _sign(
+        Kind.COMPILE,
+        "a package did not build from source",
+        "read the log above: it names what the build lacks",
+        r"failed to build (?:installable wheels|`|the)",
+        r"failed building wheel for",
+        r"build backend failed",
+        r"metadata-generation-failed",
+    ),
+    _sign(
+        Kind.DOCKERFILE,
+        "BuildKit does not accept the Dockerfile",
+        "compare with `nox -s render -- NAME`; this engine may be too old for what a template uses",
+        r"dockerfile parse error",
+        r"failed to (?:solve with frontend|create llb definition|read dockerfile)",
+        r"unknown (?:instruction|flag)",
+        r"failed to (?:compute cache key|calculate checksum)",
+        r"target stage .+ could not be found",
+    ),
+)
+
+
+def classify(error: str, log: Sequence[str]) -> Failure:
+    """What `error` (BuildKit's) and `log` (the failed step's last lines) say about the cause."""
+    lines = [line.strip() for line in (*log, *error.splitlines()) if line.strip()]
+    for sign in _SIGNS:
+        for line in lines:
+            if sign.pattern.search(line):
+                return Failure(kind=sign.kind, cause=sign.cause, then=sign.then, line=line)
+    last = lines[-1] if lines else "BuildKit gave no reason"
+    return Failure(kind=Kind.OTHER, cause=last, then="read the log of the step above")
+
+
+class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFailed`
+    """A build step failed: which one, what BuildKit says, the end of its log, and what it amounts to."""
+
+    def __init__(self, *, step: str, error: str, log: Sequence[str]) -> None:
+        self.step, self.error, self.log = step, error, tuple(log)
+        self.failure = classify(error, log)
+        detail = f" ({self.failure.line})" if self.failure.line else ""
+        super().__init__(
+            Problem(where=step, cause=f"{self.failure.cause}{detail}", then=self.failure.then),
+            code=1,
+        )
+
+
+class Cancelled(Exception):  # noqa: N818  # not an error of anyone's
+    """Work on the engine was given up because `Engine.cancel` was called from elsewhere."""
