@@ -99,6 +99,8 @@ class Matrix(Row):
     """Distributions an image may lack, with a warning, where no wheel can be had."""
     environment: dict[str, str] = {}
     toolkits: dict[MinorText, ToolkitRow]
+    common: dict[str, VersionText] = {}
+    """Pins of every stack that does not say otherwise."""
     stacks: dict[MinorText, dict[str, VersionText]] = Field(min_length=1)
     """Per torch minor: distribution -> version."""
     images: list[ImageRow] = Field(min_length=1)
@@ -221,13 +223,16 @@ def _consistency(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
         cause = f"there is no base {matrix.defaults.base!r} (there are {known})"
         yield Problem(where=file.where(("defaults", "base")), cause=cause, then=then)
     layered = {name for names in matrix.layers.values() for name in names}
+    pinned = {("common", name): name for name in matrix.common}
+    pinned.update({("stacks", torch, name): name for torch, pins in matrix.stacks.items() for name in pins})
+    for path, name in pinned.items():
+        if canonicalize_name(name) != name:
+            cause = f"write {name!r} as {canonicalize_name(name)!r}"
+            yield Problem(where=file.where(path), cause=cause, then=then)
+        elif name not in layered:
+            cause = f"no layer installs {name!r}"
+            yield Problem(where=file.where(path), cause=cause, then="name it under `layers`")
     for torch, pins in matrix.stacks.items():
-        for name in pins:
-            where = file.where(("stacks", torch, name))
-            if canonicalize_name(name) != name:
-                yield Problem(where=where, cause=f"write {name!r} as {canonicalize_name(name)!r}", then=then)
-            elif name not in layered:
-                yield Problem(where=where, cause=f"no layer installs {name!r}", then="name it under `layers`")
         if "torch" not in pins:
             yield Problem(where=file.where(("stacks", torch)), cause="has no torch", then="pin torch in it")
         elif str(Minor.parse(pins["torch"])) != torch:

@@ -100,24 +100,27 @@ def _ad_hoc(name: ImageName, everything: Sequence[Planned], sources: Sources) ->
     planned = plan_one(name, sources)
     if planned.accepted:
         return planned
-    close = ", ".join(nearest(name, [image.image_name for image in everything if image.accepted]))
+    close = ", ".join(nearest(name, [image for image in everything if image.accepted]))
     return replace(planned, reasons=(*planned.reasons, f"nearest images that exist: {close}"))
 
 
-def nearest(name: ImageName, others: Iterable[ImageName], count: int = 3) -> tuple[str, ...]:
-    """The names that differ least: same profile first, then the torch minor, then the CUDA version."""
+def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
+    """The images that differ least: same profile, an arch that serves, then the torch minor, then the CUDA version."""
 
-    def distance(other: ImageName) -> tuple[bool, int, int, int, int, str]:
+    def distance(planned: Planned) -> tuple[bool, bool, bool, int, int, int, int, str]:
+        other = planned.image_name
         return (
             other.profile != name.profile,
+            name.arch is not None and name.arch not in planned.archs,
+            other.devel != name.devel,
             abs(other.torch.major - name.torch.major),
             abs(other.torch.minor - name.torch.minor),
             abs(other.cuda.major - name.cuda.major),
             abs(other.cuda.minor - name.cuda.minor),
-            str(other),
+            planned.name,
         )
 
-    return tuple(str(other) for other in sorted(others, key=distance)[:count])
+    return tuple(planned.name for planned in sorted(others, key=distance)[:count])
 
 
 def check(sources: Sources) -> tuple[Planned, ...]:
@@ -135,7 +138,7 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
     for alias, name in sources.matrix.aliases.items():
         where, image = sources.matrix_file.where(("aliases", alias)), by_name.get(name)
         if image is None:
-            close = ", ".join(nearest(ImageName.parse(name), [other.image_name for other in planned]))
+            close = ", ".join(nearest(ImageName.parse(name), planned))
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
             yield Problem(where=where, cause=cause, then=f"name one of {close}")
         elif not image.accepted and str(image.image_name.torch) not in pruned_stacks:
@@ -200,7 +203,8 @@ def _newest(torch: Minor, facts: Facts) -> str | None:
 
 
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
-    pins = {key: version for key, version in matrix.stacks[str(name.torch)].items() if key not in row.without}
+    stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
+    pins = {key: version for key, version in stack.items() if key not in row.without}
     torch = pins["torch"]
     wheel_cuda = rules.choose_variant(facts.torch[torch], name.cuda) or name.cuda
     key = _base_key(name, matrix)

@@ -1,0 +1,189 @@
+"""Image + lock into a build context: a dict of path to bytes. Pure: no clock, no engine, no environment.
+
+The same dict is written to disk (`nox -s render`), compared with what lies there, or packed for the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from images.image import Image
+from images.matrix import ROOT
+
+TEMPLATES = ROOT / "templates"
+LABELS = "dev.truetag"
+"""Prefix of our own image labels."""
+
+Context = dict[str, bytes | Path]
+"""Path in the context -> its bytes, or the file on this machine that holds them (large wheels)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What the image is built on, as far as the Dockerfile must know."""
+
+    reference: str
+    """What stands after FROM."""
+    origin: str
+    """Where the base came from: digest, tag, bootstrapped, given."""
+    digest: str = ""
+    executable: str = "/opt/venv/bin/python"
+    """The interpreter that packages are installed for."""
+    environment: str = "/opt/venv"
+    python: bool = False
+    """The base brings its own Python and packages."""
+    kept: frozenset[str] = frozenset()
+    """Canonical names of packages that the base has and that stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One Python layer of the Dockerfile."""
+
+    name: str
+    below: str
+    holds: tuple[str, ...]
+    lock: bool
+    index: str = ""
+    wheels: tuple[str, ...] = ()
+    toolkit_above: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """What only the machine that builds can know."""
+
+    host: Mapping[str, bytes] = field(default_factory=lambda: {"host/env": b""})
+    """Files under host/: CA bundle and index settings, lent to steps and kept in no layer."""
+    wheels: Mapping[str, Path] = field(default_factory=dict)
+    """File name -> file, of wheels that no index has."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Optional package -> why this image goes without it."""
+
+
+def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Extras | None = None) -> Context:
+    """The whole context of one image.
+
+    `locks` holds `torch.txt` and the like, one a layer, and `tools.txt`. Lines of packages that the base keeps
+    are taken out. Everything that differs between images of one torch comes after what they share.
+    """
+    extras = extras or Extras()
+    files: Context = {f"locks/{name}": _less(content, ground.kept) for name, content in locks.items()}
+    files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
+    files.update(extras.host)
+    files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
+    files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
+    files["Dockerfile"] = _dockerfile(image, files, ground, extras).encode()
+    return dict(sorted(files.items()))
+
+
+def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - a Dockerfile is no HTML
+    )
+    environment.filters["quoted"] = quoted
+    macros: Any = environment.get_template("macros.j2").module
+    return environment.get_template("Dockerfile.j2").render(
+        image=image,
+        torch=image.pin("torch"),
+        ground=ground,
+        layers=tuple(_stages(image, files, extras)),
+        environment=_environment(image, ground),
+        labels=labels(image, ground, extras.missing),
+        installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
+        mounts=macros.mounts,
+    )
+
+
+def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
+    below = "system"
+    for name in image.layers:
+        pins = [pin for pin in image.pins if pin.layer == name]
+        distributions = {pin.name.replace("-", "_") for pin in pins}
+        lock = files.get(f"locks/{name}.txt", b"")
+        yield Stage(
+            name=name,
+            below=below,
+            holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in extras.missing),
+            lock=isinstance(lock, bytes) and _names_something(lock),
+            index=f" --index {image.index} --index-strategy unsafe-best-match" if image.index else "",
+            wheels=tuple(file for file in sorted(extras.wheels) if file.split("-")[0] in distributions),
+            toolkit_above=name == image.layers[-2],
+        )
+        below = name
+
+
+def _environment(image: Image, ground: Ground) -> dict[str, str]:
+    """ENV of the final stage: it differs between images, so no shared layer may see it."""
+    folders = f"{ground.executable.rpartition('/')[0]}:{image.toolkit_home}/bin"
+    return {
+        **image.environment,
+        "PATH": f"{folders}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/home/trainer",
+        # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
+        "USER": "trainer",
+        "LANG": "C.UTF-8",
+    }
+
+
+def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str, str]:
+    """What the image says of itself: OCI's own keys, and ours."""
+    pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    ours = {
+        "image": str(image.name),
+        "torch": pins["torch"],
+        "python": str(image.python),
+        "wheel-cuda": str(image.wheel_cuda),
+        "toolkit-cuda": str(image.toolkit_cuda),
+        "archs": " ".join(map(str, image.archs)),
+        "min-driver": image.min_driver,
+        "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
+        "matrix-revision": image.revision,
+        "base": ground.reference,
+        "base-origin": ground.origin,
+        "base-digest": ground.digest,
+        "missing": "; ".join(f"{name}: {reason}" for name, reason in sorted(missing.items())),
+    }
+    oci = {
+        "org.opencontainers.image.title": str(image.name),
+        "org.opencontainers.image.description": (
+            f"CUDA training image: torch {pins['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
+        ),
+        "org.opencontainers.image.version": image.revision,
+        "org.opencontainers.image.base.name": ground.reference,
+        "org.opencontainers.image.base.digest": ground.digest,
+    }
+    own = {f"{LABELS}.{key}": value for key, value in ours.items()}
+    return {key: value for key, value in sorted({**oci, **own}.items()) if value}
+
+
+def quoted(value: str) -> str:
+    """A value for ENV or LABEL: in double quotes, with what the Dockerfile would expand made literal."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", " ")
+    return f'"{escaped}"'
+
+
+def _names_something(lock: bytes) -> bool:
+    return any(line and not line.startswith(("#", " ")) for line in lock.decode().splitlines())
+
+
+def _less(lock: bytes, kept: frozenset[str]) -> bytes:
+    """A requirements file without the blocks (name line, hash lines, comments below it) of kept packages."""
+    lines, skipping = [], False
+    for line in lock.decode().splitlines(keepends=True):
+        if not line.startswith((" ", "#")):
+            skipping = line.split("==")[0].strip() in kept
+        if not skipping:
+            lines.append(line)
+    return "".join(lines).encode()

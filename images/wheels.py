@@ -1,0 +1,148 @@
+"""Wheels that no index has: from a local wheelhouse, or official prebuilt ones by URL."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from images.errors import Problem, UserError
+from images.image import Image, Pin, Prebuilt
+
+_PATIENCE = 20.0
+"""Seconds for a host to answer, and between two chunks of its answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What was found of the pins that no lock holds."""
+
+    files: Mapping[str, Path]
+    """File name -> wheel on this machine."""
+    missing: Mapping[str, str]
+    """Distribution -> why it could not be had."""
+
+    def digests(self) -> dict[str, str]:
+        """File name -> sha256, for the build's record."""
+        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in self.files.items()}
+
+
+def gather(
+    image: Image,
+    *,
+    wheelhouse: Path | None,
+    cache: Path,
+    fetch: Callable[[str, Path], None] | None = None,
+) -> Gathered:
+    """Find a wheel for each optional pin: the wheelhouse first, then the official one by URL.
+
+    An installer (uv) in the wheelhouse is taken along too: it makes builds without an index possible. `fetch` gets
+    URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit.
+    """
+    listing = _listing(wheelhouse)
+    files: dict[str, Path] = {}
+    missing: dict[str, str] = {}
+    for pin in image.pins:
+        if not pin.optional:
+            continue
+        found = _in_wheelhouse(pin, image, listing)
+        if found:
+            files[found.name] = found
+            continue
+        prebuilt = next((row for row in image.prebuilt if row.name == pin.name), None)
+        path, reason = _official(prebuilt, cache, fetch or download)
+        if path:
+            files[path.name] = path
+        else:
+            missing[pin.name] = f"{pin.requirement}: {reason}" + ("" if wheelhouse else "; no --wheelhouse given")
+    installer = next((path for path in listing if path.name.startswith("uv-")), None)
+    if installer:
+        files[installer.name] = installer
+    return Gathered(files=files, missing=missing)
+
+
+def fits(filename: str, pin: Pin, image: Image) -> bool:
+    """Whether a wheel file is this pin for this image: name, version, Python, and the build it names if it names one."""
+    try:
+        name, version, _, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
+        return False
+    return _runs_on(tags, image) and _same_build(version.local or "", image)
+
+
+def _runs_on(tags: frozenset[Tag], image: Image) -> bool:
+    python = f"cp{image.python.digits}"
+    pythons = {python, "py3", f"py{image.python.digits}"}
+    return any(
+        (tag.interpreter in pythons or (tag.abi == "abi3" and tag.interpreter.startswith("cp3")))
+        and (tag.platform == "any" or tag.platform.endswith("_x86_64"))
+        for tag in tags
+    )
+
+
+def _same_build(local: str, image: Image) -> bool:
+    """flash-attn writes CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue."""
+    if "torch" not in local:
+        return True
+    abi = "true" if image.cxx11_abi else "false"
+    return local.lower() == f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{abi}"
+
+
+def _listing(wheelhouse: Path | None) -> Sequence[Path]:
+    if wheelhouse is None:
+        return ()
+    if not wheelhouse.is_dir():
+        raise UserError(Problem(where=str(wheelhouse), cause="is no folder", then="give --wheelhouse a folder of wheels"))
+    return sorted(wheelhouse.glob("*.whl"))
+
+
+def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | None:
+    fitting = [path for path in listing if fits(path.name, pin, image)]
+    if len(fitting) > 1:
+        names = ", ".join(path.name for path in fitting)
+        raise UserError(Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one"))
+    return fitting[0] if fitting else None
+
+
+def _official(prebuilt: Prebuilt | None, cache: Path, fetch: Callable[[str, Path], None]) -> tuple[Path | None, str]:
+    if prebuilt is None:
+        return None, "no official wheel for this combination"
+    target = cache / prebuilt.filename
+    if target.is_file():
+        return target, ""
+    try:
+        fetch(prebuilt.url, target)
+    except OSError as error:
+        return None, f"its official wheel could not be fetched ({_host(prebuilt.url)}: {_short(error)})"
+    return target, ""
+
+
+def download(url: str, target: Path) -> None:
+    """Fetch a file whole or not at all. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:  # noqa: S310
+            shutil.copyfileobj(answer, file)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _host(url: str) -> str:
+    return url.split("/")[2]
+
+
+def _short(error: OSError) -> str:
+    return str(error.reason if isinstance(error, urllib.error.URLError) else error)

@@ -1,0 +1,101 @@
+"""The buttons. Each session sets up its own environment and calls `python -m images VERB`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["plan"]
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+
+
+def _install(session: nox.Session, group: str) -> None:
+    # A find-links folder of this machine may hold a CPU torch, or anything else that the index would not give.
+    session.env["PIP_FIND_LINKS"] = ""
+    session.install("-q", *nox.project.dependency_groups(PYPROJECT, group))
+
+
+def _images(session: nox.Session, *arguments: str) -> None:
+    """Call the product and end with its own exit status (nox would turn every failure into 1)."""
+    _install(session, "run")
+    python = Path(session.bin) / "python"
+    session.log(f"python -m images {' '.join(arguments)}")
+    code = subprocess.call([str(python), "-m", "images", *arguments], env={**os.environ, "PIP_FIND_LINKS": ""})
+    if code:
+        sys.exit(code)
+
+
+@nox.session
+def plan(session: nox.Session) -> None:
+    """Every image, accepted or refused, and why. [SELECTOR...] [--json]"""
+    _images(session, "plan", *session.posargs)
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Resolve images into hash-pinned locks. [SELECTOR...] [--check] [--upgrade]"""
+    _images(session, "lock", *session.posargs)
+
+
+@nox.session
+def render(session: nox.Session) -> None:
+    """Write an image's build context; plain `docker build` accepts it. SELECTOR..."""
+    _images(session, "render", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build images and prove them. SELECTOR... [--jobs N] [--base REF] [--strict] ..."""
+    _images(session, "build", *session.posargs)
+
+
+@nox.session
+def validate(session: nox.Session) -> None:
+    """Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]"""
+    _images(session, "validate", *session.posargs)
+
+
+@nox.session
+def pin(session: nox.Session) -> None:
+    """Record the digests of the base images. Needs a registry."""
+    _images(session, "pin", *session.posargs)
+
+
+@nox.session
+def engine(session: nox.Session) -> None:
+    """Show, start or stop the private Docker Engine. status|start|stop"""
+    _images(session, "engine", *session.posargs)
+
+
+@nox.session
+def generate(session: nox.Session) -> None:
+    """Renew the files made from others (schemas, tables in docs). [--check]"""
+    _images(session, "generate", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
+    _install(session, "test")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("pytest", "-q", "tests/lint")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests, those on a real Docker Engine included. [PYTEST ARGUMENT...]"""
+    _install(session, "test")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("pytest", *session.posargs, env={"PIP_FIND_LINKS": ""})

@@ -1,0 +1,7 @@
+# install.sh PYTHON ARGUMENT...: installs into the image's environment, never resolving and never replacing by itself.
+set -eu
+. /run/host/env
+python=$1
+shift
+export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
+exec /opt/tools/bin/uv pip install --python "$python" --break-system-packages --no-deps --compile-bytecode "$@"
