@@ -87,7 +87,7 @@ class NoSuchImage(UserError):  # noqa: N818  # said as an event
 
 
 @contextmanager
-def asking(where: str, *, image: str | None = None, missing: str | None = None) -> Iterator[None]:
+def asking(where: str, *, image: str | None = None, missing: str | None = None, then: str = "") -> Iterator[None]:
     """Turns what the SDK and its transport raise into UserError; a missing `image` into NoSuchImage."""
     try:
         yield
@@ -96,9 +96,13 @@ def asking(where: str, *, image: str | None = None, missing: str | None = None) 
             raise
         if image is not None and "image" in str(error.explanation).lower():
             raise NoSuchImage(image) from None
-        raise UserError(Problem(where=where, cause=f"the engine says: {error.explanation}"), code=1) from None
+        raise UserError(
+            Problem(where=where, cause=f"the engine says: {error.explanation}", then=then), code=1
+        ) from None
     except docker.errors.APIError as error:
-        raise UserError(Problem(where=where, cause=f"the engine says: {error.explanation or error}"), code=1) from None
+        raise UserError(
+            Problem(where=where, cause=f"the engine says: {error.explanation or error}", then=then), code=1
+        ) from None
     except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError) as error:
         raise UserError(
             Problem(

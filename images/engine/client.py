@@ -26,7 +26,7 @@ from docker.types import LogConfig, Mount
 from docker.utils import parse_repository_tag
 
 from images.archive import ChunkReader, Files, pack
-from images.buildkit import BuildEvent, BuildResult, LogLine, Retrying, StepProgress, Trace
+from images.buildkit import BuildEvent, BuildResult, LogLine, Retrying, StepFinished, StepProgress, StepStarted, Trace
 from images.engine.answers import (
     UNREACHABLE,
     ContainerInfo,
@@ -49,6 +49,7 @@ PLATFORM = "linux/amd64"
 
 _BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
 _TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
+_PULL_HINT = "check the name and that its registry can be reached; `docker login` where it asks for a password"
 _BACKOFF = 5.0  # seconds before the second attempt of a build; doubled before each further one
 
 
@@ -433,12 +434,17 @@ class Engine:
     def pull(self, ref: str, *, on_event: Callable[[BuildEvent], None] = ignore) -> ImageInfo:
         """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
         repository, tag = parse_repository_tag(ref)
-        with asking(ref):
+        start, name = time.monotonic(), f"pulling {ref}"
+        on_event(StepStarted(step=ref, name=name))
+        with asking(ref, then=_PULL_HINT):
             for message in self._api.pull(repository, tag or "latest", stream=True, decode=True, platform=PLATFORM):
                 if "error" in message:
-                    raise UserError(Problem(where=ref, cause=f"can't be pulled: {message['error']}"), code=1)
-                if event := _pull_event(ref, message):
+                    raise UserError(
+                        Problem(where=ref, cause=f"can't be pulled: {message['error']}", then=_PULL_HINT), code=1
+                    )
+                if event := _pull_event(ref, name, message):
                     on_event(event)
+        on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
         return self.inspect(ref)
 
     # --- housekeeping -----------------------------------------------------------------------------------------------
@@ -544,13 +550,13 @@ def _is_refusal(reason: str) -> bool:
     return any(word in reason.lower() for word in words)
 
 
-def _pull_event(ref: str, message: Mapping[str, Any]) -> BuildEvent | None:
+def _pull_event(ref: str, name: str, message: Mapping[str, Any]) -> BuildEvent | None:
     detail = message.get("progressDetail") or {}
     status = message.get("status", "")
     if "current" in detail:
         what = f"{status} {message.get('id', '')}".strip()
-        return StepProgress(step=ref, name=ref, what=what, current=detail["current"], total=detail.get("total", 0))
-    return LogLine(step=ref, name=ref, text=status) if status.startswith(("Status:", "Digest:")) else None
+        return StepProgress(step=ref, name=name, what=what, current=detail["current"], total=detail.get("total", 0))
+    return LogLine(step=ref, name=name, text=status) if status.startswith(("Status:", "Digest:")) else None
 
 
 def _owner(pid: int) -> str:

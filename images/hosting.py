@@ -1,0 +1,183 @@
+"""What a build must know of the host's network: certificates, package indexes, proxies. It leaves no trace in an image.
+
+The settings travel as files in the build context, below `host/`, and each RUN step that needs the network mounts them:
+
+    RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && apt-get update && ...
+
+No layer keeps a mounted file. They do stay in that engine's build cache, and they are part of the steps' cache keys: a
+changed CA bundle or index address builds the steps anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+MOUNT = "/run/host"
+"""Where the templates mount `host/`."""
+
+# A bundle is taken only where the environment names one: only then do we know that somebody wants it, while the
+# distribution's own bundle changes with every update and would throw the build cache away for nothing. One that is
+# named is taken whatever it holds: networks add their own authority to the distribution's file in place.
+_CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_CA_READERS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
+
+# Not PIP_EXTRA_INDEX_URL and no find-links of any kind: locks name public files by hash, so a further place to look can
+# only offer another build of the same version.
+_INDEX_VARIABLES = re.compile(
+    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INDEX|EXTRA_INDEX_URL|INDEX_STRATEGY|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)"
+    r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
+    r"|PIP_(?:INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT)"
+)
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_APT_SETTINGS = re.compile(
+    r"Acquire::(?:https?::(?:Proxy(?:::.+)?|Timeout|Pipeline-Depth)|Check-Valid-Until|Check-Date|Retries|ForceIPv[46])"
+)
+_USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSettings:
+    """The host's network settings, as a build needs them."""
+
+    ca: bytes | None = None
+    index: Mapping[str, str] = field(default_factory=dict)
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    """Lower-case names."""
+    apt: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, env: Mapping[str, str], read: Callable[[str], bytes | None], apt: Mapping[str, str] | None = None
+    ) -> HostSettings:
+        """Settings from an environment, a file reader (None: no such file) and `apt-config`'s values."""
+        ca, problems = _ca_bundle(env, read)
+        proxies = {name: value for name in _PROXY_VARIABLES if (value := env.get(name) or env.get(name.upper()))}
+        index, dropped = _index_settings(env)
+        settings = cls(
+            ca=ca,
+            index=index,
+            proxies=proxies,
+            apt={name: value for name, value in (apt or {}).items() if _APT_SETTINGS.fullmatch(name) and value},
+        )
+        local = tuple(
+            f"{name} names this machine ({_redacted(value)}): build steps reach it only on the host's network"
+            for name, value in settings._addresses()
+            if _is_loopback(value)
+        )
+        return replace(settings, warnings=(*problems, *dropped, *local))
+
+    @property
+    def loopback(self) -> bool:
+        """An index or proxy listens on this machine: only `network="host"` on a local engine reaches it."""
+        return any(_is_loopback(value) for _, value in self._addresses())
+
+    def files(self) -> dict[str, bytes]:
+        """The part of a build context that carries the settings. `host/env` is always there, be it empty."""
+        exports = dict(self.index)
+        for name, value in self.proxies.items():
+            exports |= {name: value, name.upper(): value}
+        if self.ca:
+            exports |= dict.fromkeys(_CA_READERS, f"{MOUNT}/ca.crt")
+        apt = dict(self.apt) | ({"Acquire::https::CaInfo": f"{MOUNT}/ca.crt"} if self.ca else {})
+        if apt:
+            exports["APT_CONFIG"] = f"{MOUNT}/apt.conf"
+        env = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items()))
+        return {
+            "host/env": env.encode(),
+            **({"host/ca.crt": self.ca} if self.ca else {}),
+            **({"host/apt.conf": _apt_conf(apt)} if apt else {}),
+        }
+
+    def redact(self, text: str) -> str:
+        """`text` without the names and passwords of these settings' addresses."""
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return _redacted(text)
+
+    def _secrets(self) -> Iterator[str]:
+        for name, value in (*self.index.items(), *self.proxies.items(), *self.apt.items()):
+            if name.endswith("_PASSWORD"):
+                yield value
+            for address in value.split():
+                password = urlsplit(address).password
+                if password:
+                    yield from (password, unquote(password))
+
+    def _addresses(self) -> Iterator[tuple[str, str]]:
+        for name, value in (*self.index.items(), *self.proxies.items(), *self.apt.items()):
+            for address in value.split():
+                if "://" in address:
+                    yield name, address
+
+
+def host_settings() -> HostSettings:
+    """The settings of the machine this runs on."""
+    return HostSettings.of(os.environ, _read, _apt_settings())
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None
+
+
+def _apt_settings() -> dict[str, str]:
+    if not shutil.which("apt-config"):
+        return {}
+    dump = subprocess.run(
+        ["apt-config", "dump", "--format", "%f=%v%n"], capture_output=True, text=True, check=False, timeout=30
+    ).stdout
+    return dict(line.partition("=")[::2] for line in dump.splitlines())
+
+
+def _ca_bundle(env: Mapping[str, str], read: Callable[[str], bytes | None]) -> tuple[bytes | None, tuple[str, ...]]:
+    """The first bundle that a variable names and that is one, and what is wrong with those before it."""
+    problems: list[str] = []
+    for variable in _CA_VARIABLES:
+        if not env.get(variable):
+            continue
+        content = read(env[variable])
+        if content is not None and b"-----BEGIN CERTIFICATE-----" in content:
+            return content, tuple(problems)
+        problems.append(f"{variable} names {env[variable]}, which is no readable file of certificates: ignored")
+    return None, tuple(problems)
+
+
+def _index_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Index settings for uv and pip, and warnings about those that lead to this machine's files."""
+    index: dict[str, str] = {}
+    dropped: list[str] = []
+    for name in sorted(env):
+        if not _INDEX_VARIABLES.fullmatch(name) or not env[name]:
+            continue
+        if "file:" in env[name] or (name.endswith(("INDEX_URL", "INDEX")) and "://" not in env[name]):
+            dropped.append(f"{name} leads to files of this machine, which a build can't see: ignored")
+        else:
+            index[name] = env[name]
+    if "PIP_INDEX_URL" in index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & index.keys():
+        index["UV_DEFAULT_INDEX"] = index["PIP_INDEX_URL"]  # uv, which installs, does not read pip's settings
+    return index, tuple(dropped)
+
+
+def _apt_conf(settings: Mapping[str, str]) -> bytes:
+    lines = (f'{name} "{value}";\n' for name, value in sorted(settings.items()) if '"' not in value)
+    return "".join(lines).encode()
+
+
+def _is_loopback(address: str) -> bool:
+    host = urlsplit(address.partition("=")[2] if "=" in address.partition("://")[0] else address).hostname or ""
+    return host == "localhost" or host.endswith(".localhost") or host.startswith("127.") or host == "::1"
+
+
+def _redacted(text: str) -> str:
+    return _USERINFO.sub("***@", text)
