@@ -1,0 +1,173 @@
+"""C3: the image's C compiler and Python headers make the extensions that Triton and torch.compile need at run time."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import apart, attempt
+
+_TAIL_CHARACTERS = 1500
+_EXTENSION = """
+#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *number) {{
+    return PyLong_FromLong(PyLong_AsLong(number) + {nonce}L);
+}}
+static PyMethodDef methods[] = {{{{"answer", answer, METH_O, NULL}}, {{NULL, NULL, 0, NULL}}}};
+static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "{name}", NULL, -1, methods}};
+PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&module); }}
+"""
+_BROKEN = "#include <Python.h>\n#error this source must be refused\n"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evidence of each subject, from source to imported extension, in a folder that was empty before."""
+    measures: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+        "c-extension": _c_extension,
+        "triton-launcher": _triton_launcher,
+    }
+    for claim in claims:
+        with tempfile.TemporaryDirectory(prefix="compiler-") as folder:
+            yield claim.subject, apart(partial(measures[claim.subject], Path(folder)))
+
+
+def _c_extension(folder: Path) -> dict[str, Any]:
+    compiler = _find_compiler()
+    include = _python_include()
+    evidence: dict[str, Any] = {
+        "compiler": compiler,
+        "include": include,
+        "python_h": Path(include, "Python.h").is_file(),
+    }
+    if not compiler["path"]:
+        return evidence
+    name, nonce = "validate_probe", secrets.randbelow(1 << 30)
+    built = _compile(compiler["path"], _EXTENSION.format(name=name, nonce=nonce), folder / "good", include)
+    control = _compile(compiler["path"], _BROKEN, folder / "broken", include)
+    evidence |= {"version": _version(compiler["path"]), "build": built, "control": {"refused": not _made_file(control)}}
+    if _made_file(built):
+        evidence |= {"expected": nonce + 1, "import": attempt(lambda: {"answer": _load(name, built["file"]).answer(1)})}
+    return evidence
+
+
+def _made_file(build: Mapping[str, Any]) -> bool:
+    """Whether a compiler run left what it was asked for."""
+    return bool(build["exit_code"] == 0 and build["bytes"] > 0)
+
+
+def _triton_launcher(folder: Path) -> dict[str, Any]:
+    """Let Triton build and import its own driver module, as it does before the first launch of any kernel.
+
+    That needs a libcuda to link with; where there is no driver, a stub with the functions driver.c calls stands in.
+    """
+    cache = folder / "cache"
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
+    evidence: dict[str, Any] = {"compiler": _find_compiler(), "stub_driver": not _has_driver()}
+    if evidence["stub_driver"]:
+        source = Path(_triton_folder(), "backends", "nvidia", "driver.c").read_text(encoding="utf-8")
+        stub = attempt(lambda: _stand_in_for_driver(source, folder))
+        if "error" in stub:
+            return {**evidence, **stub}
+    driver = importlib.import_module("triton.backends.nvidia.driver")
+    utilities = driver.CudaUtils()
+    made = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
+    return {
+        **evidence,
+        "triton": importlib.import_module("triton").__version__,
+        "made": made,
+        "functions": sorted(name for name in vars(utilities) if callable(getattr(utilities, name))),
+    }
+
+
+def _find_compiler() -> dict[str, Any]:
+    """Triton's own rule (triton/runtime/build.py): $CC, else gcc, else clang."""
+    if chosen := os.environ.get("CC"):
+        return {"from": "CC", "command": chosen, "path": shutil.which(chosen)}
+    path = shutil.which("gcc") or shutil.which("clang")
+    return {"from": "PATH", "command": "gcc or clang", "path": path}
+
+
+def _python_include() -> str:
+    """Triton's own rule: Debian's `posix_local` scheme has no headers, `posix_prefix` does."""
+    scheme = sysconfig.get_default_scheme()
+    return sysconfig.get_paths(scheme="posix_prefix" if scheme == "posix_local" else scheme)["include"]
+
+
+def _version(compiler: str) -> str:
+    answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return answer.stdout.partition("\n")[0]
+
+
+def _compile(compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = "") -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    code = folder / "main.c"
+    code.write_text(source, encoding="utf-8")
+    file = folder / (suffix or "main" + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    command = [compiler, str(code), "-O3", "-shared", "-fPIC", "-o", str(file), f"-I{folder}", f"-I{include}", *options]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    return {
+        "exit_code": answer.returncode,
+        "stderr": answer.stderr[:_TAIL_CHARACTERS],
+        "file": str(file),
+        "bytes": file.stat().st_size if file.exists() else 0,
+    }
+
+
+def _load(name: str, file: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no extension module of this Python")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _triton_folder() -> str:
+    spec = importlib.util.find_spec("triton")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("triton is not installed")
+    return next(iter(spec.submodule_search_locations))
+
+
+def _stand_in_for_driver(driver_source: str, folder: Path) -> dict[str, Any]:
+    """Compile and load a libcuda.so.1 whose every function fails, and point Triton's linker at it.
+
+    cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
+    """
+    names = sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source)))
+    functions = "\n".join(f"int {name}{version}(void) {{ return 100; }}" for name in names for version in _VERSIONS)
+    compiler = _find_compiler()["path"]
+    if compiler is None:
+        raise FileNotFoundError("no C compiler: neither $CC nor gcc nor clang is there")
+    soname = "libcuda.so.1"
+    built = _compile(compiler, functions, folder / "driver", "/", f"-Wl,-soname,{soname}", suffix=soname)
+    if not _made_file(built):
+        raise OSError(f"the stand-in for libcuda did not compile: {built['stderr'][:300]}")
+    Path(built["file"]).with_name("libcuda.so").symlink_to(soname)
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
+    ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)
+    return built
+
+
+_VERSIONS = ("", "_v2", "_v3")

@@ -1,0 +1,182 @@
+"""C2: the CUDA library the matrix selects is really loaded: mapped, its symbols there, its operators registered.
+
+Importing a package proves little: with no GPU bitsandbytes takes its CPU library and says nothing, xformers and torchao
+log a warning and go on without kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import apart, attempt, described
+
+_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evidence of each distribution, measured in a fork that has torch imported and nothing else."""
+    importlib.import_module("torch")
+    owners = _owners_of_libraries()
+    for claim in claims:
+        yield claim.subject, apart(partial(_evidence, claim, owners))
+
+
+def _evidence(claim: Claim, owners: Mapping[str, str]) -> dict[str, Any]:
+    expect = claim.expect
+    try:
+        distribution = importlib.metadata.distribution(claim.subject)
+    except importlib.metadata.PackageNotFoundError:
+        return {"version": None}
+    root = Path(str(distribution.locate_file(""))).resolve()
+    mapped_before = _mapped()
+    warnings = _record_warnings()
+    imports = {name: _import(name) for name in expect["modules"]}
+    mapped_by_import = _mapped()
+    libraries = {
+        name: _library(root / name, mapped_by_import, expect["symbols"])
+        for name in _library_names(distribution, root, expect["libraries"])
+    }
+    return {
+        "version": distribution.version,
+        "imports": imports,
+        "warnings": warnings,
+        "libraries": libraries,
+        "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
+        "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
+        "cuda_runtimes": _cuda_runtimes(owners),
+        "mapped": _newly_mapped(mapped_before, root, owners),
+    }
+
+
+def _import(name: str) -> dict[str, str] | None:
+    """What importing raised, None if nothing."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return described(error)
+    return None
+
+
+def _library_names(distribution: importlib.metadata.Distribution, root: Path, patterns: Sequence[str]) -> list[str]:
+    """Files that a pattern names, by RECORD or on the disk: one that RECORD lists and the disk lacks is a finding.
+
+    A pattern without wildcards is named even if neither knows it.
+    """
+    recorded = [str(file) for file in distribution.files or ()]
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        on_disk = [str(file.relative_to(root)) for file in root.glob(pattern)]
+        listed = [file for file in recorded if _matches(file, pattern)]
+        plain = [] if "*" in pattern else [pattern]
+        names |= dict.fromkeys(sorted({*on_disk, *listed, *plain}))
+    return list(names)
+
+
+def _matches(file: str, pattern: str) -> bool:
+    """As Path.glob does: `**/` stands for any number of folders, none included; `*` stays within one."""
+    if "**/" in pattern:
+        before, _, after = pattern.partition("**/")
+        return file.startswith(before) and fnmatch(file.rpartition("/")[2], after)
+    return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
+
+
+def _library(path: Path, mapped_by_import: set[str], symbols: Sequence[str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"exists": path.is_file(), "mapped_by_import": str(path.resolve()) in mapped_by_import}
+    if not facts["exists"]:
+        return facts
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return {**facts, "load_error": str(error)}
+    return {
+        **facts,
+        "load_error": None,
+        "mapped": str(path.resolve()) in _mapped(),
+        "missing_symbols": [name for name in symbols if not _exports(library, name)],
+    }
+
+
+def _exports(library: ctypes.CDLL, symbol: str) -> bool:
+    try:
+        getattr(library, symbol)
+    except AttributeError:
+        return False
+    return True
+
+
+def _has_cuda_kernel(operator: str) -> bool | None:
+    """None: no such operator is registered."""
+    c = importlib.import_module("torch._C")
+    if operator not in set(c._dispatch_get_all_op_names()):
+        return None
+    return bool(c._dispatch_has_kernel_for_dispatch_key(operator, "CUDA"))
+
+
+def _bitsandbytes_selection() -> dict[str, Any]:
+    """Which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
+    cuda = str(importlib.import_module("torch").version.cuda)
+    major, minor = (int(part) for part in cuda.split(".")[:2])
+    specs = importlib.import_module("bitsandbytes.cuda_specs").CUDASpecs(
+        highest_compute_capability=(9, 0), cuda_version_string=f"{major}{minor}", cuda_version_tuple=(major, minor)
+    )
+    path = importlib.import_module("bitsandbytes.cextension").get_cuda_bnb_library_path(specs)
+    return {"torch_cuda": cuda, "file": Path(path).name, "override": os.environ.get("BNB_CUDA_VERSION")}
+
+
+def _mapped() -> set[str]:
+    """Files this process has mapped, from the kernel."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    fields = (line.split(maxsplit=5) for line in maps.splitlines())
+    return {field[5] for field in fields if len(field) == 6 and field[5].startswith("/")}
+
+
+def _cuda_runtimes(owners: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Each CUDA runtime that is mapped: file, owner, and the version it answers itself (12060 for 12.6)."""
+    found = []
+    for path in sorted(_mapped()):
+        if match := _CUDA_RUNTIME.match(Path(path).name):
+            version = ctypes.c_int()
+            ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+            entry = {"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value}
+            found.append(entry)
+    return found
+
+
+def _newly_mapped(before: set[str], root: Path, owners: Mapping[str, str]) -> dict[str, str | None]:
+    """Libraries that importing and loading have mapped, with the distribution that owns each."""
+    libraries = (path for path in sorted(_mapped() - before) if ".so" in Path(path).name)
+    return {path.removeprefix(f"{root}/"): owners.get(path) for path in libraries if "lib-dynload" not in path}
+
+
+def _owners_of_libraries() -> dict[str, str]:
+    """Shared libraries by real path, with the distribution whose RECORD lists each."""
+    owners: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        for line in (distribution.read_text("RECORD") or "").splitlines():
+            file = line.rsplit(",", 2)[0].strip('"')
+            if ".so" in file:
+                owners[os.path.realpath(str(distribution.locate_file(file)))] = distribution.metadata["Name"]
+    return owners
+
+
+def _record_warnings() -> list[str]:
+    """A list that grows with what packages log at WARNING or above from now on."""
+    messages: list[str] = []
+
+    class Recorder(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(f"{record.name}: {record.getMessage()}"[:500])
+
+    logging.getLogger().addHandler(Recorder(level=logging.WARNING))
+    return messages

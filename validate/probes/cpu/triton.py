@@ -1,0 +1,84 @@
+"""C4: Triton compiles ahead of time for each arch of the image, with no GPU, and refuses one that does not exist."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import apart, attempt
+from validate.probes.cpu._cubin import cubin_facts
+
+CONTROL_KERNEL = "add"
+"""Without a reduction or a dot nothing in LLVM minds the arch: it is ptxas that must refuse the bogus one."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evidence of each arch: the cubin each kernel became, what it says of itself, and the refused control."""
+    with tempfile.TemporaryDirectory(prefix="triton-") as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        toolchain = apart(_toolchain)
+        controls: dict[int, dict[str, Any]] = {}
+        for claim in claims:
+            arch, bogus = claim.expect["arch"], claim.expect["bogus"]
+            if bogus not in controls:
+                controls[bogus] = {"arch": bogus, **apart(partial(_compiled, CONTROL_KERNEL, bogus))}
+            kernels = {name: apart(partial(_compiled, name, arch)) for name in claim.expect["kernels"]}
+            yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
+
+
+def _toolchain() -> dict[str, Any]:
+    triton = importlib.import_module("triton")
+    kernels = importlib.import_module("validate.probes.cpu._kernels")
+    return {
+        "triton": triton.__version__,
+        "jit": type(kernels.softmax).__name__,
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("TRITON_")},
+        "ptxas": attempt(_ptxas),
+    }
+
+
+def _ptxas() -> dict[str, Any]:
+    """Triton 3.4 and later have one getter, by arch; before there was a path finder."""
+    compiler = importlib.import_module("triton.backends.nvidia.compiler")
+    if hasattr(compiler, "get_ptxas"):
+        tools = [compiler.get_ptxas(arch) for arch in (80, 100)]
+        return {str(tool.path): str(tool.version) for tool in tools}
+    path, version = compiler._path_to_binary("ptxas")
+    return {str(path): str(version)}
+
+
+def _compiled(kernel: str, arch: int) -> dict[str, Any]:
+    triton = importlib.import_module("triton")
+    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+    started = time.monotonic()
+    built = triton.compile(_source(kernel), target=target)
+    cubin = built.asm["cubin"]
+    return {
+        **cubin_facts(cubin),
+        "entry": f".text._{kernel}".encode() in cubin,
+        "ptx_target": _ptx_target(built.asm["ptx"]),
+        "compile_seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _source(kernel: str) -> Any:
+    """Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as `constexpr`."""
+    kernels = importlib.import_module("validate.probes.cpu._kernels")
+    source = importlib.import_module("triton.compiler").ASTSource
+    signature: Mapping[str, str] = kernels.SIGNATURE
+    function = getattr(kernels, kernel)
+    if "constexprs" in inspect.signature(source.__init__).parameters:
+        constexpr = dict.fromkeys(kernels.CONSTANTS, "constexpr")
+        return source(function, {**signature, **constexpr}, constexprs=kernels.CONSTANTS)
+    return source(function, dict(signature), constants=kernels.CONSTANTS)
+
+
+def _ptx_target(ptx: str) -> str:
+    return next((line.split()[1].rstrip(",") for line in ptx.splitlines() if line.startswith(".target")), "")
