@@ -1,9 +1,379 @@
-"""Judges of the static tier."""
+"""Judges of the static tier: S1, S2, S3, S6, S7."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
 
-from validate.judging import Judging
+from validate.claims import Claim
+from validate.judging import Finding, Judging, failed, listed, passed
 
-JUDGES: Mapping[str, Judging] = {}
+LOCK = "lock"
+TOOLKIT = "toolkit"
+
+Evidence = Mapping[str, Any]
+
+
+def _conclude(faults: Iterable[str], good: str) -> Finding:
+    """Every fault is named, the first ones in full."""
+    found = list(dict.fromkeys(faults))
+    if not found:
+        return passed(good)
+    shown = "; ".join(found[:4])
+    return failed(f"{shown}; and {len(found) - 4} more" if len(found) > 4 else shown)
+
+
+# ---- S1
+
+
+def pins(claim: Claim, evidence: Evidence) -> Finding:
+    """S1. expect: {version, locals, modules, python, shares} and for torch {cuda}; `lock`: {versions, closed}."""
+    if claim.subject == LOCK:
+        return _lock(claim, evidence)
+    found = evidence["installed"]
+    if not found:
+        return failed(f"{claim.subject} is not installed")
+    if len(found) > 1:
+        places = [f"{one['version']} in {one['location']}" for one in found]
+        return failed(f"{claim.subject} is installed {len(found)} times: {listed(places)}")
+    faults = [*_version_faults(claim, found[0]), *_tag_faults(claim, found[0], evidence)]
+    for module in claim.expect["modules"]:
+        faults += _module_faults(claim, module, evidence["modules"][module])
+    if "cuda" in claim.expect:
+        faults += _torch_faults(claim, evidence["torch"])
+    return _conclude(faults, f"{found[0]['version']}, imported from its own files")
+
+
+def _version_faults(claim: Claim, found: Mapping[str, Any]) -> Iterator[str]:
+    public, _, local = found["version"].partition("+")
+    if public != claim.expect["version"] or local not in claim.expect["locals"]:
+        yield f"{claim.subject} {found['version']} is installed, {claim.expect['version']} is promised"
+    if not found["has_record"]:
+        yield f"{claim.subject} has no RECORD, so its files can't be told from others'"
+
+
+def _tag_faults(claim: Claim, found: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
+    if evidence["python"] != claim.expect["python"]:
+        yield f"the interpreter is Python {evidence['python']}, {claim.expect['python']} is promised"
+    tags = found["tags"]
+    if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"]) for tag in tags):
+        yield f"{claim.subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
+
+
+def _tag_fits(tag: str, python: str, glibc: str) -> bool:
+    """A wheel tag against an x86-64 glibc Linux with CPython (packaging.python.org, platform compatibility tags)."""
+    parts = tag.split("-")
+    if len(parts) != 3:
+        return False
+    interpreters, abis, platforms = (part.split(".") for part in parts)
+    minor = int(python.partition(".")[2])
+    exact = f"cp3{minor}"
+    fits = exact in interpreters and bool({exact, "abi3", "none"} & set(abis))
+    fits |= "abi3" in abis and any(_minor(one, "cp3") <= minor for one in interpreters)
+    fits |= "none" in abis and any(_minor(one, "py3") <= minor for one in interpreters)
+    return fits and any(_platform_fits(platform, glibc) for platform in platforms)
+
+
+def _minor(interpreter: str, prefix: str) -> int:
+    """Lowest minor version of Python 3 that `py3`, `py310` or `cp39` names; out of reach for others."""
+    found = re.fullmatch(rf"{prefix}(\d*)", interpreter)
+    return int(found[1] or 0) if found else 1000
+
+
+def _platform_fits(platform: str, glibc: str) -> bool:
+    legacy = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+    for old, new in legacy.items():
+        platform = platform.replace(f"{old}_", f"{new}_")
+    if platform in ("any", "linux_x86_64"):
+        return True
+    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform)
+    return bool(found) and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2])) if found else False
+
+
+def _module_faults(claim: Claim, module: str, found: Mapping[str, Any]) -> Iterator[str]:
+    if found["file"] is None:
+        what = f"is a namespace over {listed(found['namespace'])}" if found.get("namespace") else "can't be found"
+        yield f"`import {module}` {what} {found.get('error', '')}".rstrip()
+        return
+    if claim.subject not in found["owners"]:
+        owner = listed(found["owners"]) or "no distribution"
+        yield f"`import {module}` loads {found['file']} of {owner}, found through {found['through']}"
+    others = set(found["providers"]) - {claim.subject} - set(claim.expect.get("shares", ()))
+    if others:
+        yield f"{listed(sorted(others))} also installs files into {module}"
+
+
+def _torch_faults(claim: Claim, torch: Mapping[str, Any]) -> Iterator[str]:
+    if torch["cuda"] != claim.expect["cuda"]:
+        built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
+        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {claim.expect['cuda']} is promised"
+    elif str(torch["__version__"]).partition("+")[0] != claim.expect["version"]:
+        yield f"{torch['file']} says {torch['__version__']}, {claim.expect['version']} is promised"
+
+
+def _lock(claim: Claim, evidence: Evidence) -> Finding:
+    """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
+    promised, found = claim.expect["versions"], evidence["installed"]
+    faults = [f"{name} {version} is not installed" for name, version in promised.items() if name not in found]
+    for name, versions in found.items():
+        wanted = promised.get(name)
+        if wanted is None:
+            if claim.expect["closed"]:
+                faults.append(f"{name} {listed(versions)} is installed, but not in the lock")
+        elif [version.partition("+")[0] for version in versions] != [wanted.partition("+")[0]]:
+            faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {wanted}")
+    return _conclude(faults, f"all {len(promised)} locked distributions, each at its version")
+
+
+# ---- S2
+
+
+def files(claim: Claim, evidence: Evidence) -> Finding:
+    """S2. expect: {unowned: {path pattern: why it may be there}}."""
+    if not evidence["files"]:
+        return failed("no distribution lists a single file")
+    faults = [_in_conflict(one) for one in evidence["in_conflict"]]
+    told = {one["path"] for one in evidence["in_conflict"]}
+    faults += [_wrong(one) for one in evidence["wrong"] if one["path"] not in told]
+    faults += [
+        f"{path} belongs to no distribution" for path in _unexcused(evidence["unowned"], claim.expect["unowned"])
+    ]
+    if hidden := evidence["unowned_count"] - len(evidence["unowned"]):
+        faults.append(f"{hidden} more files belong to no distribution")
+    for one in evidence["without_record"]:
+        if not one["location"].endswith("/dist-packages"):
+            faults.append(f"{one['name']} in {one['location']} has no readable RECORD")
+    return _conclude(faults, f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded")
+
+
+def _in_conflict(one: Mapping[str, Any]) -> str:
+    holds = f"it holds {listed(one['holds'])}'s" if one["holds"] else "it holds neither's"
+    return f"{one['path']} is claimed by {' and '.join(one['owners'])} with different contents ({holds})"
+
+
+def _wrong(one: Mapping[str, Any]) -> str:
+    states = sorted(set(one["owners"].values()))
+    return f"{one['path']} of {listed(list(one['owners']))} is {' and '.join(states)}"
+
+
+def _unexcused(paths: Sequence[str], excused: Mapping[str, str]) -> list[str]:
+    return [path for path in paths if not any(fnmatch.fnmatchcase(path, f"*/{pattern}") for pattern in excused)]
+
+
+# ---- S3
+
+
+def libraries(claim: Claim, evidence: Evidence) -> Finding:
+    """S3. expect: {of, cuda_libraries, host, other_platforms, exceptions}; images/promises.py says what each is."""
+    if not evidence["files"]:
+        return failed(f"there is no shared library in the {claim.expect['of']}")
+    faults = [f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"]]
+    linked = [_without_host(claim, one) for one in evidence["linked"]]
+    faults += [_missing(one) for one in linked if one["missing"] and not _excused(claim, one, linked)]
+    if claim.expect["of"] == TOOLKIT:
+        return _conclude(faults, f"all {evidence['files']} libraries and programs find what they need")
+    faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in evidence["torch_misses"]]
+    faults += _strangers(evidence["torch_holds"])
+    faults += _other_majors(claim, evidence["provided"])
+    faults += [_second_owner(one) for one in evidence["second_owners"]]
+    good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
+    assumed = sorted({PurePosixPath(one["path"]).name for one in linked if one["assumed"]})
+    return _conclude(
+        faults, f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good
+    )
+
+
+def _without_host(claim: Claim, one: Mapping[str, Any]) -> dict[str, Any]:
+    """The driver's libraries come from the host."""
+    missing = [name for name in one["missing"] if not _matches(name, claim.expect["host"])]
+    return {**one, "missing": missing}
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _missing(one: Mapping[str, Any]) -> str:
+    owner = listed(one["owners"]) or "no distribution"
+    return f"{one['path']} of {owner} needs {listed(one['missing'])}, which the loader does not find"
+
+
+def _excused(claim: Claim, one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
+    """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA."""
+    for exception in claim.expect["exceptions"]:
+        if _matches(one["path"], [f"*/{exception['path']}"]) and all(
+            _matches(name, exception["names"]) for name in one["missing"]
+        ):
+            return True
+    elsewhere = all(
+        _matches(name, claim.expect["other_platforms"]) or _is_other_major(claim, name) for name in one["missing"]
+    )
+    siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]))
+    return elsewhere and any(_serves(claim, other) for other in siblings)
+
+
+def _family(path: str) -> str:
+    """What alternatives share: `.../bitsandbytes/libbitsandbytes_` of `libbitsandbytes_cuda126.so`."""
+    folder, _, name = path.rpartition("/")
+    head, underscore, _ = name.partition(".so")[0].rpartition("_")
+    return f"{folder}/{head}{underscore}" if head else path
+
+
+def _serves(claim: Claim, one: Mapping[str, Any]) -> bool:
+    """Whether a library finds all it needs and is linked against this image's CUDA."""
+    return not one["missing"] and any(_is_own_major(claim, name) for name in one["needs_cuda"])
+
+
+def _major(name: str) -> tuple[str, str]:
+    """`("libcudart", "11")` of `libcudart.so.11.0`."""
+    stem, _, version = name.partition(".so.")
+    return stem, version.partition(".")[0]
+
+
+def _is_own_major(claim: Claim, name: str) -> bool:
+    stem, major = _major(name)
+    return bool(major) and claim.expect["cuda_libraries"].get(stem) == major
+
+
+def _is_other_major(claim: Claim, name: str) -> bool:
+    stem, major = _major(name)
+    own = claim.expect["cuda_libraries"].get(stem)
+    return own is not None and bool(major) and own != major
+
+
+def _strangers(torch_holds: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Where wheels bring CUDA, torch must get all of it from wheels."""
+    if any(held["owners"] for held in torch_holds.values()):
+        for name, held in torch_holds.items():
+            if not held["owners"]:
+                yield f"torch gets {name} from {held['path']}, which no distribution owns"
+
+
+def _other_majors(claim: Claim, provided: Sequence[Sequence[Any]]) -> Iterator[str]:
+    for soname, path, owners in provided:
+        excused = any(
+            _matches(path, [f"*/{exception['path']}"]) and _matches(soname, exception["names"])
+            for exception in claim.expect["exceptions"]
+        )
+        if _is_other_major(claim, soname) and not excused:
+            yield f"{path} of {listed(owners) or 'no distribution'} is {soname}: another CUDA major than torch's"
+
+
+def _second_owner(one: Mapping[str, Any]) -> str:
+    return f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
+
+
+# ---- S6
+
+
+def toolkit(claim: Claim, evidence: Evidence) -> Finding:
+    """S6. expect: {home, version, parts: [names]}."""
+    home, version = claim.expect["home"], claim.expect["version"]
+    if not evidence["home_exists"]:
+        return failed(f"{home} does not exist")
+    faults = [fault for part in claim.expect["parts"] for fault in _part_faults(part, evidence["parts"][part], version)]
+    faults += _home_faults(evidence, home)
+    faults += [
+        f"{one['folder']} is on the loader's path ({one['from']}): {why}"
+        for one in evidence["loader_folders"]
+        if (why := _bad_folder(one, evidence["real_home"]))
+    ]
+    faults += [f"the image brings the host driver's {one['path']} itself" for one in evidence["driver_libraries"]]
+    of_torch = str(evidence["torch"]["cuda"])
+    if of_torch.partition(".")[0] != version.partition(".")[0]:
+        faults.append(f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal")
+    warning = f"; WARNING: torch is built for {of_torch}, another minor" if of_torch != version else ""
+    return _conclude(faults, f"CUDA {version} in {home}, {len(claim.expect['parts'])} parts{warning}")
+
+
+def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[str]:
+    if not found["files"]:
+        yield f"the toolkit lacks {part}"
+        return
+    if found.get("absent"):
+        yield f"the toolkit's {part} lack {listed(found['absent'])}"
+    if "error" in found:
+        yield f"{found['files'][0]} does not run: {found['error']}"
+    elif "minor" in found and found["minor"] != version:
+        yield f"{found['files'][0]} is of CUDA {found['minor']}, {version} is promised"
+    for path, soname in found.get("sonames", {}).items():
+        stem, major = _major(soname or "")
+        if not stem:
+            yield f"{path} is no shared library"
+        elif stem == "libcudart" and major != version.partition(".")[0]:
+            yield f"{path} is {soname}, CUDA {version} is promised"
+
+
+def _home_faults(evidence: Evidence, home: str) -> Iterator[str]:
+    if evidence["variables"]["CUDA_HOME"] != home:
+        yield f"CUDA_HOME is {evidence['variables']['CUDA_HOME']!r}, the toolkit is {home}"
+    if evidence["variables"]["CUDA_PATH"] not in (None, home):
+        yield f"CUDA_PATH is {evidence['variables']['CUDA_PATH']}, the toolkit is {home}"
+    if evidence["default_link"] not in (None, evidence["real_home"]):
+        yield f"/usr/local/cuda is {evidence['default_link']}, the toolkit is {home}"
+    for name, path in evidence["programs_on_path"].items():
+        if path and not path.startswith(f"{evidence['real_home']}/"):
+            yield f"PATH finds {name} at {path}, outside of {home}"
+
+
+def _bad_folder(one: Mapping[str, Any], real_home: str) -> str:
+    for folder in (one["folder"], one["real"]):
+        parts = PurePosixPath(folder).parts
+        if "stubs" in parts:
+            return "stubs stand in for the driver and do nothing"
+        if "compat" in parts or any(part.startswith("cuda-compat") for part in parts):
+            return "a forward-compatibility driver hides the host's"
+        if folder == real_home or folder.startswith(f"{real_home}/"):
+            return "the toolkit's libraries would shadow torch's"
+    return ""
+
+
+# ---- S7
+
+
+def environment(claim: Claim, evidence: Evidence) -> Finding:
+    """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}}."""
+    required, denied = claim.expect["required"], claim.expect["denied"]
+    faults = [
+        f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is promised"
+        for name, found in evidence["required"].items()
+        if found != required[name]
+    ]
+    faults += [
+        f"{name}={value} is set: {_why(name, denied)}"
+        for name, value in evidence["denied"].items()
+        if name not in required
+    ]
+    for one in evidence["in_files"]:
+        if required.get(one["name"]) != one["value"].strip("\"'"):
+            faults.append(f"{one['file']} sets {one['name']}={one['value']}: {_why(one['name'], denied)}")
+    faults += [f"{path} is not empty: {listed(lines)}" for path, lines in evidence["settings_files"].items() if lines]
+    faults += _start_faults(claim, evidence["start"])
+    return _conclude(faults, f"{len(required)} variables as promised, none that misleads, nothing runs before the user")
+
+
+def _why(name: str, denied: Mapping[str, str]) -> str:
+    return next((why for pattern, why in denied.items() if fnmatch.fnmatchcase(name, pattern)), "it is denied")
+
+
+def _start_faults(claim: Claim, start: Mapping[str, Any]) -> Iterator[str]:
+    if start["flags"]["optimize"]:
+        yield "Python starts with optimisation: every `assert` is gone"
+    for name, value in start["changes"].items():
+        yield f"starting Python sets {name}={value!r}"
+    for one in start["code"]:
+        harmless = one["owners"] or one["of_debian"] or one["does_nothing"]
+        if not harmless and not _matches(PurePosixPath(one["file"]).name, claim.expect["start_files"]):
+            yield f"{one['file']} runs at every start of Python and belongs to no distribution"
+
+
+JUDGES: Mapping[str, Judging] = {
+    "S1": pins,
+    "S2": files,
+    "S3": libraries,
+    "S6": toolkit,
+    "S7": environment,
+}

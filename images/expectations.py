@@ -1,0 +1,198 @@
+"""What every image is held to, as data: each row with its reason. `images/promises.py` writes it into claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DENIED_VARIABLES: Mapping[str, str] = {
+    "BNB_CUDA_VERSION": "bitsandbytes loads another CUDA's library than torch's",
+    "TRITON_INTERPRET": "Triton kernels run in Python, not on the GPU",
+    "TRITON_PTXAS*": "Triton assembles with another ptxas than its own",
+    "TRITON_KERNEL_OVERRIDE": "Triton takes kernels from a folder",
+    "TRITON_OVERRIDE_*": "Triton compiles for another GPU than the one it runs on",
+    "TRITON_CACHE_DIR": "kernels compiled elsewhere are run, and a missing compiler is not noticed",
+    "TORCHDYNAMO_*": "torch.compile is switched off or swallows its errors",
+    "TORCH_COMPILE_*": "torch.compile is switched off or changed",
+    "TORCHINDUCTOR_*": "torch.compile generates other code, or takes it from a baked cache",
+    "PYTORCH_JIT": "TorchScript is switched off",
+    "PYTHONOPTIMIZE": "every `assert` of every library is gone",
+    "PYTHONPATH": "its folders come before the image's packages",
+    "PYTHONHOME": "Python takes its standard library from elsewhere",
+    "PYTHONUSERBASE": "packages of another folder are added",
+    "PYTHONSTARTUP": "interactive Python runs a file first",
+    "NVIDIA_TF32_OVERRIDE": "float32 products are rounded to TF32, or TF32 can't be switched on",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "float32 products are rounded to TF32",
+    "TORCH_CUDNN_*": "convolutions take another path",
+    "TORCH_BLAS_PREFER_*": "products take another library",
+    "LD_PRELOAD": "every process loads a library first",
+    "LD_AUDIT": "the loader's answers can be rewritten",
+    "NCCL_*": "it fits one machine's network and slows or breaks others",
+    "TORCH_NCCL_*": "it fits one machine's network and slows or breaks others",
+    "CUDA_VISIBLE_DEVICES": "GPUs are hidden",
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
+    "CUDA_FORCE_PTX_JIT": "machine code is thrown away and compiled again",
+    "CUDA_DISABLE_PTX_JIT": "newer GPUs can't run PTX",
+    "CUDA_MODULE_LOADING": "the driver's lazy loading is overridden",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every allocation goes to the driver",
+    "XFORMERS_*": "operators are switched on or off",
+    "FLASH_ATTENTION_*": "flash-attn takes another backend",
+    "ACCELERATE_USE_*": "training is moved off the GPU or onto another backend",
+    "TORCH_FORCE_*WEIGHTS_ONLY_LOAD": "torch.load's protection is switched off or forced",
+    "HF_HUB_OFFLINE": "no model can be downloaded",
+    "TRANSFORMERS_OFFLINE": "no model can be downloaded",
+    "OMP_NUM_THREADS": "it fits one machine's cores and slows others",
+    "MKL_NUM_THREADS": "it fits one machine's cores and slows others",
+    "NVCC_*_FLAGS": "every CUDA compilation gets extra flags",
+}
+"""Variable patterns that make a right answer come from the wrong path. A profile that needs
+one sets it in the matrix."""
+
+START_FILES: Mapping[str, str] = {
+    "_virtualenv.pth": "written by virtualenv and `uv venv`, which record no owner",
+    "_virtualenv.py": "written by virtualenv and `uv venv`, which record no owner",
+}
+"""Files that may run when Python starts, or lie beside packages, though no distribution lists them."""
+
+HOST_LIBRARIES: Sequence[str] = (
+    "libcuda.so.1",
+    "libcudadebugger.so.1",
+    "libnvidia-*.so.1",
+    "libnvcuvid.so.1",
+    "libnvoptix.so.1",
+)
+"""The driver's libraries: NVIDIA's container runtime lends them from the host."""
+
+OTHER_PLATFORMS: Mapping[str, str] = {
+    "libamdhip64.so*": "AMD ROCm",
+    "libhip*.so*": "AMD ROCm",
+    "libroc*.so*": "AMD ROCm",
+    "libhsa-*.so*": "AMD ROCm",
+    "librccl.so*": "AMD ROCm",
+    "libMIOpen.so*": "AMD ROCm",
+    "libsycl.so*": "Intel oneAPI",
+    "libze_loader.so*": "Intel oneAPI",
+    "libur_loader.so*": "Intel oneAPI",
+    "libmkl_sycl*.so*": "Intel oneAPI",
+    "libimf.so": "Intel oneAPI",
+    "libintlc.so*": "Intel oneAPI",
+    "libirng.so": "Intel oneAPI",
+    "libsvml.so": "Intel oneAPI",
+}
+"""Runtimes of other accelerators. A library that lacks only these (or another CUDA major's) is no fault where a sibling
+of the same family, in the same folder, serves the image's own CUDA."""
+
+_NETWORK_PLUGINS = ("libibverbs.so.*", "libmlx5.so.*", "librdmacm.so.*")
+
+LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
+    {
+        "path": "nvidia/*/libcufile_rdma.so.*",
+        "names": list(_NETWORK_PLUGINS),
+        "reason": "GPUDirect Storage over RDMA: libcufile opens it only where the network's libraries are installed",
+    },
+)
+"""Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
+
+_ANY_MAJOR: Mapping[str, None] = dict.fromkeys(
+    (
+        "libcudnn",
+        "libcudnn_adv",
+        "libcudnn_cnn",
+        "libcudnn_engines_precompiled",
+        "libcudnn_engines_runtime_compiled",
+        "libcudnn_graph",
+        "libcudnn_heuristic",
+        "libcudnn_ops",
+        "libcufile",
+        "libcurand",
+        "libcusparseLt",
+        "libnccl",
+        "libnvshmem_host",
+    )
+)
+
+_CUDA_LIBRARIES: Mapping[int, Mapping[str, str]] = {
+    11: {
+        "libcudart": "11",
+        "libcublas": "11",
+        "libcublasLt": "11",
+        "libnvrtc": "11",
+        "libcupti": "11",
+        "libcufft": "10",
+    },
+    12: {
+        **dict.fromkeys(("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti"), "12"),
+        "libcufft": "11",
+        "libcusolver": "11",
+        "libcusparse": "12",
+    },
+    13: {
+        **dict.fromkeys(("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti"), "13"),
+        "libcufft": "12",
+        "libcusolver": "12",
+        "libcusparse": "12",
+    },
+}
+"""SONAME versions of NVIDIA's wheels of each CUDA major (read from the wheels that torch 2.7.1 and 2.11.0 bring; CUDA
+11 from what bitsandbytes' CUDA 11.8 library needs)."""
+
+
+def cuda_libraries(major: int) -> dict[str, str | None]:
+    """CUDA's libraries by stem, each with the SONAME version of this CUDA major; None: the version says nothing of it.
+
+    Raises KeyError for a major that is not known here.
+    """
+    return {**_ANY_MAJOR, **_CUDA_LIBRARIES[major]}
+
+
+TOOLKIT_PARTS: Sequence[str] = (
+    "ptxas",
+    "nvvm",
+    "libdevice",
+    "nvrtc",
+    "nvrtc headers",
+    "cudart",
+    "cudart headers",
+    "driver headers",
+    "crt headers",
+)
+"""The parts of a toolkit that are published as wheels for CUDA 12 and 13 alike."""
+
+DEVEL_TOOLKIT_PARTS: Sequence[str] = ("nvcc", "compiler passes")
+"""What a `-devel` image has besides."""
+
+IMPORT_NAMES: Mapping[str, tuple[str, ...]] = {
+    "nvidia-ml-py": ("pynvml",),
+    "fbgemm-gpu-genai": ("fbgemm_gpu",),
+    "pyyaml": ("yaml",),
+    "pillow": ("PIL",),
+    "scikit-learn": ("sklearn",),
+    "flash-attn-4": ("flash_attn",),
+}
+"""Distributions that are imported under another name than their own."""
+
+NATIVE: Mapping[str, Mapping[str, Any]] = {
+    "triton": {"libraries": ["triton/_C/libtriton.so"], "symbols": ["PyInit_libtriton"], "cuda_major": None},
+    "xformers": {"modules": ["xformers.ops"], "libraries": ["xformers/**/_C*.so"]},
+    "flash-attn": {
+        "modules": ["flash_attn"],
+        "libraries": ["flash_attn_2_cuda*.so"],
+        "symbols": ["PyInit_flash_attn_2_cuda"],
+    },
+    "torchao": {
+        "libraries": ["torchao/_C*.so"],
+        "operators": ["torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"],
+    },
+    "bitsandbytes": {
+        "loading": "by-path",
+        "symbols": [
+            "cquantize_blockwise_fp16_nf4",
+            "cquantize_blockwise_bf16_nf4",
+            "cdequantize_blockwise_bf16_nf4",
+            "cadam_8bit_blockwise_grad_bf16",
+            "cget_managed_ptr",
+            "cigemmlt_32",
+        ],
+    },
+}
+"""Distributions with compiled CUDA code, and what of it must load: keys as validate/probes/cpu/native.py reads them."""

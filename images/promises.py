@@ -1,0 +1,244 @@
+"""What an image promises, written from the resolved image alone. Pure: no container, no file, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from packaging.version import Version
+
+from images import expectations
+from images.facts import Facts
+from images.image import Image, Pin
+from images.names import Arch
+from validate.claims import Claim, ClaimSet, Tier
+
+_TRITON_FLOOR = Arch(7, 0)
+"""torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's README)."""
+_TRITON_31_CEILING = Arch(9, 0)
+_DOT_FLOOR = Arch(8, 0)
+"""Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
+_BOGUS_ARCH = 999
+_C10_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
+_NF4 = {"quant_type": "nf4", "block_size": 64, "mean_error": 0.072798, "mean_error_sigma": 7.4e-5}
+"""bitsandbytes' own figures for NF4, block 64, on N(0,1) (its tests/test_functional.py)."""
+
+
+def promises(
+    image: Image,
+    lock_pins: Mapping[str, Mapping[str, str]] | None,
+    missing: Mapping[str, str],
+    *,
+    facts: Facts,
+) -> ClaimSet:
+    """Every claim of an image that can be judged without a GPU.
+
+    `lock_pins` is layer -> distribution -> version of its lock; None leaves the claim about the closure out.
+    `missing` is optional pin -> why no wheel of it could be had: claims about it are not required, and unproven.
+    """
+    claims = [*_static(image, lock_pins, missing), *_cpu(image, facts)]
+    return ClaimSet(image=str(image.name), claims=tuple(_without(claim, missing) for claim in claims))
+
+
+def _without(claim: Claim, missing: Mapping[str, str]) -> Claim:
+    if claim.subject not in missing:
+        return claim
+    return replace(claim, required=False, unproven=f"{claim.subject} is not in this image: {missing[claim.subject]}")
+
+
+def _static(
+    image: Image, lock_pins: Mapping[str, Mapping[str, str]] | None, missing: Mapping[str, str]
+) -> Iterator[Claim]:
+    yield from (_pinned(image, pin) for pin in image.pins)
+    if lock_pins is not None:
+        yield _locked(image, lock_pins, missing)
+    yield Claim(
+        id="S2",
+        subject="files",
+        tier=Tier.STATIC,
+        probe="static.files",
+        promise="every installed file is the one its wheel brought, and has one owner",
+        expect={"unowned": expectations.START_FILES},
+    )
+    yield from _linked(image)
+    yield Claim(
+        id="S6",
+        subject="toolkit",
+        tier=Tier.STATIC,
+        probe="static.toolkit",
+        promise=f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path",
+        expect={
+            "home": image.toolkit_home,
+            "version": str(image.toolkit_cuda),
+            "parts": [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.devel else ())],
+        },
+    )
+    yield Claim(
+        id="S7",
+        subject="environment",
+        tier=Tier.STATIC,
+        probe="static.environment",
+        promise="the variables are as promised, and nothing bends what users run",
+        expect={
+            "required": dict(image.environment),
+            "denied": expectations.DENIED_VARIABLES,
+            "start_files": expectations.START_FILES,
+        },
+    )
+
+
+def _pinned(image: Image, pin: Pin) -> Claim:
+    variant = f"cu{image.wheel_cuda.digits}"
+    return Claim(
+        id="S1",
+        subject=pin.name,
+        tier=Tier.STATIC,
+        probe="static.pins",
+        promise=f"`import {_modules(pin.name)[0]}` is {pin.name} {pin.version}"
+        + (f" for CUDA {image.wheel_cuda}" if pin.name == "torch" else ""),
+        expect={
+            "version": pin.version,
+            # PyTorch's index names the variant in the version, the default index does not: the same wheel.
+            "locals": [pin.local] if pin.local else ["", variant],
+            "modules": list(_modules(pin.name)),
+            "python": str(image.python),
+            "shares": [],
+            **({"cuda": str(image.wheel_cuda)} if pin.name == "torch" else {}),
+        },
+    )
+
+
+def _modules(distribution: str) -> tuple[str, ...]:
+    return expectations.IMPORT_NAMES.get(distribution, (distribution.replace("-", "_"),))
+
+
+def _locked(image: Image, lock_pins: Mapping[str, Mapping[str, str]], missing: Mapping[str, str]) -> Claim:
+    """A base of one's own may hold more than the lock; ours may not."""
+    versions = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    for layer in image.layers:
+        versions.update(lock_pins.get(layer, {}))
+    return Claim(
+        id="S1",
+        subject="lock",
+        tier=Tier.STATIC,
+        probe="static.pins",
+        promise=f"the {len(versions)} distributions of the lock are installed, and no others",
+        expect={"versions": versions, "closed": image.base.suite is not None},
+    )
+
+
+def _linked(image: Image) -> Iterator[Claim]:
+    common = {
+        "home": image.toolkit_home,
+        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major),
+        "host": list(expectations.HOST_LIBRARIES),
+        "other_platforms": list(expectations.OTHER_PLATFORMS),
+        "exceptions": list(expectations.LINK_EXCEPTIONS),
+    }
+    texts = {
+        "environment": f"every library finds what it needs, of CUDA {image.wheel_cuda.major} alone, from one owner",
+        "toolkit": "the toolkit's own libraries and programs find what they need",
+    }
+    for subject, promise in texts.items():
+        yield Claim(
+            id="S3",
+            subject=subject,
+            tier=Tier.STATIC,
+            probe="static.libraries",
+            promise=promise,
+            expect={"of": subject, **common},
+        )
+
+
+def _cpu(image: Image, facts: Facts) -> Iterator[Claim]:
+    for pin in image.pins:
+        if expect := _native(image, pin, facts):
+            yield Claim(
+                id="C2",
+                subject=pin.name,
+                tier=Tier.CPU,
+                probe="cpu.native",
+                promise=f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}",
+                expect=expect,
+            )
+    yield from _compilers(image)
+    if all(image.pin(name) for name in _C10_NEEDS):
+        yield from _tiny_llama()
+
+
+def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:
+    """What validate/probes/cpu/native.py loads of a distribution with compiled CUDA code; None: it has none."""
+    if pin.name not in expectations.NATIVE:
+        return None
+    common = {"modules": [pin.name], "loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}
+    own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
+    return {**common, "operators": [], **expectations.NATIVE[pin.name], **own}
+
+
+def _bitsandbytes_library(image: Image, pin: Pin, facts: Facts) -> dict[str, Any]:
+    """The library that this release's own lookup rule takes."""
+    row = facts.bitsandbytes.get(pin.version)
+    library = (row.library_for(image.wheel_cuda) if row else None) or image.wheel_cuda
+    return {
+        "libraries": [f"bitsandbytes/libbitsandbytes_cuda{library.digits}.so"],
+        "selection": {"cuda": str(image.wheel_cuda)},
+    }
+
+
+def _compilers(image: Image) -> Iterator[Claim]:
+    yield Claim(
+        id="C3",
+        subject="c-extension",
+        tier=Tier.CPU,
+        probe="cpu.compiler",
+        promise="a C extension compiles against Python.h and imports",
+    )
+    triton = image.pin("triton")
+    if triton is None:
+        return
+    yield Claim(
+        id="C3",
+        subject="triton-launcher",
+        tier=Tier.CPU,
+        probe="cpu.compiler",
+        promise="Triton compiles its launcher with the image's compiler",
+    )
+    for arch in _triton_archs(image, triton):
+        yield Claim(
+            id="C4",
+            subject=str(arch),
+            tier=Tier.CPU,
+            probe="cpu.triton",
+            promise=f"Triton compiles for {arch}",
+            expect={
+                "arch": arch.major * 10 + arch.minor,
+                "bogus": _BOGUS_ARCH,
+                "kernels": ["softmax", "matmul"] if arch >= _DOT_FLOOR else ["softmax"],
+            },
+        )
+
+
+def _triton_archs(image: Image, triton: Pin) -> Iterator[Arch]:
+    old = Version(triton.version) < Version("3.2")
+    for arch in image.archs:
+        if arch >= _TRITON_FLOOR and not (old and arch > _TRITON_31_CEILING):
+            yield arch
+
+
+def _tiny_llama() -> Iterator[Claim]:
+    texts = {
+        "fp32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
+        "nf4-weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
+        "nf4-logits": "the 4-bit model computes what its dequantised weights say",
+        "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
+    }
+    for subject, promise in texts.items():
+        yield Claim(
+            id="C10",
+            subject=subject,
+            tier=Tier.CPU,
+            probe="cpu.quantized_llama",
+            promise=promise,
+            expect=_NF4 if subject == "nf4-weights" else {},
+        )

@@ -1,0 +1,142 @@
+"""What the dynamic loader reads of an ELF file, with the standard library alone.
+
+Only program headers are used, as the loader does: section headers may be stripped. Every offset and count of the
+file is checked against its size before use, so a corrupted file raises ElfError and never loops or fills memory.
+Layout: System V ABI, chapters 4 and 5 (64-bit).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+MAGIC = b"\x7fELF"
+X86_64 = 62
+
+_MOST_PROGRAM_HEADERS = 1024
+_MOST_DYNAMIC_ENTRIES = 65536
+_LONGEST_STRING = 4096
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
+
+
+class ElfError(ValueError):
+    """This is no ELF file the loader of a 64-bit little-endian machine could read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elf:
+    """The loader's view of one file."""
+
+    machine: int
+    """e_machine: 62 is x86-64."""
+    soname: str
+    """Empty where the file has none."""
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...]
+    dynamic: bool
+    """False for an object the loader never sees: a static executable, a relocatable file."""
+    executable: bool
+    """It names an interpreter, so it is started as a process, not loaded into one."""
+
+
+@dataclass(frozen=True)
+class _Segment:
+    kind: int
+    offset: int
+    address: int
+    size: int
+
+
+class _File:
+    """Bounded reads of one file."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._size = stream.seek(0, os.SEEK_END)
+
+    def read(self, offset: int, size: int) -> bytes:
+        if offset < 0 or size < 0 or offset + size > self._size:
+            raise ElfError(f"{size} bytes at {offset} lie outside of the file ({self._size} bytes)")
+        self._stream.seek(offset)
+        return self._stream.read(size)
+
+
+def read(path: str | Path) -> Elf:
+    """Read a file. Raises ElfError if it is no usable ELF file, OSError if it can't be opened."""
+    with Path(path).open("rb") as stream:
+        return parse(stream)
+
+
+def parse(stream: BinaryIO) -> Elf:
+    """Read a seekable stream. Raises ElfError."""
+    file = _File(stream)
+    machine, segments = _headers(file)
+    kinds = {segment.kind for segment in segments}
+    dynamic = next((segment for segment in segments if segment.kind == _PT_DYNAMIC), None)
+    entries = list(_dynamic_entries(file, dynamic)) if dynamic else []
+    strings = _string_table(file, segments, dict(entries)) if entries else b""
+
+    def texts(tag: int) -> tuple[str, ...]:
+        return tuple(_string(strings, value) for found, value in entries if found == tag)
+
+    def folders(tag: int) -> tuple[str, ...]:
+        return tuple(folder for text in texts(tag) for folder in text.split(":") if folder)
+
+    return Elf(
+        machine=machine,
+        soname="".join(texts(_DT_SONAME)[:1]),
+        needed=texts(_DT_NEEDED),
+        rpath=folders(_DT_RPATH),
+        runpath=folders(_DT_RUNPATH),
+        dynamic=dynamic is not None,
+        executable=_PT_INTERP in kinds,
+    )
+
+
+def _headers(file: _File) -> tuple[int, list[_Segment]]:
+    ident = file.read(0, 16)
+    if ident[:4] != MAGIC:
+        raise ElfError("it does not begin with the ELF magic")
+    if ident[4:6] != b"\x02\x01":
+        raise ElfError("it is not 64-bit little-endian")
+    _, machine, _, _, table, _, _, _, size, count = struct.unpack("<HHIQQQIHHH", file.read(16, 42))
+    if count > _MOST_PROGRAM_HEADERS or (count and size != 56):
+        raise ElfError(f"{count} program headers of {size} bytes are not to be believed")
+    raw = file.read(table, count * 56) if count else b""
+    rows = struct.iter_unpack("<IIQQQQQQ", raw)
+    return machine, [_Segment(kind, offset, address, length) for kind, _, offset, address, _, length, _, _ in rows]
+
+
+def _dynamic_entries(file: _File, segment: _Segment) -> Iterator[tuple[int, int]]:
+    count = segment.size // 16
+    if count > _MOST_DYNAMIC_ENTRIES:
+        raise ElfError(f"a dynamic section of {count} entries is not to be believed")
+    for tag, value in struct.iter_unpack("<qQ", file.read(segment.offset, count * 16)):
+        if tag == _DT_NULL:
+            return
+        yield tag, value
+
+
+def _string_table(file: _File, segments: list[_Segment], entries: dict[int, int]) -> bytes:
+    if _DT_STRTAB not in entries or _DT_STRSZ not in entries:
+        raise ElfError("its dynamic section names no string table")
+    address, size = entries[_DT_STRTAB], entries[_DT_STRSZ]
+    for segment in segments:
+        if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
+            return file.read(segment.offset + address - segment.address, size)
+    raise ElfError("its string table lies in no loaded segment")
+
+
+def _string(strings: bytes, offset: int) -> str:
+    if offset >= len(strings):
+        raise ElfError(f"string {offset} lies outside of the string table ({len(strings)} bytes)")
+    end = strings.find(b"\0", offset, offset + _LONGEST_STRING)
+    if end < 0:
+        raise ElfError(f"string {offset} does not end")
+    return strings[offset:end].decode("utf-8", "replace")

@@ -1,0 +1,127 @@
+"""Installed distributions as their metadata tells them: name, version, wheel tags, and the files they say they own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a RECORD file."""
+
+    path: str
+    """Absolute, normalised, links not followed."""
+    sha256: str
+    """URL-safe base64 without padding; empty where the RECORD gives none (RECORD itself, bytecode)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """One `*.dist-info` or `*.egg-info` folder."""
+
+    name: str
+    """Canonical (PEP 503)."""
+    version: str
+    location: str
+    """The folder on sys.path that holds it."""
+    tags: tuple[str, ...]
+    """`cp311-cp311-manylinux_2_28_x86_64`, from the WHEEL file."""
+    requires: tuple[str, ...]
+    """Canonical names of what it requires, extras included."""
+    entries: tuple[Entry, ...] | None
+    """None: it has no RECORD, or one that can't be read."""
+
+    def modules(self) -> frozenset[str]:
+        """Top-level names that its files can be imported by."""
+        return frozenset(filter(None, (_module(entry.path, self.location) for entry in self.entries or ())))
+
+
+def canonical(name: str) -> str:
+    """PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distributions(folders: Iterable[str]) -> list[Distribution]:
+    """Every distribution in these folders of sys.path, in their order; folders that don't exist are skipped."""
+    found = []
+    for folder in dict.fromkeys(os.path.realpath(folder) for folder in folders if folder):
+        if Path(folder).is_dir():
+            for info in sorted(Path(folder).iterdir()):
+                if info.suffix in (".dist-info", ".egg-info"):
+                    found.append(_read(info))
+    return found
+
+
+def owners(installed: Sequence[Distribution]) -> Mapping[str, list[Distribution]]:
+    """Absolute path to the distributions that list it."""
+    table: dict[str, list[Distribution]] = {}
+    for distribution in installed:
+        for entry in distribution.entries or ():
+            table.setdefault(entry.path, []).append(distribution)
+    return table
+
+
+def _read(info: Path) -> Distribution:
+    metadata = info if info.is_file() else info / ("METADATA" if info.suffix == ".dist-info" else "PKG-INFO")
+    headers = list(_headers(metadata))
+    fields = dict(headers)
+    guessed_name, _, guessed_version = info.stem.partition("-")
+    return Distribution(
+        name=canonical(fields.get("name", guessed_name)),
+        version=fields.get("version", guessed_version.partition("-")[0]),
+        location=str(info.parent),
+        tags=tuple(value for name, value in _headers(info / "WHEEL") if name == "tag"),
+        requires=tuple(
+            canonical(re.split(r"[^A-Za-z0-9._-]", value, maxsplit=1)[0])
+            for name, value in headers
+            if name == "requires-dist"
+        ),
+        entries=_entries(info / "RECORD"),
+    )
+
+
+def _headers(file: Path) -> Iterator[tuple[str, str]]:
+    """Lower-case header names and values, up to the first empty line. Nothing where there is no such file."""
+    if not file.is_file():
+        return
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.strip():
+                return
+            name, colon, value = line.partition(":")
+            if colon and not line[0].isspace():
+                yield name.strip().lower(), value.strip()
+
+
+def _entries(record: Path) -> tuple[Entry, ...] | None:
+    if not record.is_file():
+        return None
+    location = record.parent.parent
+    try:
+        with record.open(encoding="utf-8", newline="") as lines:
+            return tuple(_entry(row, location) for row in csv.reader(lines) if row)
+    except (csv.Error, UnicodeDecodeError):
+        return None
+
+
+def _entry(row: Sequence[str], location: Path) -> Entry:
+    digest = row[1] if len(row) > 1 else ""
+    return Entry(os.path.normpath(location / row[0]), digest.removeprefix("sha256=") if "sha256=" in digest else "")
+
+
+def _module(path: str, location: str) -> str | None:
+    """`torch` for `torch/version.py`, `six` for `six.py`; None for scripts, metadata and bytecode."""
+    if not path.startswith(location + os.sep):
+        return None
+    first, _, rest = path[len(location) + 1 :].partition(os.sep)
+    if first.endswith((".dist-info", ".egg-info", ".data", ".libs")) or first == "__pycache__":
+        return None
+    if rest:
+        return first if first.isidentifier() else None
+    name, _, suffix = first.partition(".")
+    return name if suffix == "py" or suffix.endswith("so") else None

@@ -1,0 +1,85 @@
+"""How Python starts for a user of the image: asked of a fresh interpreter, in the image's environment and folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from validate.surroundings import Surroundings
+
+_MARK = "validate:start:"
+_SECONDS = 60
+_QUESTION = """
+import sys
+import os
+at_start = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+flags = {"optimize": sys.flags.optimize, "no_site": sys.flags.no_site, "isolated": sys.flags.isolated}
+path, environ = list(sys.path), dict(os.environ)
+import importlib.util
+import json
+def find(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception as error:
+        return {"error": repr(error)}
+    if spec is None:
+        return None
+    return {"origin": spec.origin, "locations": list(spec.submodule_search_locations or ())}
+print("\\n" + MARK + json.dumps({
+    "path": path,
+    "flags": flags,
+    "environ": environ,
+    "modules": {name: file for name, file in at_start.items() if file},
+    "standard": sorted(sys.stdlib_module_names),
+    "version": "%d.%d" % sys.version_info[:2],
+    "prefix": sys.prefix,
+    "found": {name: find(name) for name in sys.argv[1:]},
+}))
+"""
+
+
+class StartError(RuntimeError):
+    """Python does not start, or does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a user's interpreter is before it has run a line."""
+
+    path: Sequence[str]
+    """sys.path; an empty entry is the working directory."""
+    flags: Mapping[str, int]
+    environ: Mapping[str, str]
+    """After sitecustomize and .pth files have run."""
+    modules: Mapping[str, str]
+    """Already imported modules that come from a file, by name."""
+    standard: Sequence[str]
+    """Names of the standard library's modules."""
+    version: str
+    """`3.11`."""
+    prefix: str
+    found: Mapping[str, Mapping[str, Any] | None]
+    """Where each asked top-level module would be imported from; None: nowhere."""
+
+
+def start(surroundings: Surroundings, modules: Sequence[str] = ()) -> Start:
+    """Start Python as a user would and ask where it would find these top-level modules. Raises StartError."""
+    command = [surroundings.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(surroundings.environ),
+            cwd=surroundings.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StartError(f"python did not start in {_SECONDS} s") from error
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith(_MARK):
+            return Start(**json.loads(line[len(_MARK) :]))
+    raise StartError(f"python ended with status {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-2000:]}")

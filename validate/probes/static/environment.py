@@ -1,0 +1,145 @@
+"""S7: variables, files and start-up code of the image that make a right answer come from the wrong path.
+
+Claim `expect`: {"required": {name: value}, "denied": {pattern: why}, ...}. Only variables that these name are recorded:
+an environment can hold secrets.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate import installed, interpreter, surroundings
+from validate.claims import Claim
+from validate.surroundings import Surroundings
+
+_SHELL_FILES = (
+    "/etc/environment",
+    "/etc/security/pam_env.conf",
+    "/etc/profile",
+    "/etc/profile.d/*.sh",
+    "/etc/bash.bashrc",
+    "/etc/zsh/zshenv",
+    "~/.bashrc",
+    "~/.bash_profile",
+    "~/.profile",
+    "~/.pam_environment",
+)
+_SETTINGS_FILES = ("/etc/nccl.conf", "~/.nccl.conf", "/etc/ld.so.preload")
+"""Files that act without a variable; each line that is no comment counts."""
+
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+|declare\s+-x\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:=|\s+DEFAULT=)(.*)")
+_LONGEST_VALUE = 200
+_SET_BY_PYTHON = frozenset({"LC_CTYPE", "__PYVENV_LAUNCHER__"})
+"""Python's own changes to its environment at start (PEP 538)."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    given = surroundings.recorded()
+    for claim in claims:
+        denied, required = claim.expect["denied"], claim.expect["required"]
+        start = interpreter.start(given)
+        yield (
+            claim.subject,
+            {
+                "required": {name: given.environ.get(name) for name in required},
+                "denied": _matching(given.environ, denied),
+                "in_files": list(_in_shell_files(given, denied)),
+                "settings_files": dict(_settings_files(given)),
+                "start": {
+                    "flags": start.flags,
+                    "changes": _changes(given.environ, start.environ),
+                    "code": list(_start_code(start, given)),
+                },
+            },
+        )
+
+
+def _matching(environ: Mapping[str, str], patterns: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value[:_LONGEST_VALUE]
+        for name, value in sorted(environ.items())
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def _expand(pattern: str, given: Surroundings) -> list[Path]:
+    path = pattern.replace("~", given.environ.get("HOME") or "/nonexistent", 1) if pattern[0] == "~" else pattern
+    folder, name = Path(path).parent, Path(path).name
+    try:
+        return sorted(found for found in folder.glob(name) if found.is_file())
+    except OSError:
+        return []
+
+
+def _in_shell_files(given: Surroundings, denied: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    for pattern in _SHELL_FILES:
+        for file in _expand(pattern, given):
+            for line in _lines(file):
+                found = _ASSIGNMENT.match(line)
+                if found and any(fnmatch.fnmatchcase(found[1], name) for name in denied):
+                    yield {"file": str(file), "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
+
+
+def _settings_files(given: Surroundings) -> Iterator[tuple[str, list[str]]]:
+    for pattern in _SETTINGS_FILES:
+        for file in _expand(pattern, given):
+            lines = [line.strip() for line in _lines(file)]
+            yield str(file), [line[:_LONGEST_VALUE] for line in lines if line and not line.startswith("#")]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Variables that starting Python changes: only start-up code does that."""
+    names = (set(before) ^ set(after)) | {name for name in set(before) & set(after) if before[name] != after[name]}
+    return {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)}
+
+
+def _start_code(start: interpreter.Start, given: Surroundings) -> Iterator[dict[str, Any]]:
+    """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
+    owners = installed.owners(installed.distributions(entry or given.directory for entry in start.path))
+    imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}
+    lines = {str(file) for entry in start.path if entry for file in sorted(Path(entry).glob("*.pth")) if _runs(file)}
+    for path in sorted({os.path.realpath(path) for path in imported} | lines):
+        yield {
+            "file": path,
+            "owners": sorted({owner.name for owner in owners.get(path, ())}),
+            "of_debian": _of_debian(path),
+            "does_nothing": _does_nothing(Path(path)),
+        }
+
+
+def _runs(file: Path) -> bool:
+    """Lines of a .pth file that begin with `import` are executed (site.py)."""
+    return any(line.startswith(("import ", "import\t")) for line in _lines(file))
+
+
+def _of_debian(path: str) -> bool:
+    """Whether this is a configuration file that Debian's packages own, unchanged (its MD5 stands in dpkg's status)."""
+    status = Path("/var/lib/dpkg/status")
+    if not status.is_file() or not Path(path).is_file():
+        return False
+    # Not a matter of security: dpkg records nothing stronger, and S2 does not cover these files.
+    digest = hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest()
+    return f" {path} {digest}" in status.read_text(encoding="utf-8", errors="replace")
+
+
+def _does_nothing(file: Path) -> bool:
+    """Whether a Python file holds nothing but comments and a docstring."""
+    try:
+        statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in statements)

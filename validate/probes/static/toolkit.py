@@ -1,0 +1,191 @@
+"""S6: the CUDA toolkit's parts and versions as its own files state them, and what the loader's path holds of CUDA.
+
+Claim `expect`: {"home": "/usr/local/cuda-12.6", "parts": [names of _PARTS], ...}; the rest is the judge's.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate import elf, installed, interpreter, surroundings
+from validate.claims import Claim
+from validate.elf import ElfError
+from validate.loader import SearchPath
+from validate.probes.static.pins import torch_version
+from validate.surroundings import Surroundings
+
+_SECONDS = 20
+_DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
+_CONFIGURATION = "/etc/ld.so.conf"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    given = surroundings.recorded()
+    start = interpreter.start(given)
+    of_torch = [one for one in installed.distributions(e or given.directory for e in start.path) if one.name == "torch"]
+    for claim in claims:
+        home = Path(claim.expect["home"])
+        yield (
+            claim.subject,
+            {
+                "home_exists": home.is_dir(),
+                "real_home": os.path.realpath(home),
+                "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
+                "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
+                "default_link": _link("/usr/local/cuda"),
+                "programs_on_path": _programs(given),
+                "torch": torch_version(of_torch),
+                "loader_folders": _loader_folders(given),
+                "driver_libraries": _driver_libraries(given),
+            },
+        )
+
+
+def _program(relative: str) -> Callable[[Path], dict[str, Any]]:
+    """A program that prints `release 12.6, V12.6.85`."""
+
+    def look(home: Path) -> dict[str, Any]:
+        path = home / relative
+        if not path.is_file():
+            return {"files": []}
+        try:
+            done = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return {"files": [str(path)], "error": str(error)}
+        found = re.search(r"release (\d+\.\d+), V([\d.]+)", done.stdout)
+        return {"files": [str(path)], "version": found[2] if found else None, "minor": found[1] if found else None}
+
+    return look
+
+
+def _header(relative: str, macro: str) -> Callable[[Path], dict[str, Any]]:
+    """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
+
+    def look(home: Path) -> dict[str, Any]:
+        path = home / relative
+        if not path.is_file():
+            return {"files": []}
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
+        number = int(found[1]) if found else 0
+        minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
+        return {"files": [str(path)], "version": str(number), "minor": minor}
+
+    return look
+
+
+def _library(stem: str, versioned: str = "") -> Callable[[Path], dict[str, Any]]:
+    """A shared library by its SONAME; its minor version where the name of a companion (`versioned`) carries one."""
+
+    def look(home: Path) -> dict[str, Any]:
+        files = _libraries(home, stem)
+        sonames = {path: _soname(path) for path in files}
+        minors = {Path(path).name.partition(".so.")[2] for path in _libraries(home, versioned)} if versioned else set()
+        minors = {".".join(minor.split(".")[:2]) for minor in minors if "." in minor}
+        return {
+            "files": files,
+            "sonames": sonames,
+            **({"minor": "/".join(sorted(minors)) or None} if versioned else {}),
+        }
+
+    return look
+
+
+def _present(*relative: str) -> Callable[[Path], dict[str, Any]]:
+    """Files that state no version of their own."""
+
+    def look(home: Path) -> dict[str, Any]:
+        found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
+        return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
+
+    return look
+
+
+def _libraries(home: Path, stem: str) -> list[str]:
+    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib")
+    found = {os.path.realpath(path) for folder in folders for path in glob.glob(f"{home}/{folder}/{stem}.so*")}  # noqa: PTH207
+    return sorted(found)
+
+
+def _soname(path: str) -> str | None:
+    try:
+        return elf.read(path).soname
+    except (ElfError, OSError):
+        return None
+
+
+_PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "ptxas": _program("bin/ptxas"),
+    "nvcc": _program("bin/nvcc"),
+    "cudart": _library("libcudart"),
+    "cudart headers": _header("include/cuda_runtime_api.h", "CUDART_VERSION"),
+    "driver headers": _header("include/cuda.h", "CUDA_VERSION"),
+    "nvrtc": _library("libnvrtc", versioned="libnvrtc-builtins"),
+    "nvrtc headers": _present("include/nvrtc.h"),
+    "nvvm": _library("libnvvm"),
+    "libdevice": _present("nvvm/libdevice/libdevice.10.bc"),
+    "crt headers": _present("include/crt/host_config.h", "include/crt/device_functions.h"),
+    "compiler passes": _present("nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"),
+}
+"""What a toolkit is made of, and how each part is looked at."""
+
+
+def _link(path: str) -> str | None:
+    return os.path.realpath(path) if os.path.lexists(path) else None
+
+
+def _programs(given: Surroundings) -> dict[str, str | None]:
+    found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
+    return {name: os.path.realpath(path) if path else None for name, path in found.items()}
+
+
+def _loader_folders(given: Surroundings) -> list[dict[str, Any]]:
+    """Every folder that the environment or the system adds to the loader's path, and what says so."""
+    search = SearchPath.of(given.environ, given.directory)
+    sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
+    sources += [(folder, file) for folder, file in _configured(_CONFIGURATION)]
+    in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
+    sources += [(folder, "ld.so.cache") for folder in sorted(in_cache)]
+    return [
+        {"folder": folder, "real": os.path.realpath(folder), "from": source, "exists": Path(folder).is_dir()}
+        for folder, source in dict.fromkeys(sources)
+    ]
+
+
+def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Folders of ld.so.conf and what it includes, each with the file that names it."""
+    if depth > 5 or not Path(file).is_file():
+        return
+    for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
+        word, _, rest = line.partition("#")[0].strip().partition(" ")
+        if word == "include":
+            for included in sorted(glob.glob(str(Path(file).parent / rest.strip()))):  # noqa: PTH207
+                yield from _configured(included, depth + 1)
+        elif word:
+            yield word, file
+
+
+def _driver_libraries(given: Surroundings) -> list[dict[str, Any]]:
+    """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
+    mounted = _mounts()
+    search = SearchPath.of(given.environ, given.directory)
+    found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
+    return [
+        {"path": path, "real": os.path.realpath(path)}
+        for path in sorted(found)
+        if not any(point in (path, os.path.realpath(path)) for point in mounted)
+    ]
+
+
+def _mounts() -> frozenset[str]:
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    return frozenset(line.split()[4] for line in lines)
