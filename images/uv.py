@@ -1,0 +1,194 @@
+"""The resolver: uv's command line, fed with exact pins, answering with packages and the hashes of their wheels.
+
+It sees package indexes and nothing else: no find-links folder, no extra index, no configuration file of this machine
+can slip a file into a lock. The user's own default index, certificates and proxy settings are honoured.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from packaging.utils import canonicalize_name
+from uv import find_uv_bin
+
+from images.errors import Problem, UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One resolved distribution, with the sha256 of each of its wheels that fits the target."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What packages are resolved for, and where they are looked for."""
+
+    python: str
+    platform: str
+    """uv's name of it: `x86_64-manylinux_2_36`."""
+    index: str | None = None
+    """An index looked at beside the default one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How one call of uv ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+Runner = Callable[[Sequence[str]], Answer]
+
+# UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose: a further place to look can only offer other
+# builds of the same versions, such as a CPU torch.
+_PASSED = re.compile(
+    r"PATH|HOME|TMPDIR|NETRC|XDG_\w+|SSL_CERT_(?:FILE|DIR)|(?:HTTPS?|ALL|NO)_PROXY|(?:https?|all|no)_proxy"
+    r"|UV_(?:DEFAULT_INDEX|INDEX_URL|CACHE_DIR|HTTP_\w+|INSECURE_HOST|NATIVE_TLS|SYSTEM_CERTS|KEYRING_PROVIDER)"
+    r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
+)
+
+
+def environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that uv gets. Raises UserError for a default index that is a folder."""
+    kept = {name: value for name, value in env.items() if value and _PASSED.fullmatch(name)}
+    if "UV_DEFAULT_INDEX" not in kept and "UV_INDEX_URL" not in kept and env.get("PIP_INDEX_URL"):
+        kept["UV_DEFAULT_INDEX"] = env["PIP_INDEX_URL"]
+    bundle = env.get("PIP_CERT") or env.get("REQUESTS_CA_BUNDLE")
+    if "SSL_CERT_FILE" not in kept and bundle:
+        kept["SSL_CERT_FILE"] = bundle
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        if name in kept and urlsplit(re.sub(r"^[\w.-]+=", "", kept[name])).scheme not in ("http", "https"):
+            cause = "the default index is a folder of this machine: a lock names files that everybody can fetch"
+            raise UserError(Problem(where=name, cause=cause, then="unset it (and PIP_INDEX_URL) for `nox -s lock`"))
+    return kept
+
+
+def run(arguments: Sequence[str]) -> Answer:
+    """Call uv with the cleaned environment of this process. Raises UserError as `environment` does."""
+    done = subprocess.run(
+        [find_uv_bin(), *arguments],
+        env=environment(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def versions(
+    requirements: Sequence[str], target: Target, *, preferred: Mapping[str, str], run: Runner, where: str
+) -> dict[str, str]:
+    """Name -> version of everything that the requirements need. A preferred version is kept wherever it still fits.
+
+    Raises UserError (`where` is its place): nothing fits, the index can't be reached.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch, "requirements.txt")
+        output.write_text(_lines(f"{name}=={version}" for name, version in preferred.items()))
+        _compile(requirements, target, ("--no-annotate", "-o", str(output)), scratch, run, where)
+        rows = (line.partition("==") for line in output.read_text().splitlines() if "==" in line)
+        return {canonicalize_name(name): version.split()[0] for name, _, version in rows}
+
+
+def packages(
+    requirements: Sequence[str],
+    target: Target,
+    *,
+    chosen: Mapping[str, str],
+    run: Runner,
+    where: str,
+    dependencies: bool = True,
+) -> tuple[Package, ...]:
+    """What the requirements need at the chosen versions, with hashes, by name.
+
+    Raises UserError: as `versions`, and for a package that is no hashed wheel of an index (a local file, a checkout).
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        constraints, output = Path(scratch, "constraints.txt"), Path(scratch, "pylock.toml")
+        constraints.write_text(_lines(f"{name}=={version}" for name, version in chosen.items()))
+        options = ["--format", "pylock.toml", "--constraints", str(constraints), "-o", str(output)]
+        options += [] if dependencies else ["--no-deps"]
+        _compile(requirements, target, options, scratch, run, where)
+        rows = tomllib.loads(output.read_text()).get("packages", [])
+    found = (_package(row, where) for row in rows)
+    return tuple(sorted(found, key=lambda package: package.name))
+
+
+def _compile(
+    requirements: Sequence[str], target: Target, options: Sequence[str], scratch: str, run: Runner, where: str
+) -> None:
+    asked = Path(scratch, "asked.in")
+    asked.write_text(_lines(requirements))
+    arguments = ["pip", "compile", str(asked), "--quiet", "--no-config", "--no-header", "--only-binary", ":all:"]
+    arguments += ["--python", sys.executable, "--no-python-downloads", "--no-progress", "--color", "never"]
+    arguments += ["--python-version", target.python, "--python-platform", target.platform]
+    if target.index:
+        arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"]
+    answer = run([*arguments, *options])
+    if answer.code:
+        raise _failure(answer.errors, requirements, target, where)
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+def _package(row: Mapping[str, Any], where: str) -> Package:
+    name = str(canonicalize_name(row["name"]))
+    wheels = row.get("wheels", [])
+    local = [key for key in ("directory", "vcs", "archive") if key in row]
+    local += [wheel.get("path") or wheel["url"] for wheel in wheels if _is_local(wheel)]
+    shown = f"{name} {row.get('version', '')}".strip()
+    if local:
+        cause = f"{shown} came from {local[0]}, which is no file of a package index"
+        raise UserError(Problem(where=where, cause=cause, then="pin a version that an index has in matrix.yaml"))
+    hashes = tuple(sorted({wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})}))
+    if not hashes or len(hashes) < len(wheels):
+        cause = f"the index gives no sha256 for {shown}: its files could not be checked when they are installed"
+        raise UserError(Problem(where=where, cause=cause, then="resolve from an index that gives hashes (PyPI does)"))
+    return Package(name=name, version=row["version"], hashes=hashes)
+
+
+def _is_local(wheel: Mapping[str, Any]) -> bool:
+    return "path" in wheel or urlsplit(wheel["url"]).scheme not in ("http", "https")
+
+
+def _failure(errors: str, requirements: Sequence[str], target: Target, where: str) -> UserError:
+    """uv's words as a cause and a next step. What it says besides the error (warnings, hints) is left out."""
+    told = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
+    text = " ".join(told.replace("cause: ", "").split())
+    if source := re.search(r"(\S+) has no usable wheels", text):
+        cause = f"{source[1]} is published as source only: there is no wheel for Python {target.python} on Linux x86-64"
+        then = "pin a version that has one, or name it under `optional` in matrix.yaml and build with --wheelhouse"
+        return UserError(Problem(where=where, cause=cause, then=then))
+    if "No solution found" in text:
+        reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
+        clash = [pin for pin in requirements if re.search(rf"(?<![\w.-]){re.escape(pin)}(?![\w.])", reason)]
+        named = f" ({' against '.join(clash)})" if len(clash) > 1 else f" ({clash[0]})" if clash else ""
+        then = "move one of the pins that it names in matrix.yaml"
+        return UserError(Problem(where=where, cause=f"no set of versions fits{named}. uv says: {reason}", then=then))
+    if fetched := re.search(r"Failed to fetch: `?(https?://[^\s`]+)", text):
+        host = urlsplit(fetched[1]).hostname
+        cause = f"the package index {host} can't be reached: {text.rpartition(fetched[1])[2].strip(' )`') or text}"
+        then = (
+            f"try again where {host} answers; UV_DEFAULT_INDEX or PIP_INDEX_URL name another index, HTTPS_PROXY a proxy"
+        )
+        return UserError(Problem(where=where, cause=cause, then=then), code=1)
+    return UserError(Problem(where=where, cause=f"uv failed: {text}", then="mend that, then lock again"), code=1)
