@@ -24,22 +24,20 @@ DECODER_TOLERANCE = 1e-5
 
 EM_CUDA = 190
 _SCALE_BYTES = 4
+_HEAD_CHARACTERS = 160
+_TRACEBACK = ("File ", "Traceback ", "raise ")
 _TELLING = re.compile(r"fatal|error|assert|undefined|cannot|no such", re.IGNORECASE)
 
 
 def native(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     """C2: every library that the matrix selects is loaded, complete, and on the promised CUDA."""
-    if "error" in evidence:
-        return failed(f"loading {claim.subject} failed: {_cause(evidence['error'])}")
-    if evidence["version"] is None:
+    if not evidence:
         return failed(f"{claim.subject} is not installed")
-    problems = [
-        *_library_problems(claim.expect, evidence["libraries"]),
-        *_operator_problems(claim.expect["operators"], evidence["operators"]),
-        *_runtime_problems(claim.expect["cuda_major"], evidence["cuda_runtimes"]),
-        *_selection_problems(claim.expect, evidence["selection"]),
-        *(f"import {name}: {_cause(error)}" for name, error in evidence["imports"].items() if error),
-    ]
+    problems = list(_file_problems(claim.expect, evidence["files"]))
+    if "error" in evidence:
+        problems.append(f"loading {claim.subject}: {_cause(evidence['error'])}")
+    else:
+        problems += _loading_problems(claim.expect, evidence)
     if problems:
         return failed(_joined(problems))
     with_what = [f"symbols {listed(claim.expect['symbols'])}"] if claim.expect["symbols"] else []
@@ -52,13 +50,23 @@ def _runtime(found: Mapping[str, Any]) -> str:
     return f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
 
 
-def _library_problems(expect: Mapping[str, Any], libraries: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    if not libraries:
+def _file_problems(expect: Mapping[str, Any], files: Mapping[str, bool]) -> Iterator[str]:
+    if not files:
         yield f"no file matches {listed(list(expect['libraries']))}"
+    yield from (f"{name} is missing" for name, exists in files.items() if not exists)
+
+
+def _loading_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
+    yield from _library_problems(expect, evidence["libraries"])
+    yield from _operator_problems(expect["operators"], evidence["operators"])
+    yield from _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
+    yield from _selection_problems(expect, evidence["selection"])
+    yield from (f"import {name}: {_cause(error)}" for name, error in evidence["imports"].items() if error)
+
+
+def _library_problems(expect: Mapping[str, Any], libraries: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, facts in libraries.items():
-        if not facts["exists"]:
-            yield f"{name} is missing"
-        elif facts["load_error"]:
+        if facts["load_error"]:
             yield f"{name} can't be loaded: {facts['load_error']}"
         elif not facts["mapped"]:
             yield f"{name} was loaded but something else is mapped in its place"
@@ -163,10 +171,8 @@ def triton(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     if evidence["control"]["arch"] != claim.expect["bogus"] or "error" not in evidence["control"]:
         return failed(f"control: sm_{claim.expect['bogus']} does not exist, and compiled all the same")
     size = sum(kernels[name]["bytes"] for name in claim.expect["kernels"])
-    names = " and ".join(claim.expect["kernels"])
-    return passed(
-        f"Triton {evidence['triton']} compiled {names} for sm_{arch} ({size} bytes), and refused sm_{claim.expect['bogus']}"
-    )
+    what = f"{' and '.join(claim.expect['kernels'])} for sm_{arch} ({size} bytes)"
+    return passed(f"Triton {evidence['triton']} compiled {what}, and refused sm_{claim.expect['bogus']}")
 
 
 def _kernel_problems(name: str, arch: int, kernels: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -381,13 +387,15 @@ def _joined(problems: list[str]) -> str:
 
 def _cause(error: Mapping[str, Any]) -> str:
     """The line of an error that tells most: compilers bury it below a headline."""
-    head = str(error["message"]).partition("\n")[0].strip()
-    detail = _telling(str(error.get("log", "")) or str(error["message"]).partition("\n")[2])
-    return f"{error['kind']}: {head}" + (f" ({detail})" if detail else "")
+    head, _, rest = str(error["message"]).strip().partition("\n")
+    detail = _telling(rest) or _telling(str(error.get("log", "")))
+    news = detail and detail not in head and head not in detail
+    return f"{error['kind']}: {head[:_HEAD_CHARACTERS]}" + (f" ({detail})" if news else "")
 
 
 def _telling(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    stripped = (line.strip() for line in text.splitlines())
+    lines = [line for line in stripped if line and not line.startswith(_TRACEBACK)]
     return next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "")[:300]
 
 

@@ -16,7 +16,7 @@ LOG_TAIL_CHARACTERS = 2000
 
 
 def apart(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Evidence of `measure`, run in a fork of this process; `{"error": ...}` if it raised or did not live to tell.
+    """Evidence of `measure`, run in a fork of this process; `{"error": ...}` with its log if it raised or died.
 
     The fork shares what this process has imported, so isolation costs milliseconds instead of another torch import.
     """
@@ -28,9 +28,12 @@ def apart(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         noise = log.read_text(encoding="utf-8", errors="replace")
         print(noise, end="", flush=True)  # noqa: T201  the probe's log
+        evidence: dict[str, Any] = {"error": {"kind": "crash", "message": _death(status)}}
         if result.exists():
-            return dict(json.loads(result.read_text(encoding="utf-8")))
-        return {"error": {"kind": "crash", "message": _death(status), "log": noise[-LOG_TAIL_CHARACTERS:]}}
+            evidence = json.loads(result.read_text(encoding="utf-8"))
+        if "error" in evidence:
+            evidence["error"]["log"] = noise[-LOG_TAIL_CHARACTERS:]
+        return evidence
 
 
 def attempt(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -54,6 +57,7 @@ def _be_the_child(measure: Callable[[], Mapping[str, Any]], result: Path, log: P
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
         text = json.dumps(attempt(measure))
         partial = result.with_suffix(".partial")
         partial.write_text(text, encoding="utf-8")

@@ -163,7 +163,7 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> dict[str, Any]:
     soname = "libcuda.so.1"
     built = _compile(compiler, functions, folder / "driver", "/", f"-Wl,-soname,{soname}", suffix=soname)
     if not _made_file(built):
-        raise OSError(f"the stand-in for libcuda did not compile: {built['stderr'][:300]}")
+        raise OSError(f"{compiler} did not make a stand-in for libcuda: {built['stderr'][:300] or 'it made nothing'}")
     Path(built["file"]).with_name("libcuda.so").symlink_to(soname)
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
     ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)

@@ -29,29 +29,36 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     importlib.import_module("torch")
     owners = _owners_of_libraries()
     for claim in claims:
-        yield claim.subject, apart(partial(_evidence, claim, owners))
+        installed = _installed(claim)
+        yield claim.subject, {**installed, **(apart(partial(_loaded, claim, installed, owners)) if installed else {})}
 
 
-def _evidence(claim: Claim, owners: Mapping[str, str]) -> dict[str, Any]:
-    expect = claim.expect
+def _installed(claim: Claim) -> dict[str, Any]:
+    """What can be said without loading anything, and so survives a crash. Empty if it is not installed."""
     try:
         distribution = importlib.metadata.distribution(claim.subject)
     except importlib.metadata.PackageNotFoundError:
-        return {"version": None}
+        return {}
     root = Path(str(distribution.locate_file(""))).resolve()
+    names = _library_names(distribution, root, claim.expect["libraries"])
+    return {
+        "version": distribution.version,
+        "root": str(root),
+        "files": {name: (root / name).is_file() for name in names},
+    }
+
+
+def _loaded(claim: Claim, installed: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
+    root, expect = Path(installed["root"]), claim.expect
     mapped_before = _mapped()
     warnings = _record_warnings()
     imports = {name: _import(name) for name in expect["modules"]}
     mapped_by_import = _mapped()
-    libraries = {
-        name: _library(root / name, mapped_by_import, expect["symbols"])
-        for name in _library_names(distribution, root, expect["libraries"])
-    }
+    present = [name for name, exists in installed["files"].items() if exists]
     return {
-        "version": distribution.version,
         "imports": imports,
         "warnings": warnings,
-        "libraries": libraries,
+        "libraries": {name: _library(root / name, mapped_by_import, expect["symbols"]) for name in present},
         "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
         "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
         "cuda_runtimes": _cuda_runtimes(owners),
@@ -61,11 +68,17 @@ def _evidence(claim: Claim, owners: Mapping[str, str]) -> dict[str, Any]:
 
 def _import(name: str) -> dict[str, str] | None:
     """What importing raised, None if nothing."""
+    _note(f"importing {name}")
     try:
         importlib.import_module(name)
     except Exception as error:
         return described(error)
     return None
+
+
+def _note(step: str) -> None:
+    """The last line of a crash's log names what was being loaded."""
+    print(step, flush=True)  # noqa: T201
 
 
 def _library_names(distribution: importlib.metadata.Distribution, root: Path, patterns: Sequence[str]) -> list[str]:
@@ -92,9 +105,8 @@ def _matches(file: str, pattern: str) -> bool:
 
 
 def _library(path: Path, mapped_by_import: set[str], symbols: Sequence[str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"exists": path.is_file(), "mapped_by_import": str(path.resolve()) in mapped_by_import}
-    if not facts["exists"]:
-        return facts
+    facts = {"mapped_by_import": str(path.resolve()) in mapped_by_import}
+    _note(f"loading {path}")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
