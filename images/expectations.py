@@ -82,13 +82,28 @@ OTHER_PLATFORMS: Mapping[str, str] = {
 """Runtimes of other accelerators. A library that lacks only these (or another CUDA major's) is no fault where a sibling
 of the same family, in the same folder, serves the image's own CUDA."""
 
-_NETWORK_PLUGINS = ("libibverbs.so.*", "libmlx5.so.*", "librdmacm.so.*")
+_RDMA = ("libibverbs.so.*", "libmlx5.so.*", "librdmacm.so.*")
 
 LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
     {
         "path": "nvidia/*/libcufile_rdma.so.*",
-        "names": list(_NETWORK_PLUGINS),
+        "names": [*_RDMA],
         "reason": "GPUDirect Storage over RDMA: libcufile opens it only where the network's libraries are installed",
+    },
+    {
+        "path": "nvidia/nvshmem/lib/nvshmem_transport_*.so*",
+        "names": [*_RDMA, "libucp.so.*", "libucs.so.*", "libfabric.so.*"],
+        "reason": "one NVSHMEM plugin a network: opened by name, only the one that the job asks for",
+    },
+    {
+        "path": "nvidia/nvshmem/lib/nvshmem_bootstrap_*.so*",
+        "names": ["libmpi.so.*", "libpmix.so.*", "liboshmem.so.*"],
+        "reason": "one NVSHMEM plugin a launcher: opened by name, only the one that the job asks for",
+    },
+    {
+        "path": "triton/backends/nvidia/lib/cupti/*",
+        "names": ["libcupti.so.*"],
+        "reason": "Triton's profiler opens its own CUPTI by path (Triton 3.6 beside CUDA 13 still brings CUDA 12's)",
     },
 )
 """Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""

@@ -166,33 +166,45 @@ Model = TypeVar("Model", bound=Row)
 
 def _validate(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Problem], frozenset[yamlfile.Path]]:
     """The model, what was wrong, and the paths left out of it to get that far (None: nothing sound remained)."""
-    problems, pruned, data = list(file.duplicates), set(), file.data
+    problems, pruned, data = list(file.duplicates), set[yamlfile.Path](), file.data
     while True:
         try:
             return model.model_validate(data), problems, frozenset(pruned)
         except ValidationError as error:
-            # Only the first round's errors are the person's: later ones come from what was left out.
-            found = [(_path(file, item["loc"]), _sentence(dict(item))) for item in error.errors()]
-            if not pruned:
-                problems += [Problem(where=file.where(path), cause=cause, then=_then(file)) for path, cause in found]
-            paths = {path for path, _ in found} - pruned
-            smaller = _without(data, paths)
-            if not paths or () in paths or smaller == data:
-                return None, problems, frozenset(pruned)
-            pruned |= paths
-            data = smaller
+            errors = error.errors()
+        # Only the first round's errors are the person's: later ones come from what was left out.
+        if not pruned:
+            problems += [
+                Problem(where=file.where(_path(item["loc"])), cause=_sentence(dict(item)), then=_then(file))
+                for item in errors
+            ]
+        paths = {_node(data, _path(item["loc"])) for item in errors}
+        if () in paths:
+            return None, problems, frozenset(pruned)
+        pruned |= paths
+        data = _without(data, paths)
 
 
 def _then(file: YamlFile) -> str:
     return f"mend {file.name}; docs/matrix.md explains each key"
 
 
-def _path(file: YamlFile, loc: tuple[str | int, ...]) -> yamlfile.Path:
-    """Pydantic's location cut down to nodes the file has (it adds `[key]` and the names of validators)."""
-    path = tuple(part for part in loc if part != "[key]")
-    while path and path not in file.lines:
-        path = path[:-1]
-    return path
+def _path(loc: tuple[str | int, ...]) -> yamlfile.Path:
+    """Pydantic's location, which marks an error in a mapping's key by a part of its own."""
+    return tuple(part for part in loc if part != "[key]")
+
+
+def _node(data: Any, path: yamlfile.Path) -> yamlfile.Path:
+    """What to leave out for an error at `path`: the deepest node there is, but an item of a list as a whole."""
+    found: yamlfile.Path = ()
+    for part in path:
+        inside = (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int))
+        if not inside:
+            break
+        data, found = data[part], (*found, part)
+        if isinstance(part, int):
+            break
+    return found
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
@@ -223,9 +235,10 @@ def _consistency(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
         cause = f"there is no base {matrix.defaults.base!r} (there are {known})"
         yield Problem(where=file.where(("defaults", "base")), cause=cause, then=then)
     layered = {name for names in matrix.layers.values() for name in names}
-    pinned = {("common", name): name for name in matrix.common}
-    pinned.update({("stacks", torch, name): name for torch, pins in matrix.stacks.items() for name in pins})
-    for path, name in pinned.items():
+    pinned: list[yamlfile.Path] = [("common", name) for name in matrix.common]
+    pinned += [("stacks", torch, name) for torch, pins in matrix.stacks.items() for name in pins]
+    for path in pinned:
+        name = str(path[-1])
         if canonicalize_name(name) != name:
             cause = f"write {name!r} as {canonicalize_name(name)!r}"
             yield Problem(where=file.where(path), cause=cause, then=then)
@@ -253,7 +266,9 @@ def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
             continue
         where = file.where(("images", index))
         if name in first:
-            yield Problem(where=where, cause=f"{name} stands twice (first at {first[name]})", then="keep one of the two")
+            yield Problem(
+                where=where, cause=f"{name} stands twice (first at {first[name]})", then="keep one of the two"
+            )
         first.setdefault(name, where)
     owners: dict[str, str] = {}
     for layer, names in matrix.layers.items():

@@ -15,7 +15,7 @@ _NAME = re.compile(
     r"(?:-py(?P<py_major>3)(?P<py_minor>[1-9]\d*))?"
     r"(?:-sm(?P<arch>[1-9]\d{1,2}))?"
     r"(?P<devel>-devel)?"
-    r"(?:-(?P<profile>[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?"
+    r"(?:-(?P<profile>(?!devel\b|(?:sm|py)\d+(?:-|$))[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?"
 )
 
 
@@ -91,9 +91,11 @@ class ImageName:
     def parse(cls, text: str) -> ImageName:
         """Read a name. Raises UserError with the grammar when it is not one."""
         match = _NAME.fullmatch(text)
-        if not match or (match["profile"] or "").split("-")[0] == "devel":
+        if not match:
             raise UserError(
-                Problem(where=text, cause="is not an image name", then=f"names read {_GRAMMAR}; `nox -s plan` lists them")
+                Problem(
+                    where=text, cause="is not an image name", then=f"names read {_GRAMMAR}; `nox -s plan` lists them"
+                )
             )
         return cls(
             cuda=Minor(int(match["cuda_major"]), int(match["cuda_minor"])),

@@ -75,7 +75,7 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     conditions = [item for item in parsed if isinstance(item, selectors.Condition)]
     chosen = _named(globs, everything, sources) if globs else everything
     for condition in conditions:
-        if not any(map(condition, chosen)):
+        if not any(map(condition, (*everything, *chosen))):
             raise selectors.unmatched(condition, [image.name for image in everything])
     both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
     if not both:
@@ -124,7 +124,7 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
 
 
 def check(sources: Sources) -> tuple[Planned, ...]:
-    """The whole plan, after everything wrong in the matrix has been told. Raises UserError with all problems at once."""
+    """The whole plan. Raises UserError with everything that is wrong in the matrix, at once."""
     planned = plan(sources)
     problems = [*sources.problems, *_alias_problems(planned, sources)]
     if problems:
@@ -156,7 +156,7 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts
     row = matrix.row(name) or ImageRow(name=str(name))
     if hopeless := _hopeless(name, matrix, facts):
-        return Planned(image_name=name, reasons=hopeless)
+        return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
     candidate = _candidate(name, row, matrix, facts)
     findings = rules.apply(candidate)
     reasons = tuple(_texts(findings, Weight.REFUSE)) + _excluded(name, candidate, matrix)
@@ -177,7 +177,7 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
 
 def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
     """Reasons that leave nothing to reason about further."""
-    release = matrix.stacks.get(str(name.torch), {}).get("torch") or _newest(name.torch, facts)
+    release = _release(name.torch, matrix, facts)
     if release is None:
         known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))
         return (f"nothing is known of torch {name.torch} (images/facts.yaml knows {known})",)
@@ -197,9 +197,10 @@ def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _newest(torch: Minor, facts: Facts) -> str | None:
+def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
+    """The stack's torch, else the newest known release of that minor."""
     releases = [text for text in facts.torch if Minor.parse(text) == torch]
-    return max(releases, key=Version, default=None)
+    return matrix.stacks.get(str(torch), {}).get("torch") or max(releases, key=Version, default=None)
 
 
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
@@ -208,18 +209,11 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
     torch = pins["torch"]
     wheel_cuda = rules.choose_variant(facts.torch[torch], name.cuda) or name.cuda
     key = _base_key(name, matrix)
-    base = matrix.bases[key]
     return Candidate(
         name=name,
         facts=facts,
-        base=Base(
-            key=key,
-            reference=base.reference,
-            suite=base.suite or None,
-            python=Minor.parse(base.python),
-            glibc=Minor.parse(base.glibc),
-        ),
-        gcc=base.gcc,
+        base=_base(key, matrix),
+        gcc=matrix.bases[key].gcc,
         torch=torch,
         torch_facts=facts.torch[torch],
         wheel_cuda=wheel_cuda,
@@ -230,6 +224,22 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
         known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
+    )
+
+
+def bases(sources: Sources) -> tuple[Base, ...]:
+    """Every base of the matrix."""
+    return tuple(_base(key, sources.matrix) for key in sources.matrix.bases)
+
+
+def _base(key: str, matrix: Matrix) -> Base:
+    row = matrix.bases[key]
+    return Base(
+        key=key,
+        reference=row.reference,
+        suite=row.suite or None,
+        python=Minor.parse(row.python),
+        glibc=Minor.parse(row.glibc),
     )
 
 

@@ -90,7 +90,7 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a Dockerfile is no HTML
+        autoescape=False,
     )
     environment.filters["quoted"] = quoted
     macros: Any = environment.get_template("macros.j2").module
@@ -153,7 +153,7 @@ def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str
         "base": ground.reference,
         "base-origin": ground.origin,
         "base-digest": ground.digest,
-        "missing": "; ".join(f"{name}: {reason}" for name, reason in sorted(missing.items())),
+        "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
     }
     oci = {
         "org.opencontainers.image.title": str(image.name),
@@ -166,6 +166,15 @@ def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str
     }
     own = {f"{LABELS}.{key}": value for key, value in ours.items()}
     return {key: value for key, value in sorted({**oci, **own}.items()) if value}
+
+
+def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
+    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so."""
+    try:
+        said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
+    except ValueError:
+        return {}
+    return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
 
 
 def quoted(value: str) -> str:

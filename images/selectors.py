@@ -23,7 +23,9 @@ _COMPARE: dict[str, Callable[[Minor, Minor], bool]] = {
 }
 _VERSIONED = ("torch", "cuda", "wheel", "python")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
-HELP = "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, arch=sm90 or profile=axolotl"
+HELP = (
+    "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, arch=sm90 or profile=axolotl"
+)
 
 
 class Selectable(Protocol):
@@ -54,7 +56,9 @@ class Condition:
         if self.key in _VERSIONED:
             own = image.versions[self.key]
             return own is not None and _COMPARE[self.op](own, Minor.parse(self.value))
-        holds = self.value == (image.profile or "none") if self.key == "profile" else Arch.parse(self.value) in image.archs
+        holds = (
+            self.value == (image.profile or "none") if self.key == "profile" else Arch.parse(self.value) in image.archs
+        )
         return holds if self.op == "=" else not holds
 
 

@@ -53,7 +53,7 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     with engine.container(
         image.id,
         command,
-        tmpfs={"/tmp": tmpfs, home: tmpfs},  # noqa: S108 - inside the container
+        tmpfs={"/tmp": tmpfs, home: tmpfs},
         scratch=[_INSIDE],
         memory=min(trial.bounds.memory, engine.facts.memory * 3 // 4),
     ) as container:

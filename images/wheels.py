@@ -71,7 +71,7 @@ def gather(
 
 
 def fits(filename: str, pin: Pin, image: Image) -> bool:
-    """Whether a wheel file is this pin for this image: name, version, Python, and the build it names if it names one."""
+    """Whether a wheel file is this pin for this image: name, version, Python, and the build if its name tells one."""
     try:
         name, version, _, tags = parse_wheel_filename(filename)
     except InvalidWheelFilename:
@@ -103,7 +103,9 @@ def _listing(wheelhouse: Path | None) -> Sequence[Path]:
     if wheelhouse is None:
         return ()
     if not wheelhouse.is_dir():
-        raise UserError(Problem(where=str(wheelhouse), cause="is no folder", then="give --wheelhouse a folder of wheels"))
+        raise UserError(
+            Problem(where=str(wheelhouse), cause="is no folder", then="give --wheelhouse a folder of wheels")
+        )
     return sorted(wheelhouse.glob("*.whl"))
 
 
@@ -111,7 +113,9 @@ def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | No
     fitting = [path for path in listing if fits(path.name, pin, image)]
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
-        raise UserError(Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one"))
+        raise UserError(
+            Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one")
+        )
     return fitting[0] if fitting else None
 
 
@@ -133,7 +137,7 @@ def download(url: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:  # noqa: S310
+        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:
             shutil.copyfileobj(answer, file)
         partial.replace(target)
     finally:

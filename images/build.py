@@ -1,0 +1,257 @@
+"""From a planned image to a proven one: context -> engine -> trial -> name. One at a time, or many at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from images import bases, lock, promises, render, trial, wheels
+from images.bases import AcquiredBase
+from images.buildkit import BuildResult
+from images.engine import Engine, ImageInfo
+from images.errors import Problem, UserError
+from images.facts import Facts
+from images.hosting import HostSettings
+from images.image import Image
+from images.lock import Lock
+from images.progress import Progress
+from images.render import Context, Ground
+from validate import report
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence, Record
+from validate.judge import Verdict, judge
+from validate.judging import Status
+
+ROOM_NEEDED = 16 * 1000**3
+"""Bytes a cold build wants free where the engine keeps its data: 7.5 GB of image, twice while its layers are exported,
+and 8 GB of installer's cache (measured with cu126-torch27)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """How to build, as the command line says it."""
+
+    out: Path
+    cache: Path
+    facts: Facts
+    base: str = "auto"
+    wheelhouse: Path | None = None
+    strict: bool = False
+    no_cache: bool = False
+    tiers: Sequence[Tier] = (Tier.STATIC, Tier.CPU)
+    pinned_bases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What came of one image."""
+
+    name: str
+    info: ImageInfo
+    result: BuildResult
+    verdict: Verdict
+    named: bool
+    """It got its name; otherwise it stays `NAME-candidate`."""
+
+
+def build(engine: Engine, image: Image, order: Order, host: HostSettings, progress: Progress) -> Built:
+    """Build one image, prove it, and name it if nothing that could be judged has failed.
+
+    Writes `out/NAME/`. Raises UserError: no lock, no base, no room, a contradiction with the base, a failed step.
+    """
+    name = str(image.name)
+    locked = lock.read(image)
+    _room(engine)
+    base = bases.acquire(
+        engine,
+        image.base,
+        order.base,
+        pinned=order.pinned_bases,
+        host=host,
+        say=lambda text: progress.say(name, text, "yellow"),
+    )
+    gathered = wheels.gather(image, wheelhouse=order.wheelhouse, cache=order.cache / "wheels")
+    _tell_missing(gathered.missing, order, name, progress)
+    _require_no_contradiction(image, base)
+    extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing)
+    context = render.render(image, locked.files, ground(base), extras)
+    folder = order.out / name
+    write(context, folder / "context")
+    candidate = f"{name}-candidate"
+    result = engine.build(context, candidate, no_cache=order.no_cache, on_event=progress.job(name))
+    lock_pins = None if base.python else pins_of(locked)
+    claims = promises.promises(image, lock_pins, gathered.missing, facts=order.facts)
+    evidence, verdict = prove(engine, candidate, claims, order.tiers, lambda record: _tell(progress, name, record))
+    info = engine.inspect(candidate)
+    record(folder, info, result, engine, base, gathered, evidence, verdict)
+    named = not verdict.of(Status.FAIL)
+    if named:
+        engine.tag(candidate, name)
+        engine.untag(candidate)
+    return Built(name=name, info=info, result=result, verdict=verdict, named=named)
+
+
+def build_all(
+    engine: Engine, images: Sequence[Image], order: Order, host: HostSettings, progress: Progress, jobs: int
+) -> list[Built | UserError]:
+    """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all."""
+
+    def one(image: Image) -> Built | UserError:
+        try:
+            built = build(engine, image, order, host, progress)
+        except UserError as error:
+            progress.finish(str(image.name), error.problems[0].cause, ok=False)
+            return error
+        progress.finish(built.name, _summary(built), ok=built.named)
+        return built
+
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        running = [pool.submit(one, image) for image in images]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            for future in running:
+                future.cancel()
+            engine.cancel()
+            raise
+    return [future.result() for future in running]
+
+
+def prove(
+    engine: Engine,
+    reference: str,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> tuple[Evidence, Verdict]:
+    """Try an image and judge what was measured."""
+    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, on_record=on_record))
+    return evidence, judge(claims, evidence, tiers)
+
+
+def ground(base: AcquiredBase) -> Ground:
+    """What the Dockerfile must know of the base that was acquired."""
+    plain = Ground(reference=base.reference, origin=str(base.origin), digest=base.digest)
+    if base.python is None:
+        return plain
+    return replace(
+        plain,
+        executable=base.python.executable,
+        environment=base.python.prefix,
+        python=True,
+        kept=frozenset(base.python.packages),
+    )
+
+
+def pins_of(locked: Lock) -> dict[str, dict[str, str]]:
+    """Layer -> distribution -> version of a lock's Python layers: the closure that the image must hold."""
+    return {layer: locked.versions([layer]) for layer in locked.inputs.layers}
+
+
+def _require_no_contradiction(image: Image, base: AcquiredBase) -> None:
+    """A base keeps what fits a pin; what contradicts one is refused, never reinstalled."""
+    if base.python is None:
+        return
+    wrong = []
+    if not base.python.version.startswith(f"{image.python}."):
+        wrong.append(f"Python {base.python.version}, the image promises {image.python}")
+    reconciled = bases.reconcile(image.pins, base.python.packages)
+    wrong += map(str, reconciled.contradictions)
+    if wrong:
+        cause = f"contradicts the pins of {image.name}: {'; '.join(wrong)}"
+        then = "pin what it has in matrix.yaml, or take another base"
+        raise UserError(Problem(where=base.reference, cause=cause, then=then))
+
+
+def _room(engine: Engine) -> None:
+    free = engine.free_bytes()
+    if free is not None and free < ROOM_NEEDED:
+        cause = f"{free / 1e9:.1f} GB free, a cold build may need {ROOM_NEEDED / 1e9:.0f} GB"
+        then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
+        raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
+
+
+def _tell_missing(missing: Mapping[str, str], order: Order, name: str, progress: Progress) -> None:
+    if missing and order.strict:
+        problems = [
+            Problem(
+                where=name,
+                cause=f"goes without {reason}",
+                then="put a wheel into a folder and give --wheelhouse FOLDER",
+            )
+            for reason in missing.values()
+        ]
+        raise UserError(problems, code=1)
+    for reason in missing.values():
+        progress.say(name, f"goes without {reason}", "yellow")
+
+
+def _tell(progress: Progress, name: str, found: Record) -> None:
+    progress.say(name, f"measured {found.probe} in {found.seconds:.1f} s ({found.outcome})", "dim")
+
+
+def _summary(built: Built) -> str:
+    counts = ", ".join(f"{len(built.verdict.of(status))} {status}" for status in Status if built.verdict.of(status))
+    size = f"{built.info.size / 1e9:.2f} GB"
+    state = "named" if built.named else f"stays {built.name}-candidate"
+    return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"
+
+
+def write(context: Context, folder: Path) -> None:
+    """A context to disk, for reading and for plain `docker build`. Files of an earlier one are removed."""
+    wanted = {folder / path for path in context}
+    for old in sorted(folder.rglob("*")):
+        if (old.is_file() or old.is_symlink()) and old not in wanted:
+            old.unlink()
+    for path, content in context.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            target.unlink(missing_ok=True)
+            target.write_bytes(content)
+        elif not target.is_symlink():
+            target.symlink_to(content.resolve())
+
+
+def record(
+    folder: Path,
+    info: ImageInfo,
+    result: BuildResult,
+    engine: Engine,
+    base: AcquiredBase,
+    gathered: wheels.Gathered,
+    evidence: Evidence,
+    verdict: Verdict,
+) -> None:
+    """The outputs of a build: build.json, and the trial's."""
+    history = engine.history(info.id)
+    facts = {
+        "image": verdict.image,
+        "digest": info.id,
+        "bytes": info.size,
+        "layers": list(info.layers),
+        "layer_bytes": [entry.size for entry in reversed(history) if entry.size],
+        "seconds": round(result.seconds, 1),
+        "steps": [
+            {"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps
+        ],
+        "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
+        "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
+        "wheels": gathered.digests(),
+        "missing": dict(gathered.missing),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.json").write_text(json.dumps(facts, indent=1) + "\n")
+    record_trial(folder, evidence, verdict)
+
+
+def record_trial(folder: Path, evidence: Evidence, verdict: Verdict) -> None:
+    """evidence.json, verdict.json, junit.xml and report.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evidence.json").write_text(evidence.dumps() + "\n")
+    (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    (folder / "junit.xml").write_text(report.junit(verdict))
+    (folder / "report.md").write_text(report.markdown(verdict))

@@ -1,0 +1,306 @@
+"""The command line: reads arguments, calls the part that does the work, prints. Results: stdout; talk: stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from images import bases, build, generate, lock, matrix, plan, private_engine, promises, render, tables
+from images import selectors as select
+from images.engine import Engine, connect
+from images.errors import Problem, UserError
+from images.hosting import host_settings
+from images.image import Image
+from images.matrix import ROOT, Sources
+from images.plan import Planned
+from images.progress import Progress
+from validate import report
+from validate.claims import Tier
+from validate.judging import Status
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+talk = Console(stderr=True, highlight=False)
+
+Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
+OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
+EngineUrl = Annotated[str | None, typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
+Tiers = Annotated[list[Tier] | None, typer.Option("--tier", help="What to measure (repeat it); default static, cpu.")]
+Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
+
+
+def main() -> NoReturn:
+    """Run a verb. Ends the process: 0 well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted."""
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        for problem in error.problems:
+            _print_problem(problem)
+        sys.exit(error.code)
+    except (typer.Abort, KeyboardInterrupt):
+        talk.print("[red]stopped[/]: nothing is left running, and nothing got a name")
+        sys.exit(130)
+    except typer.TyperException as error:
+        message = getattr(error, "format_message", error.__str__)()
+        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then="`python -m images VERB --help`"))
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@app.command("plan")
+def plan_verb(
+    selectors: Selectors = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+) -> None:
+    """Every image, accepted or refused, and why."""
+    sources = _sources()
+    planned = plan.select(selectors or [], sources)
+    states = {image.name: str(lock.state(image.image).status) if image.image else "" for image in planned}
+    if as_json:
+        typer.echo(json.dumps({"images": [tables.as_json(image, states[image.name]) for image in planned]}, indent=1))
+        return
+    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(tables.plan(planned, states))
+
+
+@app.command("lock")
+def lock_verb(
+    selectors: Selectors = None,
+    check: Check = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Take the newest of what no pin holds.")] = False,
+) -> None:
+    """Resolve images into hash-pinned locks under locks/."""
+    sources = _sources()
+    images = _accepted(selectors or [], sources, default_index_only=not selectors)
+    others = [image.image for image in plan.plan(sources) if image.image]
+    files = lock.update(images, others, upgrade=upgrade, tell=lambda text: talk.print(text, style="dim"))
+    stale = lock.differing(files)
+    if check and stale:
+        then = f"`nox -s lock{' -- ' + ' '.join(selectors) if selectors else ''}`"
+        raise UserError([Problem(where=f"locks/{path}", cause="is not current", then=then) for path in stale], code=1)
+    if not check:
+        lock.write(files)
+    typer.echo(f"{len(images)} locks, {len(stale)} files {'changed' if stale else 'changed: all were current'}")
+
+
+@app.command("render")
+def render_verb(
+    selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
+    out: Out = Path("out"),
+    base: Annotated[str, typer.Option("--base", help="What FROM names; default: the base's own reference.")] = "",
+) -> None:
+    """Write the build context of images; plain `docker build` accepts it."""
+    pinned = _pinned_bases()
+    host = host_settings()
+    for image in _accepted(selectors, _sources()):
+        digest = pinned.get(image.base.reference, "")
+        reference = base or (f"{image.base.reference}@{digest}" if digest else image.base.reference)
+        origin = "given" if base else "digest" if digest else "tag"
+        ground = render.Ground(reference=reference, origin=origin, digest=digest)
+        context = render.render(image, lock.read(image).files, ground, render.Extras(host=host.files()))
+        folder = out / str(image.name) / "context"
+        build.write(context, folder)
+        talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
+
+
+@app.command("build")
+def build_verb(
+    selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
+    engine: EngineUrl = None,
+    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to build on.")] = "auto",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1,
+    wheelhouse: Annotated[Path | None, typer.Option("--wheelhouse", help="Folder of wheels that no index has.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An optional package that can't be had is an error.")
+    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+    tier: Tiers = None,
+    out: Out = Path("out"),
+) -> None:
+    """Build images and prove them. An image gets its name only if nothing that could be judged has failed."""
+    sources = _sources()
+    images = _accepted(selectors, sources)
+    order = build.Order(
+        out=out,
+        cache=_cache(),
+        facts=sources.facts,
+        base=base,
+        wheelhouse=wheelhouse,
+        strict=strict,
+        no_cache=no_cache,
+        tiers=tier or (Tier.STATIC, Tier.CPU),
+        pinned_bases=_pinned_bases(),
+    )
+    for image in images:
+        lock.read(image)
+        for warning in image.warnings:
+            talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+    with _open(engine) as docker_engine, Progress() as progress:
+        results = build.build_all(docker_engine, images, order, host_settings(), progress, jobs)
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    problems: list[Problem] = []
+    for result in results:
+        if isinstance(result, UserError):
+            problems += result.problems
+            continue
+        console.print(tables.verdict(result.verdict))
+        if result.named:
+            console.print(
+                f"[green]{result.name}[/] is proven as far as this machine can: {out / result.name}/report.md"
+            )
+        else:
+            problems.append(_unproven(result.name, out))
+    if problems:
+        raise UserError(problems, code=1)
+
+
+@app.command("validate")
+def validate_verb(
+    name: OneName,
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
+    tier: Tiers = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
+    engine: EngineUrl = None,
+    out: Out = Path("out"),
+) -> None:
+    """Judge an image against a name's claims."""
+    sources = _sources()
+    (wanted,) = _accepted([name], sources, exactly_one=True)
+    locked = lock.read(wanted)
+    reference = image or str(wanted.name)
+    with _open(engine, install=False) as docker_engine:
+        info = docker_engine.inspect(reference)
+        missing = render.declared_missing(wanted, info.labels)
+        claims = promises.promises(wanted, build.pins_of(locked), missing, facts=sources.facts)
+        talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
+        evidence, verdict = build.prove(docker_engine, reference, claims, tier or (Tier.STATIC, Tier.CPU))
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    else:
+        build.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
+    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(tables.verdict(verdict))
+    raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+
+
+@app.command("pin")
+def pin_verb(engine: EngineUrl = None) -> None:
+    """Record the digests of the base images in locks/bases.yaml. Needs a registry."""
+    sources = _sources()
+    with _open(engine) as docker_engine:
+        _write(bases.pin(docker_engine, plan.bases(sources)), check=False, remedy="")
+
+
+@app.command("engine")
+def engine_verb(
+    action: Annotated[str, typer.Argument(metavar="status|start|stop")] = "status",
+) -> None:
+    """Show, start or stop the private Docker Engine."""
+    if action == "start":
+        with private_engine.open_engine(None, say=_say) as docker_engine:
+            typer.echo(f"{docker_engine.facts.url} (engine {docker_engine.facts.version})")
+    elif action == "stop":
+        typer.echo("stopped" if private_engine.stop() else "was not running")
+    elif action == "status":
+        with connect(None) as docker_engine:
+            facts = docker_engine.facts
+            typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
+    else:
+        raise UserError(Problem(where=action, cause="is nothing an engine does", then="say status, start or stop"))
+
+
+@app.command("generate")
+def generate_verb(check: Check = False) -> None:
+    """Renew the files that are made from others: schemas, tables in the docs."""
+    _write(generate.files(_sources()), check=check, remedy="nox -s generate")
+
+
+def _sources() -> Sources:
+    sources = matrix.load()
+    plan.check(sources)
+    return sources
+
+
+def _accepted(
+    selectors: list[str], sources: Sources, *, default_index_only: bool = False, exactly_one: bool = False
+) -> list[Image]:
+    """The accepted images that selectors mean. Raises UserError for refused ones, with every reason."""
+    planned = plan.select(selectors, sources)
+    if exactly_one and len(planned) != 1:
+        names = ", ".join(image.name for image in planned)
+        raise UserError(
+            Problem(where=" ".join(selectors), cause=f"means {len(planned)} images: {names}", then="name one")
+        )
+    if default_index_only:
+        planned = tuple(image for image in planned if image.image and image.image.index is None)
+    elif refused := [image for image in planned if not image.accepted]:
+        if len(refused) == len(planned) or any(image.name in selectors for image in refused):
+            raise UserError([_refusal(image) for image in refused])
+        for image in refused:
+            talk.print(f"[yellow]{image.name}[/] is refused and left out: {escape('; '.join(image.reasons))}")
+    return [image.image for image in planned if image.image]
+
+
+def _refusal(image: Planned) -> Problem:
+    return Problem(
+        where=image.name, cause=f"is refused: {'; '.join(image.reasons)}", then="`nox -s plan` shows all images"
+    )
+
+
+def _unproven(name: str, out: Path) -> Problem:
+    return Problem(
+        where=name,
+        cause=f"has claims that failed: it stays {name}-candidate",
+        then=f"read {out / name}/report.md; `docker run --rm -it {name}-candidate` looks inside",
+    )
+
+
+def _write(files: dict[str, bytes], *, check: bool, remedy: str) -> None:
+    """Write files below the project's root, or (`check`) say which are not current and fail."""
+    stale = [path for path, content in files.items() if not _same(ROOT / path, content)]
+    if check:
+        if stale:
+            raise UserError([Problem(where=path, cause="is not current", then=f"`{remedy}`") for path in stale], code=1)
+        typer.echo(f"{len(files)} files are current")
+        return
+    for path in stale:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_bytes(files[path])
+        typer.echo(f"wrote {path}")
+    if not stale:
+        typer.echo(f"{len(files)} files were current")
+
+
+def _same(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
+
+
+def _open(url: str | None, *, install: bool = True) -> Engine:
+    return private_engine.open_engine(url, say=_say) if install else connect(url)
+
+
+def _say(text: str) -> None:
+    talk.print(text, style="yellow")
+
+
+def _pinned_bases() -> dict[str, str]:
+    file = ROOT / "locks" / "bases.yaml"
+    return dict(bases.load_pins(file.read_text())) if file.is_file() else {}
+
+
+def _cache() -> Path:
+    """Where downloads are kept: outside the project, so that clones share them."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
+
+
+def _print_problem(problem: Problem) -> None:
+    where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
+    talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
+    if problem.then:
+        talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)

@@ -1,0 +1,58 @@
+"""Files that are made from others: JSON Schemas of the YAML files, tables between markers in the docs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from images import plan
+from images.errors import Problem, UserError
+from images.facts import Facts, Row
+from images.matrix import ROOT, Matrix, Sources
+from images.plan import Planned
+
+_TABLE = re.compile(r"(<!-- generated: images -->\n).*?(<!-- /generated -->)", re.DOTALL)
+
+
+def files(sources: Sources) -> dict[str, bytes]:
+    """Path below the project's root -> content. Raises UserError when a document lost its markers."""
+    documents = {path: _with_table(path, plan.plan(sources)) for path in ("docs/images.md",)}
+    return {
+        "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
+        "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
+        **documents,
+    }
+
+
+def _schema(model: type[Row], title: str) -> bytes:
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    return (json.dumps({**schema, "title": title}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _with_table(path: str, planned: Sequence[Planned]) -> bytes:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if not _TABLE.search(text):
+        cause = "has lost its markers <!-- generated: images --> ... <!-- /generated -->"
+        raise UserError(Problem(where=path, cause=cause, then=f"`git checkout {path}`"))
+    return _TABLE.sub(lambda match: match[1] + _table(planned) + match[2], text).encode()
+
+
+def _table(planned: Sequence[Planned]) -> str:
+    rows = ["| image | torch | Python | toolkit | wheel | GPU archs | driver | |", "|---|---|---|---|---|---|---|---|"]
+    for image in planned:
+        archs = " ".join(arch.capability for arch in image.archs) or "-"
+        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join(image.warnings)
+        cells = [
+            f"`{image.name}`",
+            image.torch or "-",
+            str(image.python or "-"),
+            str(image.image_name.cuda),
+            str(image.wheel_cuda or "-"),
+            archs,
+            f">= {image.min_driver}" if image.min_driver else "-",
+            notes.replace("|", "\\|"),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"

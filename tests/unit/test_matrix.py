@@ -1,0 +1,96 @@
+"""matrix.yaml that is wrong: every error at once, with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from images import matrix, plan
+from images.errors import UserError
+
+GOOD = matrix.MATRIX.read_text()
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "matrix.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as error:
+        plan.check(matrix.load(matrix=file))
+    assert error.value.code == 2
+    return [str(problem).replace(f"{tmp_path}/", "") for problem in error.value.problems]
+
+
+def line_of(text: str, needle: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if needle in line)
+
+
+def test_unknown_keys_duplicates_bad_pins_and_bad_aliases_come_all_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace("defaults:\n", "defaults:\n  colour: red\n")
+    text = text.replace("images:\n", "images:\n  - {name: cu126-torch27}\n  - {name: cu126-torch99x}\n")
+    text = text.replace("torchao: 0.9.0", "torchao: newest")
+    text = text.replace("  latest: cu128-torch28", "  latest: cu118-torch27\n  old: cu126-torch99") + "size: 3\n"
+    found = "\n".join(problems(tmp_path, text))
+    for needle, sentence in {
+        "colour: red": "unknown key 'defaults.colour'",
+        "cu126-torch99x}": "is not an image name",
+        "torchao: newest": "'newest' is no version",
+        "latest: cu118-torch27": "names cu118-torch27, which is refused",
+        "old: cu126-torch99": "which is not in `images`",
+        "size: 3": "unknown key 'size'",
+    }.items():
+        assert f"matrix.yaml:{line_of(text, needle)}: " in found
+        assert sentence in found
+    assert "cu126-torch27 stands twice" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "matrix.yaml:1: is empty"),
+        ("# only a comment\n", "matrix.yaml:1: is empty"),
+        ("a: [1, 2\nb: 3\n", "matrix.yaml:2: is not YAML"),
+        ("a: 1\n\tb: 2\n", "matrix.yaml:2: is not YAML"),
+        ("- 1\n", "matrix.yaml:1: "),
+        ("just words\n", "matrix.yaml:1: "),
+    ],
+)
+def test_what_is_no_matrix_is_told_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+    assert problems(tmp_path, text)[0].startswith(sentence)
+
+
+def test_a_key_that_stands_twice_is_told(tmp_path: Path) -> None:
+    text = GOOD.replace("optional: [flash-attn]", "optional: [flash-attn]\noptional: []")
+    assert any("'optional' stands twice (first in line" in problem for problem in problems(tmp_path, text))
+
+
+def test_versions_are_never_floats(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    file.write_text(GOOD.replace('pip: "26.3"', "pip: 26.10"))
+    assert matrix.load(matrix=file).matrix.common["pip"] == "26.10"
+
+
+def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
+    text = GOOD.replace("common: {", "common: {Flash_Attn: 1.0, numpy: 2.0.0, ")
+    found = "\n".join(problems(tmp_path, text))
+    assert "write 'Flash_Attn' as 'flash-attn'" in found
+    assert "no layer installs 'numpy'" in found
+
+
+def test_comments_do_not_change_the_revision(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    file.write_text(GOOD + "\n# a comment\n")
+    assert matrix.load(matrix=file).revision == matrix.load().revision
+    file.write_text(GOOD.replace('pip: "26.3"', 'pip: "26.2"'))
+    assert matrix.load(matrix=file).revision != matrix.load().revision
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is missing"):
+        matrix.load(matrix=tmp_path / "nothing.yaml")
+
+
+def test_every_fact_has_a_source() -> None:
+    facts = matrix.load().facts
+    rows = [*facts.torch.values(), *facts.xformers.values(), *facts.flash_attn, *facts.bitsandbytes.values()]
+    rows += [*facts.torchao.values(), *facts.cuda.values(), *facts.driver_floors.values()]
+    assert rows
+    assert all(row.source for row in rows)

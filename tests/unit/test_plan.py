@@ -1,0 +1,139 @@
+"""The plan over the project's own files: what is accepted, what is refused, and why."""
+
+import dataclasses
+import json
+
+import pytest
+
+from images import matrix, plan, tables
+from images.matrix import Sources
+from images.names import ImageName
+from images.plan import Planned
+
+SOURCES = matrix.load()
+LOCKABLE = """cu126-torch25 cu124-torch25 cu124-torch26 cu126-torch27 cu128-torch28 cu128-torch29 cu128-torch210
+cu130-torch211 cu130-torch212 cu130-torch213 cu130-torch214 cu132-torch215""".split()
+
+
+def one(name: str, sources: Sources = SOURCES) -> Planned:
+    (planned,) = plan.select([name], sources)
+    return planned
+
+
+def with_stack(torch: str, **pins: str) -> Sources:
+    """The project's sources with some pins of one stack moved (underscores stand for dashes)."""
+    stacks = dict(SOURCES.matrix.stacks)
+    stacks[torch] = {**stacks[torch], **{name.replace("_", "-"): version for name, version in pins.items()}}
+    return dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"stacks": stacks}))
+
+
+def test_the_matrix_is_sound() -> None:
+    names = [image.name for image in plan.check(SOURCES)]
+    assert len(names) == len(set(names))
+    assert set(LOCKABLE) <= set(names)
+
+
+@pytest.mark.parametrize("name", LOCKABLE)
+def test_images_of_the_default_index_are_accepted_and_need_no_other(name: str) -> None:
+    image = one(name).image
+    assert image is not None
+    assert image.index is None
+
+
+def test_toolkit_126_stands_beside_the_cu124_wheel_of_torch_25() -> None:
+    planned = one("cu126-torch25")
+    assert (str(planned.image_name.cuda), str(planned.wheel_cuda)) == ("12.6", "12.4")
+    assert any("minor version compatibility" in text for text in planned.warnings)
+
+
+def test_a_variant_of_its_own_index_is_pinned_by_its_local_version() -> None:
+    image = one("cu128-torch27").image
+    assert image is not None and image.index is not None and image.index.endswith("/cu128")
+    pin = image.pin("torch")
+    assert pin is not None and pin.requirement == "torch==2.7.1+cu128"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cu118-torch215", "none for CUDA 11"),
+        ("cu126-torch27-sm120", "torch 2.7.1 cu126 has no code for sm_120"),
+        ("cu126-torch27-devel", "published as wheels only from 13.0"),
+        ("cu126-torch27-py311", "the name is cu126-torch27"),
+        ("cu124-torch26-py313", "xformers 0.0.29.post3 needs Python"),
+        ("cu126-torch23", "nothing is known of torch 2.3"),
+        ("cu126-torch27-axolotl", "no profile 'axolotl'"),
+        ("cu127-torch27", "no parts for a CUDA 12.7 toolkit"),
+        ("cu118-torch27", "excluded by matrix.yaml"),
+    ],
+)
+def test_refusals_say_why(name: str, reason: str) -> None:
+    planned = one(name)
+    assert not planned.accepted
+    assert any(reason in text for text in planned.reasons), planned.reasons
+
+
+def test_an_ad_hoc_refusal_names_what_exists() -> None:
+    assert "cu132-torch215" in one("cu118-torch215").reasons[-1]
+    assert "cu128-torch27" in one("cu126-torch27-sm120").reasons[-1]
+
+
+def test_an_arch_image_promises_that_arch_alone() -> None:
+    image = one("cu126-torch27-sm90").image
+    assert image is not None
+    assert [str(arch) for arch in image.archs] == ["sm_90"]
+    assert image.environment["TORCH_CUDA_ARCH_LIST"] == "9.0"
+
+
+@pytest.mark.parametrize(
+    ("torch", "pins", "name", "reason"),
+    [
+        ("2.11", {"xformers": "0.0.35"}, "cu130-torch211", "without: [xformers]"),
+        ("2.7", {"xformers": "0.0.30"}, "cu126-torch27", "needs torch ==2.7.0, the stack pins 2.7.1: pin 0.0.31.post1"),
+        ("2.9", {"xformers": "0.0.33"}, "cu128-torch29", "built for CUDA 13.0"),
+        ("2.7", {"triton": "3.4.0"}, "cu126-torch27", "needs triton==3.3.1"),
+        ("2.8", {"torchao": "0.18.0"}, "cu128-torch28", "needs libcudart.so.13"),
+        ("2.8", {"torchao": "0.14.1"}, "cu128-torch28", "pin 0.13.0"),
+        ("2.15", {"bitsandbytes": "0.49.1"}, "cu132-torch215", "libbitsandbytes_cuda132.so"),
+        ("2.8", {"bitsandbytes": "0.1.0"}, "cu128-torch28", "nothing is known of bitsandbytes 0.1.0"),
+    ],
+)
+def test_pins_that_do_not_fit_are_refused(torch: str, pins: dict[str, str], name: str, reason: str) -> None:
+    planned = one(name, with_stack(torch, **pins))
+    assert not planned.accepted
+    assert any(reason in text for text in planned.reasons), planned.reasons
+
+
+def test_all_reasons_come_at_once() -> None:
+    planned = one("cu126-torch27", with_stack("2.7", xformers="0.0.30", triton="3.4.0", torchao="0.18.0"))
+    assert len(planned.reasons) >= 4
+
+
+def test_flash_attn_wheel_is_the_one_of_torchs_abi() -> None:
+    old, new = one("cu126-torch25").image, one("cu126-torch27").image
+    assert old is not None and new is not None
+    assert old.prebuilt[0].filename == "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    assert "torch2.7cxx11abiTRUE" in new.prebuilt[0].filename
+
+
+def test_allocator_variable_follows_torch() -> None:
+    old, new = one("cu128-torch28").image, one("cu128-torch29").image
+    assert old is not None and new is not None
+    assert "PYTORCH_CUDA_ALLOC_CONF" in old.environment and "PYTORCH_ALLOC_CONF" not in old.environment
+    assert "PYTORCH_ALLOC_CONF" in new.environment and "PYTORCH_CUDA_ALLOC_CONF" not in new.environment
+
+
+def test_driver_floors() -> None:
+    assert one("cu126-torch25").min_driver == "525.60.13"
+    assert one("cu130-torch211").min_driver == "580"
+
+
+def test_json_has_exactly_the_promised_keys() -> None:
+    row = json.loads(json.dumps(tables.as_json(one("cu126-torch25"), "present")))
+    assert set(row) == set(
+        "name status reasons warnings torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock".split()
+    )
+
+
+def test_nearest_prefers_the_same_torch() -> None:
+    assert plan.nearest(ImageName.parse("cu129-torch27"), plan.plan(SOURCES))[0] == "cu128-torch27"

@@ -1,0 +1,81 @@
+"""Selectors: parse and print are inverse; what is wrong is told; what matches nothing names its neighbours."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images import matrix, plan, selectors
+from images.errors import UserError
+from images.selectors import Condition, Glob
+
+SOURCES = matrix.load()
+
+conditions = st.one_of(
+    st.builds(
+        Condition,
+        key=st.sampled_from(["torch", "cuda", "wheel", "python"]),
+        op=st.sampled_from([">=", "<=", "!=", "=", ">", "<"]),
+        value=st.builds("{}.{}".format, st.integers(1, 20), st.integers(0, 20)),
+    ),
+    st.builds(
+        Condition,
+        key=st.just("arch"),
+        op=st.sampled_from(["=", "!="]),
+        value=st.sampled_from(["sm90", "sm_120", "9.0"]),
+    ),
+    st.builds(
+        Condition,
+        key=st.just("profile"),
+        op=st.sampled_from(["=", "!="]),
+        value=st.from_regex(r"[a-z][a-z0-9-]{0,9}", fullmatch=True),
+    ),
+)
+globs = st.builds(Glob, pattern=st.from_regex(r"[a-z0-9*?\-]{1,20}", fullmatch=True))
+
+
+@given(conditions | globs)
+def test_print_then_parse_is_identity(selector: selectors.Selector) -> None:
+    assert selectors.parse(str(selector)) == selector
+
+
+def chosen(*wanted: str) -> set[str]:
+    return {image.name for image in plan.select(wanted, SOURCES)}
+
+
+def test_names_and_globs_add_up_and_conditions_all_hold() -> None:
+    assert chosen("cu126-torch25", "cu126-torch27") == {"cu126-torch25", "cu126-torch27"}
+    assert chosen("cu126-*", "torch<2.7") == {"cu126-torch25", "cu126-torch26"}
+    assert chosen("torch>=2.10", "torch<2.11", "wheel=12.8") == {"cu128-torch210", "cu128-torch210-py313"}
+
+
+def test_versions_are_compared_as_versions() -> None:
+    assert "cu128-torch210" in chosen("torch>=2.9")
+    assert "cu128-torch210" not in chosen("torch<2.9")
+
+
+def test_arch_selects_what_the_image_promises() -> None:
+    assert "cu126-torch27" not in chosen("arch=sm120")
+    assert "cu128-torch28" in chosen("arch=sm120")
+
+
+def test_an_alias_names_its_image() -> None:
+    assert chosen("latest") == {SOURCES.matrix.aliases["latest"]}
+
+
+@pytest.mark.parametrize(
+    "text", ["torch=>2.8", "torch>=", "torch>=two", "colour=red", "arch>=sm90", "arch=90", "", "cu126 torch25"]
+)
+def test_what_is_no_selector_is_told(text: str) -> None:
+    with pytest.raises(UserError) as error:
+        selectors.parse(text)
+    assert error.value.code == 2
+    assert "write a name" in str(error.value)
+
+
+def test_nothing_matched_names_neighbours() -> None:
+    with pytest.raises(UserError, match="nearest: cu126-torch25"):
+        plan.select(["cu126-torch25x"], SOURCES)
+    with pytest.raises(UserError, match="matches no image"):
+        plan.select(["torch>9.0"], SOURCES)
+    with pytest.raises(UserError, match="all of them"):
+        plan.select(["cu126-*", "wheel=13.0"], SOURCES)
