@@ -18,8 +18,8 @@ Evidence = Mapping[str, Any]
 
 
 def _conclude(faults: Iterable[str], good: str) -> Finding:
-    """Every fault is named, the first ones in full."""
-    found = list(dict.fromkeys(faults))
+    """The first faults in full, the others counted. Paths are shown from the packages' folder on."""
+    found = [re.sub(r"/\S*/site-packages/", "", fault) for fault in dict.fromkeys(faults)]
     if not found:
         return passed(good)
     shown = "; ".join(found[:4])
@@ -171,11 +171,14 @@ def libraries(claim: Claim, evidence: Evidence) -> Finding:
     if not evidence["files"]:
         return failed(f"there is no shared library in the {claim.expect['of']}")
     faults = [f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"]]
-    linked = [_without_host(claim, one) for one in evidence["linked"]]
-    faults += [_missing(one) for one in linked if one["missing"] and not _excused(claim, one, linked)]
+    # What `import torch` misses, all that needs torch misses too: the root comes first.
+    torch_misses = [one for one in evidence.get("torch_misses", ()) if not _matches(one["name"], claim.expect["host"])]
+    faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses]
+    linked = [_with_troubles(claim, one) for one in evidence["linked"]]
+    troubled = [one for one in linked if one["troubles"] and not _excused(claim, one, linked)]
+    faults += [_trouble(one) for one in sorted(troubled, key=lambda one: (not one["needs_cuda"], one["path"]))]
     if claim.expect["of"] == TOOLKIT:
         return _conclude(faults, f"all {evidence['files']} libraries and programs find what they need")
-    faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in evidence["torch_misses"]]
     faults += _strangers(evidence["torch_holds"])
     faults += _other_majors(claim, evidence["provided"])
     faults += [_second_owner(one) for one in evidence["second_owners"]]
@@ -186,33 +189,39 @@ def libraries(claim: Claim, evidence: Evidence) -> Finding:
     )
 
 
-def _without_host(claim: Claim, one: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver's libraries come from the host."""
+def _with_troubles(claim: Claim, one: Mapping[str, Any]) -> dict[str, Any]:
+    """`troubles`: what it needs and does not find, and what of another CUDA it needs, found or not.
+
+    The driver's libraries come from the host.
+    """
     missing = [name for name in one["missing"] if not _matches(name, claim.expect["host"])]
-    return {**one, "missing": missing}
+    foreign = [name for name in one["needs_cuda"] if _is_other_major(claim, name)]
+    return {**one, "missing": missing, "troubles": sorted({*missing, *foreign})}
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _missing(one: Mapping[str, Any]) -> str:
-    owner = listed(one["owners"]) or "no distribution"
-    return f"{one['path']} of {owner} needs {listed(one['missing'])}, which the loader does not find"
+def _trouble(one: Mapping[str, Any]) -> str:
+    what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
+    if one["missing"]:
+        return f"{what} {listed(one['missing'])}, which the loader does not find"
+    return f"{what} {listed(one['troubles'])} of another CUDA major than torch's"
 
 
 def _excused(claim: Claim, one: Mapping[str, Any], linked: Sequence[Mapping[str, Any]]) -> bool:
     """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA."""
-    for exception in claim.expect["exceptions"]:
-        if _matches(one["path"], [f"*/{exception['path']}"]) and all(
-            _matches(name, exception["names"]) for name in one["missing"]
-        ):
-            return True
-    elsewhere = all(
-        _matches(name, claim.expect["other_platforms"]) or _is_other_major(claim, name) for name in one["missing"]
-    )
+    if any(_covers(exception, one["path"], one["troubles"]) for exception in claim.expect["exceptions"]):
+        return True
+    foreign = claim.expect["other_platforms"]
+    elsewhere = all(_matches(name, foreign) or _is_other_major(claim, name) for name in one["troubles"])
     siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]))
     return elsewhere and any(_serves(claim, other) for other in siblings)
+
+
+def _covers(exception: Mapping[str, Any], path: str, names: Iterable[str]) -> bool:
+    return _matches(path, [f"*/{exception['path']}"]) and all(_matches(name, exception["names"]) for name in names)
 
 
 def _family(path: str) -> str:
@@ -224,7 +233,7 @@ def _family(path: str) -> str:
 
 def _serves(claim: Claim, one: Mapping[str, Any]) -> bool:
     """Whether a library finds all it needs and is linked against this image's CUDA."""
-    return not one["missing"] and any(_is_own_major(claim, name) for name in one["needs_cuda"])
+    return not one["troubles"] and any(_is_own_major(claim, name) for name in one["needs_cuda"])
 
 
 def _major(name: str) -> tuple[str, str]:
@@ -254,10 +263,7 @@ def _strangers(torch_holds: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def _other_majors(claim: Claim, provided: Sequence[Sequence[Any]]) -> Iterator[str]:
     for soname, path, owners in provided:
-        excused = any(
-            _matches(path, [f"*/{exception['path']}"]) and _matches(soname, exception["names"])
-            for exception in claim.expect["exceptions"]
-        )
+        excused = any(_covers(exception, path, [soname]) for exception in claim.expect["exceptions"])
         if _is_other_major(claim, soname) and not excused:
             yield f"{path} of {listed(owners) or 'no distribution'} is {soname}: another CUDA major than torch's"
 
@@ -313,7 +319,7 @@ def _home_faults(evidence: Evidence, home: str) -> Iterator[str]:
     if evidence["variables"]["CUDA_PATH"] not in (None, home):
         yield f"CUDA_PATH is {evidence['variables']['CUDA_PATH']}, the toolkit is {home}"
     if evidence["default_link"] not in (None, evidence["real_home"]):
-        yield f"/usr/local/cuda is {evidence['default_link']}, the toolkit is {home}"
+        yield f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}"
     for name, path in evidence["programs_on_path"].items():
         if path and not path.startswith(f"{evidence['real_home']}/"):
             yield f"PATH finds {name} at {path}, outside of {home}"

@@ -39,7 +39,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
                 "real_home": os.path.realpath(home),
                 "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
                 "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
-                "default_link": _link("/usr/local/cuda"),
+                "default_link": _link(home.parent / "cuda"),
                 "programs_on_path": _programs(given),
                 "torch": torch_version(of_torch),
                 "loader_folders": _loader_folders(given),
@@ -139,7 +139,7 @@ _PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
 """What a toolkit is made of, and how each part is looked at."""
 
 
-def _link(path: str) -> str | None:
+def _link(path: Path) -> str | None:
     return os.path.realpath(path) if os.path.lexists(path) else None
 
 

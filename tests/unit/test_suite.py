@@ -1,0 +1,132 @@
+"""The suite, run for real: planted probes that pass, fail, crash, hang, and leave early."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Outcome, Record
+from validate.judge import judge
+from validate.judging import Status, failed, passed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROBES = {
+    "static/good": "def measure(claims):\n    for claim in claims:\n        yield claim.subject, {'ok': True}\n",
+    "static/bad": "def measure(claims):\n    for claim in claims:\n        yield claim.subject, {'ok': False}\n",
+    "static/crashes": "def measure(claims):\n    yield 'a', {'ok': True}\n    raise RuntimeError('planted')\n",
+    "static/leaves": "import os\ndef measure(claims):\n    yield 'a', {'ok': True}\n    os._exit(0)\n",
+    "static/hangs": "import time\ndef measure(claims):\n    time.sleep(60)\n    yield 'a', {}\n",
+    "static/nan": "def measure(claims):\n    yield 'a', {'ok': float('nan'), 'deep': [float('inf')]}\n",
+    "static/loud": "def measure(claims):\n    print('x' * 9000, '{\"closing\": true}')\n    yield 'a', {'ok': True}\n",
+    "cpu/around": (
+        "import os\nfrom validate import surroundings\n"
+        "def measure(claims):\n"
+        "    given = surroundings.recorded()\n"
+        "    yield 'a', {'own': os.environ.get('TRITON_CACHE_DIR'), 'given': given.environ.get('TRITON_CACHE_DIR'),\n"
+        "                'optimize': os.environ.get('PYTHONOPTIMIZE')}\n"
+    ),
+    "static/flags": (
+        "import sys\ndef measure(claims):\n"
+        "    yield 'a', {'optimize': sys.flags.optimize, 'isolated': sys.flags.isolated}\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the suite, as a trial mounts it, with the planted probes in it."""
+    folder = tmp_path_factory.mktemp("suite") / "validate"
+    shutil.copytree(ROOT / "validate", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, source in PROBES.items():
+        (folder / "probes" / f"{name}.py").write_text(source)
+    return folder
+
+
+def claims(*probes: str, unproven: str = "") -> ClaimSet:
+    planted = [
+        Claim(id="T1", subject="a", tier=Tier(probe.split(".")[0]), probe=probe, promise="-", unproven=unproven)
+        for probe in probes
+    ]
+    return ClaimSet(image="i", claims=tuple(planted))
+
+
+def run(
+    suite: Path, folder: Path, asked: ClaimSet, *options: str, flags: tuple[str, ...] = ("-I", "-S"), **environ: str
+) -> dict[str, Record]:
+    (folder / "claims.json").write_text(asked.dumps())
+    command = [sys.executable, *flags, str(suite), "--claims", str(folder / "claims.json"), *options]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=folder, env={**os.environ, **environ}, timeout=60
+    )
+    records = [Record.from_json(json.loads(line)) for line in done.stdout.splitlines()]
+    return {record.probe: record for record in records}
+
+
+def test_each_end_of_a_probe_is_told_apart(suite: Path, tmp_path: Path) -> None:
+    asked = claims("static.good", "static.crashes", "static.leaves", "static.hangs", "static.absent", "static.loud")
+    records = run(suite, tmp_path, asked, "--timeout", "2")
+    assert {probe: record.outcome for probe, record in records.items()} == {
+        "static.good": Outcome.COMPLETED,
+        "static.crashes": Outcome.CRASHED,
+        "static.leaves": Outcome.SILENT,
+        "static.hangs": Outcome.TIMED_OUT,
+        "static.absent": Outcome.MISSING,
+        "static.loud": Outcome.COMPLETED,
+    }
+    assert "planted" in records["static.crashes"].log
+    assert records["static.crashes"].of("a") is not None
+    assert len(records["static.loud"].log) <= 4000
+
+
+@pytest.mark.parametrize("flags", [("-I", "-S"), ()])
+def test_a_failing_probe_is_seen_to_fail_under_optimisation(
+    suite: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    asked = claims("static.bad")
+    records = run(suite, tmp_path, asked, flags=flags, PYTHONOPTIMIZE="1")
+    evidence = Evidence(image="i", digest="d", records=tuple(records.values()))
+    judges = {"T1": lambda claim, found: passed("") if found["ok"] else failed("planted")}
+    assert judge(asked, evidence, judges=judges).overall is Status.FAIL
+
+
+def test_static_probes_are_free_of_the_image_and_others_are_not(suite: Path, tmp_path: Path) -> None:
+    asked = claims("static.flags", "cpu.around")
+    records = run(suite, tmp_path, asked, PYTHONOPTIMIZE="1", TRITON_CACHE_DIR="/baked")
+    assert records["static.flags"].measurements[0].evidence == {"optimize": 0, "isolated": 1}
+    seen = records["cpu.around"].measurements[0].evidence
+    assert (seen["given"], seen["optimize"]) == ("/baked", "1")
+    assert seen["own"] != "/baked"
+
+
+def test_a_poisoned_python_path_does_not_reach_the_suite(suite: Path, tmp_path: Path) -> None:
+    poison = tmp_path / "poison"
+    poison.mkdir()
+    (poison / "json.py").write_text("raise SystemExit(0)\n")
+    (poison / "sitecustomize.py").write_text("raise SystemExit(0)\n")
+    records = run(suite, tmp_path, claims("static.good"), PYTHONPATH=str(poison))
+    assert records["static.good"].outcome is Outcome.COMPLETED
+
+
+def test_numbers_that_are_none_become_text(suite: Path, tmp_path: Path) -> None:
+    record = run(suite, tmp_path, claims("static.nan"))["static.nan"]
+    assert record.measurements[0].evidence == {"ok": "nan", "deep": ["inf"]}
+
+
+def test_what_is_known_to_be_unproven_is_not_measured(suite: Path, tmp_path: Path) -> None:
+    assert run(suite, tmp_path, claims("static.hangs", unproven="no wheel")) == {}
+
+
+def test_only_the_asked_tier_runs(suite: Path, tmp_path: Path) -> None:
+    assert list(run(suite, tmp_path, claims("static.good", "cpu.around"), "--tier", "static")) == ["static.good"]
+
+
+def test_a_probe_name_cannot_leave_the_suite(suite: Path, tmp_path: Path) -> None:
+    assert run(suite, tmp_path, claims("static.good/../../../x"))["static.good/../../../x"].outcome is Outcome.MISSING

@@ -1,0 +1,128 @@
+"""Views of a verdict: a table for terminals, verdict.json, JUnit XML, Markdown. Pure; nothing is decided here."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
+
+Row = tuple[str, str, str, str, str]
+HEADINGS: Row = ("verdict", "claim", "subject", "seconds", "reason")
+_LEAST_REASON_WIDTH = 40
+_NOT_IN_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF, *range(0xD800, 0xE000)], "�")
+"""Characters that XML 1.0 can't hold, not even escaped; the output of a crashed probe may have them."""
+
+
+def rows(verdict: Verdict) -> list[Row]:
+    """One row a claim, as text, under HEADINGS."""
+    return [
+        (str(one.status), one.claim.id, one.claim.subject, f"{one.seconds:.1f}", _reason(one)) for one in verdict.claims
+    ]
+
+
+def summary(verdict: Verdict) -> str:
+    """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`."""
+    counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
+    return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
+
+
+def text(verdict: Verdict, *, width: int | None = None) -> str:
+    """A table in plain text, with reasons wrapped to `width` characters (default: the terminal's)."""
+    body = rows(verdict)
+    columns = list(zip(HEADINGS, *body, strict=True))[:-1]
+    widths = [max(map(len, column)) for column in columns]
+    indent = sum(widths) + 2 * len(widths)
+    room = max(_LEAST_REASON_WIDTH, (width or shutil.get_terminal_size((160, 24)).columns) - indent)
+    lines = [_line(HEADINGS, widths, room, indent), "  ".join("-" * width for width in [*widths, len(HEADINGS[-1])])]
+    lines += [_line(row, widths, room, indent) for row in body]
+    return "\n".join([*lines, "", summary(verdict)])
+
+
+def json_data(verdict: Verdict) -> dict[str, Any]:
+    """The content of verdict.json."""
+    return {
+        "image": verdict.image,
+        "digest": verdict.digest,
+        "overall": str(verdict.overall),
+        "claims": [
+            {
+                "id": one.claim.id,
+                "tier": str(one.claim.tier),
+                "subject": one.claim.subject,
+                "required": one.claim.required,
+                "verdict": str(one.status),
+                "reason": one.reason,
+                "seconds": one.seconds,
+                "evidence": one.evidence,
+            }
+            for one in verdict.claims
+        ],
+    }
+
+
+def junit(verdict: Verdict) -> str:
+    """JUnit XML. A required claim that is not PASS is a failure here: CI systems show a skip as green."""
+    failures = [one for one in verdict.claims if _is_failure(one)]
+    skipped = [one for one in verdict.claims if one.status is not Status.PASS and not _is_failure(one)]
+    counts = {
+        "tests": str(len(verdict.claims)),
+        "failures": str(len(failures)),
+        "skipped": str(len(skipped)),
+        "time": f"{sum(one.seconds for one in verdict.claims):.3f}",
+    }
+    suite = ElementTree.Element("testsuite", {"name": verdict.image, **counts})
+    for one in verdict.claims:
+        _test_case(suite, verdict.image, one)
+    if verdict.overall is not Status.PASS and not failures:
+        empty = ElementTree.SubElement(suite, "testcase", {"classname": verdict.image, "name": "overall"})
+        ElementTree.SubElement(empty, "failure", {"message": summary(verdict)})
+        suite.attrib.update({"tests": str(len(verdict.claims) + 1), "failures": "1"})
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def markdown(verdict: Verdict) -> str:
+    """A page with the overall verdict first and one table row a claim."""
+    lines = [f"# {verdict.image}: {verdict.overall}", "", f"Image `{verdict.digest}`. {summary(verdict)}.", ""]
+    lines += [_markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
+    lines += [_markdown_row(row) for row in rows(verdict)]
+    return "\n".join([*lines, ""])
+
+
+def _reason(one: ClaimVerdict) -> str:
+    return one.reason if one.claim.required else f"{one.reason} (not required)"
+
+
+def _line(row: Sequence[str], widths: Sequence[int], room: int, indent: int) -> str:
+    cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+    reason = textwrap.wrap(row[-1], room) or [""]
+    return f"{cells}  " + f"\n{' ' * indent}".join(reason)
+
+
+def _is_failure(one: ClaimVerdict) -> bool:
+    return one.status is Status.FAIL or (one.claim.required and one.status is not Status.PASS)
+
+
+def _test_case(suite: ElementTree.Element, image: str, one: ClaimVerdict) -> None:
+    names = {"classname": f"{image}.{one.claim.tier}.{one.claim.id}", "name": one.claim.subject}
+    case = ElementTree.SubElement(suite, "testcase", {**names, "time": f"{one.seconds:.3f}"})
+    if one.status is Status.PASS:
+        return
+    kind = "failure" if _is_failure(one) else "skipped"
+    message = f"{one.status}: {one.reason}".translate(_NOT_IN_XML)
+    element = ElementTree.SubElement(case, kind, {"message": message})
+    element.text = f"{one.claim.promise}\n{_log(one.evidence)}".translate(_NOT_IN_XML)
+
+
+def _log(evidence: Mapping[str, Any]) -> str:
+    probe = evidence.get("probe")
+    return str(probe.get("log", "")) if isinstance(probe, Mapping) else ""
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;") for cell in cells) + " |"
