@@ -188,7 +188,11 @@ IMPORT_NAMES: Mapping[str, tuple[str, ...]] = {
 
 NATIVE: Mapping[str, Mapping[str, Any]] = {
     "triton": {"libraries": ["triton/_C/libtriton.so"], "symbols": ["PyInit_libtriton"], "cuda_major": None},
-    "xformers": {"modules": ["xformers.ops"], "libraries": ["xformers/**/_C*.so"]},
+    "xformers": {
+        "modules": ["xformers.ops"],
+        "libraries": ["xformers/**/_C*.so"],
+        "operators": ["xformers::sparse24_apply", "xformers::sparse24_sparsify_both_ways"],
+    },
     "flash-attn": {
         "modules": ["flash_attn"],
         "libraries": ["flash_attn_2_cuda*.so"],

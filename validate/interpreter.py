@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from validate.surroundings import Surroundings
@@ -82,4 +83,21 @@ def start(surroundings: Surroundings, modules: Sequence[str] = ()) -> Start:
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         if line.startswith(_MARK):
             return Start(**json.loads(line[len(_MARK) :]))
-    raise StartError(f"python ended with status {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-2000:]}")
+    said = done.stderr.decode("utf-8", "replace")[-2000:] or "no word"
+    suspects = ", ".join(_start_files(surroundings.python)) or "no .pth file that imports"
+    raise StartError(f"python ended with status {done.returncode} and {said}; what runs before that: {suspects}")
+
+
+def runs(file: Path) -> bool:
+    """Whether site.py executes lines of a .pth file: those that begin with `import`."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.startswith(("import ", "import\t")) for line in lines)
+
+
+def _start_files(python: str) -> list[str]:
+    """.pth files of this interpreter's environment that run code. Python itself can't be asked: it does not start."""
+    prefix = Path(python).parent.parent
+    return [str(file) for file in sorted(prefix.glob("lib/python*/*-packages/*.pth")) if runs(file)]

@@ -17,6 +17,7 @@ import pytest
 from images import expectations
 from validate import loader, surroundings
 from validate.claims import Claim, Tier
+from validate.interpreter import StartError
 from validate.judging import Finding, Status, static
 from validate.probes.static import environment, files, libraries, pins, toolkit
 from validate.surroundings import Surroundings
@@ -562,3 +563,11 @@ def test_code_that_runs_at_every_start_must_have_an_owner(site: Site) -> None:
 def test_secrets_stay_out_of_the_evidence(site: Site) -> None:
     site.start_with(HF_TOKEN="hush")
     assert "hush" not in str(list(environment.measure([AROUND])))
+
+
+def test_a_python_that_does_not_start_names_what_ran(site: Site) -> None:
+    packages = site.root.parent / f"venv/lib/python{PYTHON}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "leaves.pth").write_text("import os; os._exit(0)\n")
+    with pytest.raises(StartError, match=r"status 0 .*leaves\.pth"):
+        list(environment.measure([AROUND]))

@@ -111,7 +111,13 @@ def _start_code(start: interpreter.Start, given: Surroundings) -> Iterator[dict[
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.owners(installed.distributions(entry or given.directory for entry in start.path))
     imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}
-    lines = {str(file) for entry in start.path if entry for file in sorted(Path(entry).glob("*.pth")) if _runs(file)}
+    lines = {
+        str(file)
+        for entry in start.path
+        if entry
+        for file in sorted(Path(entry).glob("*.pth"))
+        if interpreter.runs(file)
+    }
     for path in sorted({os.path.realpath(path) for path in imported} | lines):
         yield {
             "file": path,
@@ -119,11 +125,6 @@ def _start_code(start: interpreter.Start, given: Surroundings) -> Iterator[dict[
             "of_debian": _of_debian(path),
             "does_nothing": _does_nothing(Path(path)),
         }
-
-
-def _runs(file: Path) -> bool:
-    """Lines of a .pth file that begin with `import` are executed (site.py)."""
-    return any(line.startswith(("import ", "import\t")) for line in _lines(file))
 
 
 def _of_debian(path: str) -> bool:

@@ -1,0 +1,112 @@
+"""Claims are written from the resolved image: nothing of them depends on what a container holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from images import expectations, matrix, plan
+from images.image import Image
+from images.promises import promises
+from validate.claims import Claim, ClaimSet
+from validate.judge import JUDGES
+from validate.suite import _exists
+
+SOURCES = matrix.load()
+ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
+
+
+def image(name: str) -> Image:
+    (planned,) = plan.select([name], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def claims(
+    name: str, missing: Mapping[str, str] | None = None, lock: dict[str, dict[str, str]] | None = None
+) -> ClaimSet:
+    return promises(image(name), lock, missing or {}, facts=SOURCES.facts)
+
+
+def one(found: ClaimSet, id: str, subject: str) -> Claim:  # noqa: A002
+    (claim,) = (claim for claim in found.claims if (claim.id, claim.subject) == (id, subject))
+    return claim
+
+
+@pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
+def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
+    found = promises(accepted, None, {}, facts=SOURCES.facts)
+    keys = [(claim.id, claim.subject) for claim in found.claims]
+    assert len(keys) == len(set(keys))
+    assert {claim.id for claim in found.claims} >= {"S1", "S2", "S3", "S6", "S7", "C2", "C3", "C4", "C10"}
+    assert {claim.id for claim in found.claims} <= set(JUDGES)
+    assert all(_exists(claim.probe) for claim in found.claims)
+
+
+def test_claims_survive_the_way_into_the_container() -> None:
+    found = claims("cu126-torch27")
+    assert json.loads(ClaimSet.loads(found.dumps()).dumps()) == json.loads(found.dumps())
+
+
+def test_each_pin_is_promised_at_its_version() -> None:
+    of_image, found = image("cu126-torch27"), claims("cu126-torch27")
+    for pin in of_image.pins:
+        assert one(found, "S1", pin.name).expect["version"] == pin.version
+    assert one(found, "S1", "nvidia-ml-py").expect["modules"] == ["pynvml"]
+
+
+def test_torch_is_promised_for_its_wheels_cuda_and_the_toolkit_for_the_images() -> None:
+    found = claims("cu126-torch25")
+    assert one(found, "S1", "torch").expect["cuda"] == "12.4"
+    assert one(found, "S6", "toolkit").expect["version"] == "12.6"
+    assert one(found, "S6", "toolkit").expect["home"] == "/usr/local/cuda-12.6"
+
+
+def test_every_variable_of_the_image_is_promised() -> None:
+    required = one(claims("cu126-torch27"), "S7", "environment").expect["required"]
+    assert required == dict(image("cu126-torch27").environment)
+
+
+def test_what_could_not_be_had_is_unproven_and_not_required() -> None:
+    found = claims("cu126-torch27", {"bitsandbytes": "no wheel answers"})
+    about = [claim for claim in found.claims if claim.subject == "bitsandbytes"]
+    assert {claim.id for claim in about} == {"S1", "C2"}
+    assert all(not claim.required and "no wheel answers" in claim.unproven for claim in about)
+    assert one(found, "S1", "torch").required
+
+
+def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing() -> None:
+    lock = {"torch": {"numpy": "2.4.0"}, "toolkit": {"nvidia-cuda-nvcc-cu12": "12.6.85"}}
+    expect = one(claims("cu126-torch27", {"bitsandbytes": "-"}, lock), "S1", "lock").expect
+    assert expect["versions"]["numpy"] == "2.4.0"
+    assert not {"nvidia-cuda-nvcc-cu12", "bitsandbytes"} & set(expect["versions"])
+    assert expect["closed"]
+
+
+def test_no_lock_promises_no_closure() -> None:
+    assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "lock"]
+
+
+@pytest.mark.parametrize(("name", "library"), [("cu126-torch25", "cuda124"), ("cu126-torch27", "cuda126")])
+def test_bitsandbytes_must_load_the_library_that_it_would_choose(name: str, library: str) -> None:
+    assert one(claims(name), "C2", "bitsandbytes").expect["libraries"] == [f"bitsandbytes/libbitsandbytes_{library}.so"]
+
+
+def test_triton_compiles_for_every_arch_that_it_can() -> None:
+    of_image, found = image("cu126-torch27"), claims("cu126-torch27")
+    archs = {claim.subject for claim in found.claims if claim.id == "C4"}
+    assert archs == {str(arch) for arch in of_image.archs if arch.major >= 7}
+    assert one(found, "C4", "sm_90").expect["kernels"] == ["softmax", "matmul"]
+
+
+@pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
+def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> None:
+    assert expectations.cuda_libraries(major)["libcudart"] == str(major)
+
+
+def test_every_denied_variable_and_exception_has_its_reason() -> None:
+    assert all(expectations.DENIED_VARIABLES.values())
+    assert all(exception["reason"] and exception["names"] for exception in expectations.LINK_EXCEPTIONS)
+    assert not set(expectations.DENIED_VARIABLES) & set(SOURCES.matrix.environment)
