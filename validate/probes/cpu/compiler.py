@@ -30,6 +30,7 @@ static PyMethodDef methods[] = {{{{"answer", answer, METH_O, NULL}}, {{NULL, NUL
 static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "{name}", NULL, -1, methods}};
 PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&module); }}
 """
+_DRIVER_VERSIONS = ("", "_v2", "_v3")
 _BROKEN = "#include <Python.h>\n#error this source must be refused\n"
 
 
@@ -156,7 +157,9 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> dict[str, Any]:
     cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
     """
     names = sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source)))
-    functions = "\n".join(f"int {name}{version}(void) {{ return 100; }}" for name in names for version in _VERSIONS)
+    functions = "\n".join(
+        f"int {name}{version}(void) {{ return 100; }}" for name in names for version in _DRIVER_VERSIONS
+    )
     compiler = _find_compiler()["path"]
     if compiler is None:
         raise FileNotFoundError("no C compiler: neither $CC nor gcc nor clang is there")
@@ -168,6 +171,3 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> dict[str, Any]:
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
     ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)
     return built
-
-
-_VERSIONS = ("", "_v2", "_v3")
