@@ -76,9 +76,16 @@ def _judge_claim(claim: Claim, record: Record | None, judges: Mapping[str, Judgi
         claim=claim,
         status=finding.status,
         reason=finding.reason,
-        seconds=measurement.seconds if measurement else record.seconds if record else 0.0,
+        seconds=_seconds(claim, record, measurement),
         evidence=_shown(record, measurement),
     )
+
+
+def _seconds(claim: Claim, record: Record | None, measurement: Measurement | None) -> float:
+    """What the measurement took; where there is none, what its probe took in vain."""
+    if measurement:
+        return measurement.seconds
+    return record.seconds if record and not claim.unproven else 0.0
 
 
 def _find(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judging | None) -> Finding:

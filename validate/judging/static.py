@@ -358,7 +358,8 @@ def environment(claim: Claim, evidence: Evidence) -> Finding:
             faults.append(f"{one['file']} sets {one['name']}={one['value']}: {_why(one['name'], denied)}")
     faults += [f"{path} is not empty: {listed(lines)}" for path, lines in evidence["settings_files"].items() if lines]
     faults += _start_faults(claim, evidence["start"])
-    return _conclude(faults, f"{len(required)} variables as promised, none that misleads, nothing runs before the user")
+    good = f"{len(required)} variables as promised, none that misleads, no start-up code of unknown owner"
+    return _conclude(faults, good)
 
 
 def _why(name: str, denied: Mapping[str, str]) -> str:
