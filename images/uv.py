@@ -102,7 +102,8 @@ def versions(
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch, "requirements.txt")
         output.write_text(_lines(f"{name}=={version}" for name, version in preferred.items()))
-        _compile(requirements, target, ("--no-annotate", "-o", str(output)), scratch, run, where)
+        # --refresh: uv trusts its copy of an index page for minutes, and people lock what has just been published.
+        _compile(requirements, target, ("--refresh", "--no-annotate", "-o", str(output)), scratch, run, where)
         rows = (line.partition("==") for line in output.read_text().splitlines() if "==" in line)
         return {canonicalize_name(name): version.split()[0] for name, _, version in rows}
 
@@ -124,7 +125,7 @@ def packages(
         constraints, output = Path(scratch, "constraints.txt"), Path(scratch, "pylock.toml")
         constraints.write_text(_lines(f"{name}=={version}" for name, version in chosen.items()))
         options = ["--format", "pylock.toml", "--constraints", str(constraints), "-o", str(output)]
-        options += [] if dependencies else ["--no-deps"]
+        options += [] if dependencies else ["--no-deps", "--refresh"]
         _compile(requirements, target, options, scratch, run, where)
         rows = tomllib.loads(output.read_text()).get("packages", [])
     found = (_package(row, where) for row in rows)

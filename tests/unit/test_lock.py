@@ -1,0 +1,528 @@
+"""Locks, resolved by the real uv from an index of tiny wheels that this file serves."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import http.server
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images import lock, matrix, plan, uv
+from images.errors import UserError
+from images.image import Base, Image, Pin
+from images.lock import Status
+from images.names import ImageName, Minor
+from images.uv import Package
+
+FOREIGN = ("--index-url https://a.example/simple", "torch @ https://a.example/torch.whl", "-e .", "torch==2.5.1",
+           "torch>=2.5 --hash=sha256:" + "0" * 64, "./torch.whl --hash=sha256:" + "0" * 64,
+           "torch==2.5.1 --hash=md5:" + "0" * 32, "<<<<<<< ours")  # fmt: skip
+
+
+class Index:
+    """A package index on this machine's loopback."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.root, self.address = root, f"{address}/simple"
+
+    def add(self, name: str, version: str, *needs: str, algorithm: str = "sha256") -> Path:
+        wheel = make_wheel(name, version, *needs)
+        folder = self.root / "simple" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        path.write_bytes(wheel)
+        digest = f"#{algorithm}={hashlib.new(algorithm, wheel).hexdigest()}" if algorithm else ""
+        self._list(folder, path.name, digest)
+        return path
+
+    def add_source(self, name: str, version: str) -> None:
+        folder = self.root / "simple" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}-{version}.tar.gz").write_bytes(b"")
+        self._list(folder, f"{name}-{version}.tar.gz", "")
+
+    @staticmethod
+    def _list(folder: Path, file: str, fragment: str) -> None:
+        page = folder / "index.html"
+        before = page.read_text() if page.exists() else "<!DOCTYPE html>\n"
+        page.write_text(before + f'<a href="{file}{fragment}">{file}</a>\n')
+
+
+def make_wheel(name: str, version: str, *needs: str) -> bytes:
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "Provides-Extra: http"]
+    files = {
+        f"{info}/METADATA": "\n".join([*lines, *(f"Requires-Dist: {text}" for text in needs), ""]),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = [
+        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
+        for path, text in files.items()
+    ]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return content.getvalue()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    root = tmp_path / "index"
+    (root / "simple").mkdir(parents=True)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    found = Index(root, f"http://127.0.0.1:{server.server_port}")
+    for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", found.address)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(lock, "TOOLS", ("installer==1.0",))
+    found.add("installer", "1.0")
+    found.add("nvidia-cuda-nvcc-cu12", "12.6.85", "not-on-the-index")
+    found.add("nvidia-cuda-nvcc-cu12", "12.4.131")
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def stocked(index: Index) -> Index:
+    """The index with a sound torch and what the images of this file pin."""
+    index.add("torch", "2.5.1", "nvidia-cuda-runtime-cu12==12.4.127", "fsspec", "tomli; python_version<'3.11'")
+    index.add("nvidia-cuda-runtime-cu12", "12.4.127")
+    for version in ("2025.1", "2026.1"):
+        index.add("fsspec", version, "aiohttp; extra == 'http'")
+    index.add("aiohttp", "3.0")
+    index.add("tomli", "2.0")
+    index.add("numpy", "2.0")
+    index.add("xformers", "0.0.29", "torch==2.5.1", "numpy")
+    index.add("datasets", "4.5.0", "fsspec[http]<2026", "numpy")
+    index.add("liger-kernel", "0.6.4", "torch")
+    return index
+
+
+BOOKWORM = Base(
+    key="bookworm",
+    reference="debian:bookworm-slim",
+    suite="bookworm",
+    python=Minor(3, 11),
+    glibc=Minor(2, 36),
+)
+PINS = (
+    Pin(name="torch", version="2.5.1", layer="torch"),
+    Pin(name="xformers", version="0.0.29", layer="kernels"),
+    Pin(name="flash-attn", version="2.8.3", layer="kernels", optional=True),
+    Pin(name="datasets", version="4.5.0", layer="libraries"),
+    Pin(name="liger-kernel", version="0.6.4", layer="light"),
+)
+
+
+def make_image(name: str = "cu126-torch25", pins: tuple[Pin, ...] = PINS, index: str | None = None) -> Image:
+    parsed = ImageName.parse(name)
+    nvcc = {"12.6": "12.6.85", "12.4": "12.4.131"}[str(parsed.cuda)]
+    return Image(
+        name=parsed,
+        base=BOOKWORM,
+        python=BOOKWORM.python,
+        toolkit_cuda=parsed.cuda,
+        wheel_cuda=Minor(12, 4),
+        index=index,
+        archs=(),
+        ptx=(),
+        min_driver="525",
+        cxx11_abi=False,
+        pins=pins,
+        toolkit=(Pin(name="nvidia-cuda-nvcc-cu12", version=nvcc, layer="toolkit"),),
+        layers=("torch", "kernels", "libraries", "light"),
+        environment={},
+        revision="0",
+    )
+
+
+def repinned(name: str, version: str) -> tuple[Pin, ...]:
+    return tuple(dataclasses.replace(pin, version=version) if pin.name == name else pin for pin in PINS)
+
+
+def names(packages: tuple[Package, ...]) -> list[str]:
+    return [package.name for package in packages]
+
+
+def causes(error: pytest.ExceptionInfo[UserError]) -> str:
+    return "\n".join(problem.cause for problem in error.value.problems)
+
+
+# ---- files: printed and parsed
+
+
+package = st.builds(
+    Package,
+    name=st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True),
+    version=st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}(rc1|\.post[0-9])?(\+cu1[0-9]{2})?", fullmatch=True),
+    hashes=st.lists(st.from_regex(r"[0-9a-f]{64}", fullmatch=True), min_size=1, max_size=3).map(tuple),
+)
+
+
+@given(st.lists(package, max_size=5).map(tuple))
+def test_parsing_is_the_inverse_of_printing(packages: tuple[Package, ...]) -> None:
+    assert lock.parse_requirements(lock.print_requirements(packages), "torch.txt") == packages
+
+
+@pytest.mark.parametrize("line", FOREIGN)
+def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> None:
+    sound = lock.print_requirements([Package(name="numpy", version="2.0", hashes=("a" * 64,))])
+    with pytest.raises(UserError) as error:
+        lock.parse_requirements(sound + line.encode() + b"\n", "locks/x/torch.txt")
+    assert error.value.problems[0].where == "locks/x/torch.txt"
+    assert line[:40] in causes(error)
+
+
+# ---- resolving
+
+
+def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Index) -> None:
+    made = lock.resolve(make_image())
+    assert {layer: names(packages) for layer, packages in made.layers.items()} == {
+        "torch": ["fsspec", "nvidia-cuda-runtime-cu12", "torch"],
+        "kernels": ["numpy", "xformers"],
+        "libraries": ["aiohttp", "datasets"],
+        "light": ["liger-kernel"],
+        "toolkit": ["nvidia-cuda-nvcc-cu12"],
+        "tools": ["installer"],
+    }
+    assert made.versions(["torch"])["fsspec"] == "2025.1", "one version of each package for the whole image"
+
+
+def test_a_pin_is_in_its_own_layer_even_if_a_lower_one_needs_it(stocked: Index) -> None:
+    pins = (*PINS, Pin(name="numpy", version="2.0", layer="libraries"))
+    made = lock.resolve(make_image(pins=pins))
+    assert names(made.layers["kernels"]) == ["xformers"]
+    assert "numpy" in names(made.layers["libraries"])
+
+
+def test_hashes_are_those_of_the_wheels(stocked: Index) -> None:
+    path = stocked.add("liger-kernel", "0.6.5", "torch")
+    made = lock.resolve(make_image(pins=repinned("liger-kernel", "0.6.5")))
+    assert made.layers["light"][0].hashes == (hashlib.sha256(path.read_bytes()).hexdigest(),)
+
+
+def test_images_of_one_torch_share_files_byte_for_byte(stocked: Index) -> None:
+    one, other = lock.resolve(make_image("cu126-torch25")), lock.resolve(make_image("cu124-torch25"))
+    assert {name for name, content in one.files.items() if content != other.files[name]} == {"toolkit.txt"}
+
+
+def test_no_address_and_no_folder_reaches_a_file(stocked: Index) -> None:
+    content = b"".join(lock.written(lock.resolve(make_image())).values())
+    assert stocked.address.encode() not in content
+    assert b"127.0.0.1" not in content
+    assert str(stocked.root).encode() not in content
+
+
+def test_a_find_links_folder_and_an_extra_index_are_not_seen(
+    stocked: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "torch-2.5.1+cpu-py3-none-any.whl").write_bytes(make_wheel("torch", "2.5.1+cpu"))
+    for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.setenv(name, str(folder))
+    assert lock.resolve(make_image()).versions(["torch"])["torch"] == "2.5.1"
+
+
+# ---- guards
+
+
+def test_a_cpu_build_on_a_mirror_is_refused(stocked: Index) -> None:
+    stocked.add("torch", "2.5.1+cpu", "fsspec")
+    with pytest.raises(UserError) as error:
+        lock.resolve(make_image())
+    assert "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4" in causes(error)
+
+
+def test_a_torch_without_a_cuda_runtime_is_refused(stocked: Index) -> None:
+    stocked.add("torch", "2.5.2", "fsspec")
+    stocked.add("xformers", "0.0.30")
+    pins = tuple(dataclasses.replace(pin, version="0.0.30") if pin.name == "xformers" else pin for pin in PINS)
+    pins = tuple(dataclasses.replace(pin, version="2.5.2") if pin.name == "torch" else pin for pin in pins)
+    with pytest.raises(UserError) as error:
+        lock.resolve(make_image(pins=pins))
+    assert "torch 2.5.2 brings no CUDA runtime: it is a CPU build" in causes(error)
+
+
+def test_a_torch_of_another_cuda_is_refused(stocked: Index) -> None:
+    image = dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6))
+    with pytest.raises(UserError) as error:
+        lock.resolve(image)
+    assert "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6" in causes(error)
+
+
+def test_a_source_only_package_is_refused(stocked: Index) -> None:
+    stocked.add_source("deepspeed", "0.18.2")
+    with pytest.raises(UserError) as error:
+        lock.resolve(make_image(pins=(*PINS, Pin(name="deepspeed", version="0.18.2", layer="libraries"))))
+    assert "deepspeed==0.18.2 is published as source only" in causes(error)
+    assert "optional" in error.value.problems[0].then
+
+
+def test_an_index_with_weaker_hashes_is_refused(stocked: Index) -> None:
+    stocked.add("einops", "0.8.2", algorithm="md5")
+    with pytest.raises(UserError) as error:
+        lock.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
+    assert "no sha256 for einops 0.8.2" in causes(error)
+
+
+def test_a_file_that_the_index_gives_no_hash_for_is_hashed(stocked: Index) -> None:
+    path = stocked.add("einops", "0.8.2", algorithm="")
+    made = lock.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
+    found = next(package for package in made.layers["libraries"] if package.name == "einops")
+    assert found.hashes == (hashlib.sha256(path.read_bytes()).hexdigest(),)
+
+
+def test_a_wheel_that_is_a_local_file_is_refused(stocked: Index, tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "einops-0.8.2-py3-none-any.whl").write_bytes(make_wheel("einops", "0.8.2"))
+
+    def with_a_folder(arguments: list[str]) -> uv.Answer:
+        return uv.run([*arguments, "--find-links", str(tmp_path / "local")])
+
+    with pytest.raises(UserError) as error:
+        lock.resolve(
+            make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))),
+            with_a_folder,
+        )
+    assert "einops 0.8.2 came from" in causes(error)
+    assert "no file of a package index" in causes(error)
+
+
+def test_pins_that_clash_are_named(stocked: Index) -> None:
+    with pytest.raises(UserError) as error:
+        lock.resolve(make_image(pins=(*PINS, Pin(name="fsspec", version="2026.1", layer="libraries"))))
+    assert "no set of versions fits (datasets==4.5.0 against fsspec==2026.1)" in causes(error)
+    assert "uv says: Because all versions of datasets depend on fsspec[http]" in causes(error)
+    assert error.value.code == 2
+
+
+def test_an_index_that_does_not_answer_is_named(stocked: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(UserError) as error:
+        lock.resolve(make_image(index="http://127.0.0.1:9/whl/cu124"))
+    assert "the package index 127.0.0.1 can't be reached" in causes(error)
+    assert error.value.code == 1
+
+
+def test_a_variant_comes_from_its_own_index(stocked: Index, tmp_path: Path) -> None:
+    own = Index(tmp_path / "index" / "variant", stocked.address.removesuffix("/simple") + "/variant")
+    own.add("torch", "2.5.1+cu124", "nvidia-cuda-runtime-cu12==12.4.127", "fsspec")
+    pins = tuple(dataclasses.replace(pin, local="cu124") if pin.name == "torch" else pin for pin in PINS)
+    made = lock.resolve(make_image(pins=pins, index=own.address))
+    assert made.versions(["torch"])["torch"] == "2.5.1+cu124"
+
+
+# ---- the uv that is called
+
+
+def test_the_default_index_of_pip_is_honoured_and_nothing_that_adds_to_it() -> None:
+    env = {"PATH": "/bin", "PIP_INDEX_URL": "https://mirror.example/simple", "PIP_CERT": "/ca.pem"}
+    noise = {"UV_INDEX": "x=file:///opt", "UV_EXTRA_INDEX_URL": "https://b.example", "PIP_EXTRA_INDEX_URL": "file:///o"}
+    assert uv.environment(
+        {**env, **noise, "UV_FIND_LINKS": "/opt/wheels", "UV_NO_CACHE": "", "UV_TORCH_BACKEND": "cpu"}
+    ) == {
+        "PATH": "/bin",
+        "UV_DEFAULT_INDEX": "https://mirror.example/simple",
+        "SSL_CERT_FILE": "/ca.pem",
+    }
+
+
+def test_uvs_own_settings_come_before_pips() -> None:
+    env = {"UV_INDEX_URL": "https://u.example/s?a=b", "PIP_INDEX_URL": "https://p.example", "SSL_CERT_FILE": "/s.pem"}
+    kept = {"UV_INDEX_URL": "https://u.example/s?a=b", "SSL_CERT_FILE": "/s.pem"}
+    assert uv.environment({**env, "PIP_CERT": "/p.pem"}) == kept
+
+
+@pytest.mark.parametrize("address", ["file:///opt/pypi/simple", "/opt/pypi", "mine=file:///opt/pypi"])
+@pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"])
+def test_a_default_index_that_is_a_folder_is_refused(variable: str, address: str) -> None:
+    with pytest.raises(UserError, match="folder of this machine"):
+        uv.environment({variable: address})
+
+
+# ---- state
+
+
+def test_an_image_without_a_lock_names_the_command_and_the_index(tmp_path: Path) -> None:
+    image = make_image(index="https://download.pytorch.org/whl/cu126")
+    assert lock.state(image, tmp_path).status is Status.MISSING
+    with pytest.raises(UserError) as error:
+        lock.read(image, tmp_path)
+    assert "nox -s lock -- cu126-torch25" in error.value.problems[0].then
+    assert "https://download.pytorch.org/whl/cu126" in error.value.problems[0].then
+
+
+def made_of(image: Image, folder: Path) -> None:
+    """A lock of the image that holds its pins and nothing they need: enough for its state."""
+    wanted = lock.inputs(image)
+    layers = {
+        place: tuple(Package(name=pin.split("==")[0], version=pin.split("==")[1], hashes=("0" * 64,)) for pin in pins)
+        for place, pins in (*wanted.layers.items(), *wanted.alone.items())
+    }
+    files = {f"{place}.txt": lock.print_requirements(packages) for place, packages in layers.items()}
+    found = lock.written(lock.Lock(inputs=wanted, files=files, layers=layers))
+    lock.write({f"{image.name}/{path}": content for path, content in found.items()}, folder)
+
+
+@given(chosen=st.sampled_from([pin for pin in PINS if not pin.optional]), version=st.integers(100, 999))
+def test_a_moved_pin_is_named_and_refused(tmp_path_factory: pytest.TempPathFactory, chosen: Pin, version: int) -> None:
+    folder = tmp_path_factory.mktemp("locks")
+    made_of(make_image(), folder)
+    assert lock.state(make_image(), folder) == lock.State(Status.PRESENT)
+    moved = make_image(pins=repinned(chosen.name, str(version)))
+    assert lock.state(moved, folder).differences == (f"{chosen.name} {chosen.version} -> {version}",)
+    with pytest.raises(UserError) as error:
+        lock.read(moved, folder)
+    assert f"{chosen.name} {chosen.version} -> {version}" in causes(error)
+    assert "nox -s lock -- cu126-torch25" in error.value.problems[0].then
+
+
+def test_what_comes_goes_and_moves_is_told(tmp_path: Path) -> None:
+    made_of(make_image(), tmp_path)
+    pins = (*(pin for pin in PINS if pin.name != "xformers"), Pin(name="peft", version="0.18.1", layer="libraries"))
+    trixie = dataclasses.replace(BOOKWORM, glibc=Minor(2, 41))
+    image = dataclasses.replace(make_image(pins=pins), python=Minor(3, 13), base=trixie, index="https://i.example")
+    assert lock.state(image, tmp_path).differences == (
+        "Python 3.11 -> 3.13",
+        "platform x86_64-manylinux_2_36 -> x86_64-manylinux_2_40",
+        "index default -> https://i.example",
+        "xformers 0.0.29 taken out of kernels",
+        "peft 0.18.1 added to libraries",
+    )
+
+
+def test_an_optional_pin_is_no_part_of_a_lock(tmp_path: Path) -> None:
+    made_of(make_image(), tmp_path)
+    assert lock.state(make_image(pins=repinned("flash-attn", "2.9.0")), tmp_path).status is Status.PRESENT
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("torch.txt", None, "torch.txt: is missing"),
+        ("torch.txt", b"<<<<<<< ours\n", "is not `name==version`"),
+        ("torch.txt", b"", "torch.txt lacks torch 2.5.1"),
+        ("torch.txt", b"torch==2.6.0 --hash=sha256:" + b"0" * 64 + b"\n", "torch.txt holds torch 2.6.0, not 2.5.1"),
+        ("lock.json", b"{", "lock.json: is damaged"),
+        ("lock.json", b"[]", "lock.json: is damaged"),
+    ],
+)
+def test_a_damaged_lock_is_stale(tmp_path: Path, file: str, content: bytes | None, told: str) -> None:
+    made_of(make_image(), tmp_path)
+    path = tmp_path / "cu126-torch25" / file
+    path.unlink() if content is None else path.write_bytes(content)
+    found = lock.state(make_image(), tmp_path)
+    assert found.status is Status.STALE
+    assert told in "; ".join(found.differences)
+
+
+# ---- renewing
+
+
+def renewed(folder: Path, *images: Image, others: tuple[Image, ...] = (), upgrade: bool = False) -> dict[str, bytes]:
+    files = lock.update(images, others, folder=folder, upgrade=upgrade)
+    lock.write(files, folder)
+    return files
+
+
+def test_moving_one_pin_does_not_move_the_world(stocked: Index, tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    renewed(folder, make_image())
+    stocked.add("aiohttp", "3.1")
+    stocked.add("liger-kernel", "0.6.5", "torch")
+    image = make_image(pins=repinned("liger-kernel", "0.6.5"))
+    files = lock.update([image], folder=folder)
+    changed = ("cu126-torch25/light.txt", "cu126-torch25/lock.json")
+    assert lock.differing(files, folder) == changed
+    upgraded = lock.update([image], folder=folder, upgrade=True)
+    assert lock.differing(upgraded, folder) == ("cu126-torch25/libraries.txt", *changed)
+
+
+def test_a_new_lock_takes_what_it_shares_from_the_present_ones(stocked: Index, tmp_path: Path) -> None:
+    folder, first = tmp_path / "locks", make_image("cu126-torch25")
+    renewed(folder, first)
+    stocked.add("numpy", "2.1")
+    stocked.add("aiohttp", "3.1")
+    renewed(folder, make_image("cu124-torch25"), others=(first,))
+    for layer in ("torch.txt", "kernels.txt", "libraries.txt"):
+        assert (folder / "cu124-torch25" / layer).read_bytes() == (folder / "cu126-torch25" / layer).read_bytes()
+
+
+def test_an_upgrade_takes_along_the_locks_that_share_a_layer(stocked: Index, tmp_path: Path) -> None:
+    folder, one, other = tmp_path / "locks", make_image("cu126-torch25"), make_image("cu124-torch25")
+    renewed(folder, one, other)
+    stocked.add("numpy", "2.1")
+    files = renewed(folder, one, others=(one, other), upgrade=True)
+    assert {path.split("/")[0] for path in files} == {"cu126-torch25", "cu124-torch25"}
+    assert b"numpy==2.1 " in files["cu124-torch25/kernels.txt"]
+
+
+def test_problems_of_all_images_come_at_once_and_nothing_is_made(stocked: Index, tmp_path: Path) -> None:
+    broken = [make_image(name, repinned("datasets", "9.9")) for name in ("cu126-torch25", "cu124-torch25")]
+    with pytest.raises(UserError) as error:
+        lock.update(broken, folder=tmp_path / "locks")
+    assert [problem.where for problem in error.value.problems] == ["cu126-torch25", "cu124-torch25"]
+
+
+def test_writing_removes_layers_that_are_gone(tmp_path: Path) -> None:
+    made_of(make_image(), tmp_path)
+    (tmp_path / "cu126-torch25" / "old.txt").write_bytes(b"")
+    files = {
+        f"cu126-torch25/{path.name}": path.read_bytes()
+        for path in (tmp_path / "cu126-torch25").iterdir()
+        if path.name != "old.txt"
+    }
+    assert lock.differing(files, tmp_path) == ("cu126-torch25/old.txt",)
+    lock.write(files, tmp_path)
+    assert lock.differing(files, tmp_path) == ()
+
+
+# ---- the locks of this repository
+
+
+def accepted() -> list[Image]:
+    return [planned.image for planned in plan.plan(matrix.load()) if planned.image]
+
+
+@pytest.mark.parametrize("image", [image for image in accepted() if not image.index], ids=lambda image: str(image.name))
+def test_every_image_of_the_default_index_is_locked(image: Image) -> None:
+    assert lock.state(image) == lock.State(Status.PRESENT)
+
+
+def test_committed_locks_agree_in_the_layers_they_share() -> None:
+    locks = {str(image.name): lock.read(image) for image in accepted() if not image.index}
+    for name, one in locks.items():
+        for other_name, other in locks.items():
+            for layer in one.inputs.shares(other.inputs):
+                assert one.files[f"{layer}.txt"] == other.files[f"{layer}.txt"], f"{layer} of {name} and {other_name}"
+
+
+def test_committed_locks_hold_no_address() -> None:
+    for image in accepted():
+        if not image.index:
+            found = lock.read(image)
+            assert b"://" not in b"".join(lock.written(found).values())
+            assert json.loads(lock.written(found)["lock.json"])["index"] is None
