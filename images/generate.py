@@ -1,4 +1,4 @@
-"""Files that are made from others: JSON Schemas of the YAML files, tables between markers in the docs."""
+"""Files that are made from others: JSON Schemas, tables in the docs, golden Dockerfiles for the tests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from images import plan
+from images import lock, plan, render
 from images.errors import Problem, UserError
 from images.facts import Facts, Row
 from images.matrix import ROOT, Matrix, Sources
 from images.plan import Planned
 
+GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
+"""Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
 _TABLE = re.compile(r"(<!-- generated: images -->\n).*?(<!-- /generated -->)", re.DOTALL)
 
 
@@ -23,7 +25,17 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
         **documents,
+        **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
     }
+
+
+def _golden(name: str, sources: Sources) -> bytes:
+    (planned,) = plan.select([name], sources)
+    if planned.image is None:
+        raise UserError(Problem(where=name, cause="is refused", then="choose another image in images/generate.py"))
+    ground = render.Ground(reference=planned.image.base.reference, origin="tag")
+    dockerfile = render.render(planned.image, lock.read(planned.image).files, ground)["Dockerfile"]
+    return dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
 
 
 def _schema(model: type[Row], title: str) -> bytes:

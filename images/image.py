@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from images.names import Arch, ImageName, Minor
 
@@ -90,6 +90,11 @@ class Image:
     @property
     def devel(self) -> bool:
         return self.name.devel
+
+    @property
+    def lock_name(self) -> str:
+        """The lock it is built from: an arch image holds the same packages as its parent."""
+        return str(replace(self.name, arch=None))
 
     @property
     def toolkit_home(self) -> str:

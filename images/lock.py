@@ -111,7 +111,7 @@ def inputs(image: Image) -> LockInputs:
 
 def state(image: Image, folder: Path = FOLDER) -> State:
     """Whether the image has a lock and the lock is the image's. A damaged lock counts as stale."""
-    place = folder / str(image.name)
+    place = folder / image.lock_name
     if not (place / RECORD).is_file():
         return State(Status.MISSING)
     try:
@@ -125,8 +125,8 @@ def state(image: Image, folder: Path = FOLDER) -> State:
 def read(image: Image, folder: Path = FOLDER) -> Lock:
     """The image's lock. Raises UserError: there is none, or it is older than the pins."""
     found = state(image, folder)
-    command = f"`nox -s lock -- {image.name}`"
-    where = f"{_shown(folder)}/{image.name}"
+    command = f"`nox -s lock -- {image.lock_name}`"
+    where = f"{_shown(folder)}/{image.lock_name}"
     if found.status is Status.MISSING:
         then = f"{command} makes it" + (
             f"; it must reach {image.index}, which alone has this torch" if image.index else ""
@@ -135,7 +135,7 @@ def read(image: Image, folder: Path = FOLDER) -> Lock:
     if found.status is Status.STALE:
         cause = f"the lock is older than the pins: {'; '.join(found.differences)}"
         raise UserError(Problem(where=where, cause=cause, then=f"{command} makes a new one"))
-    return _load(folder / str(image.name))
+    return _load(folder / image.lock_name)
 
 
 def update(
@@ -154,9 +154,9 @@ def update(
     that share a layer, since they stay equal in it. `tell` gets a line an image. Raises UserError with the problems
     of all images at once.
     """
-    wanted = {str(image.name): image for image in images}
+    wanted = {image.lock_name: image for image in images}
     if upgrade:
-        wanted.update((str(image.name), image) for image in others if _renewed_with(image, images, folder))
+        wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
     for name, image in wanted.items():
@@ -318,12 +318,12 @@ def _preferred(wanted: LockInputs, own: Mapping[str, str], known: Iterable[Lock]
 
 def _renewed_with(image: Image, images: Sequence[Image], folder: Path) -> bool:
     mine = inputs(image)
-    locked = (folder / str(image.name) / RECORD).is_file()
+    locked = (folder / image.lock_name / RECORD).is_file()
     return locked and any(mine.shares(inputs(other)) for other in images)
 
 
 def _present(images: Iterable[Image], folder: Path) -> list[Lock]:
-    return [_load(folder / str(image.name)) for image in images if state(image, folder).status is Status.PRESENT]
+    return [_load(folder / image.lock_name) for image in images if state(image, folder).status is Status.PRESENT]
 
 
 def _versions_at(place: Path) -> dict[str, str]:

@@ -17,6 +17,8 @@ from images.image import Image
 from images.matrix import ROOT
 
 TEMPLATES = ROOT / "templates"
+USER = 1001
+"""A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
@@ -98,6 +100,7 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         image=image,
         torch=image.pin("torch"),
         ground=ground,
+        user=USER,
         layers=tuple(_stages(image, files, extras)),
         environment=_environment(image, ground),
         labels=labels(image, ground, extras.missing),

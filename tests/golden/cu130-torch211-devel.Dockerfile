@@ -1,0 +1,99 @@
+# cu130-torch211-devel: torch 2.11.0 (CUDA 13.0 wheel), toolkit CUDA 13.0, Python 3.11
+# Rendered from matrix.yaml by `nox -s render -- cu130-torch211-devel`. One stage a concern; build it with
+#     docker build -t cu130-torch211-devel .
+# Nothing under /run, and no cache, stays in a layer: those are mounts. host/ holds this machine's CA and index settings.
+# ---- system: Python, the compilers that Triton and torch.compile call at run time, a user
+FROM debian:bookworm-slim AS system
+RUN --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    sh /run/scripts/debian.sh 3.11 python3 python3-dev python3-venv gcc g++ libc6-dev ca-certificates
+RUN python3 -m venv --without-pip /opt/venv
+RUN --mount=type=bind,source=scripts,target=/run/scripts \
+    sh /run/scripts/user.sh 1001
+
+# ---- tools: the installer, lent to the steps below and left out of the image
+FROM system AS tools
+RUN --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=locks/tools.txt,target=/run/locks/tools.txt \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    sh /run/scripts/tools.sh /opt/venv/bin/python
+
+# ---- toolkit: the parts of CUDA 13.0 that are published as wheels, laid out as NVIDIA's installer does
+FROM system AS toolkit
+RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
+    --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=locks/toolkit.txt,target=/run/locks/toolkit.txt \
+    sh /run/scripts/toolkit.sh /opt/venv/bin/python 13.0 whole
+
+# ---- torch: torch 2.11.0, triton 3.6.0
+FROM system AS torch
+RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
+    --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=locks/torch.txt,target=/run/locks/torch.txt \
+    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt
+
+# ---- kernels: bitsandbytes 0.50.2, torchao 0.18.0
+FROM torch AS kernels
+RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
+    --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=locks/kernels.txt,target=/run/locks/kernels.txt \
+    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt
+
+# ---- libraries: transformers 5.17.0, accelerate 1.15.0, peft 0.21.2, datasets 5.2.0, safetensors 0.8.0, einops 0.8.2, pip 26.3
+FROM kernels AS libraries
+RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
+    --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=locks/libraries.txt,target=/run/locks/libraries.txt \
+    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/libraries.txt
+COPY --from=toolkit /usr/local/cuda-13.0 /usr/local/cuda-13.0
+RUN --mount=type=bind,source=scripts,target=/run/scripts \
+    sh /run/scripts/devel.sh /opt/venv/bin/python 13.0
+
+# ---- light: liger-kernel 0.8.5, nvidia-ml-py 13.615.71
+FROM libraries AS light
+RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
+    --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=locks/light.txt,target=/run/locks/light.txt \
+    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/light.txt
+
+# ---- the image
+FROM light
+ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
+    XFORMERS_IGNORE_FLASH_VERSION_CHECK="1" \
+    NVIDIA_VISIBLE_DEVICES="all" \
+    NVIDIA_DRIVER_CAPABILITIES="compute,utility" \
+    CUDA_HOME="/usr/local/cuda-13.0" \
+    NVIDIA_REQUIRE_CUDA="cuda>=13.0" \
+    TORCH_CUDA_ARCH_LIST="7.5;8.0;8.6;9.0;10.0;12.0" \
+    PATH="/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    HOME="/home/trainer" \
+    USER="trainer" \
+    LANG="C.UTF-8"
+LABEL dev.truetag.archs="sm_75 sm_80 sm_86 sm_90 sm_100 sm_120" \
+      dev.truetag.base="debian:bookworm-slim" \
+      dev.truetag.base-origin="tag" \
+      dev.truetag.image="cu130-torch211-devel" \
+      dev.truetag.matrix-revision="04cca608d33b" \
+      dev.truetag.min-driver="580" \
+      dev.truetag.pins="{\"accelerate\":\"1.15.0\",\"bitsandbytes\":\"0.50.2\",\"datasets\":\"5.2.0\",\"einops\":\"0.8.2\",\"liger-kernel\":\"0.8.5\",\"nvidia-ml-py\":\"13.615.71\",\"peft\":\"0.21.2\",\"pip\":\"26.3\",\"safetensors\":\"0.8.0\",\"torch\":\"2.11.0\",\"torchao\":\"0.18.0\",\"transformers\":\"5.17.0\",\"triton\":\"3.6.0\"}" \
+      dev.truetag.python="3.11" \
+      dev.truetag.toolkit-cuda="13.0" \
+      dev.truetag.torch="2.11.0" \
+      dev.truetag.wheel-cuda="13.0" \
+      org.opencontainers.image.base.name="debian:bookworm-slim" \
+      org.opencontainers.image.description="CUDA training image: torch 2.11.0, CUDA 13.0 wheel, toolkit 13.0" \
+      org.opencontainers.image.title="cu130-torch211-devel" \
+      org.opencontainers.image.version="04cca608d33b"
+USER 1001
+WORKDIR /workspace
+CMD ["bash"]

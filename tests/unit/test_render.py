@@ -1,0 +1,120 @@
+"""Contexts: pure, shared below, different on top, and nothing that a shell or Dockerfile would read otherwise."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images import generate, lock, matrix, plan, render
+from images.image import Image
+from images.matrix import ROOT
+
+SOURCES = matrix.load()
+GROUND = render.Ground(reference="debian:bookworm-slim", origin="tag")
+
+
+def image(name: str) -> Image:
+    (planned,) = plan.select([name], SOURCES)
+    assert planned.image is not None, planned.reasons
+    return planned.image
+
+
+def context(wanted: Image, **extras: object) -> dict[str, bytes]:
+    files = render.render(wanted, lock.read(wanted).files, GROUND, render.Extras(**extras))  # type: ignore[arg-type]
+    assert all(isinstance(content, bytes) for content in files.values())
+    return files  # type: ignore[return-value]
+
+
+def stages(dockerfile: bytes) -> dict[str, str]:
+    """Stage name -> its text; the last, unnamed one is `image`."""
+    parts = re.split(r"^# ---- (?:the )?(\w+).*\n", dockerfile.decode(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("path", sorted(generate.files(SOURCES)))
+def test_generated_files_are_current(path: str) -> None:
+    assert (ROOT / path).read_bytes() == generate.files(SOURCES)[path], "`nox -s generate` renews it"
+
+
+def test_the_same_image_renders_to_the_same_bytes() -> None:
+    assert context(image("cu126-torch25")) == context(image("cu126-torch25"))
+
+
+def test_images_of_one_torch_share_its_layers_byte_for_byte() -> None:
+    one, other = context(image("cu124-torch25")), context(image("cu126-torch25"))
+    for name in ("system", "tools", "torch", "kernels"):
+        assert stages(one["Dockerfile"])[name] == stages(other["Dockerfile"])[name]
+    for path in ("locks/tools.txt", "locks/torch.txt", "locks/kernels.txt", "scripts/install.sh"):
+        assert one[path] == other[path]
+
+
+def test_moving_liger_changes_one_small_stage() -> None:
+    old = image("cu126-torch27")
+    pins = tuple(dataclasses.replace(pin, version="0.6.3") if pin.name == "liger-kernel" else pin for pin in old.pins)
+    before = stages(context(old)["Dockerfile"])
+    locks = dict(lock.read(old).files)
+    locks["light.txt"] = locks["light.txt"].replace(b"liger-kernel==0.6.4", b"liger-kernel==0.6.3")
+    moved = render.render(dataclasses.replace(old, pins=pins), locks, GROUND)["Dockerfile"]
+    assert isinstance(moved, bytes)
+    after = stages(moved)
+    # The comment above a stage names its packages; the instructions of `light` read its lock.
+    assert {name for name in before if before[name] != after[name]} == {"image"}
+
+
+def test_no_layer_below_the_last_stage_sees_environment_or_labels() -> None:
+    for name, text in stages(context(image("cu126-torch25"))["Dockerfile"]).items():
+        assert ("ENV " in text or "LABEL " in text) == (name == "image")
+
+
+def test_packages_that_the_base_keeps_are_not_installed() -> None:
+    wanted = image("cu126-torch27")
+    ground = dataclasses.replace(
+        GROUND, python=True, executable="/opt/base/bin/python", kept=frozenset({"torch", "numpy"})
+    )
+    files = render.render(wanted, lock.read(wanted).files, ground)
+    text = b"".join(
+        content for path, content in files.items() if path.startswith("locks/") and isinstance(content, bytes)
+    )
+    names = {line.split(b"==")[0] for line in text.splitlines() if line and not line.startswith((b" ", b"#"))}
+    assert b"torch" not in names and b"numpy" not in names
+    assert {b"triton", b"xformers", b"uv"} <= names
+    hashes = re.findall(rb"--hash=sha256:[0-9a-f]{64}", text)
+    assert hashes and all(
+        block.strip().startswith((b"#", b"--hash")) or b"==" in block for block in text.splitlines() if block
+    )
+
+
+def test_what_is_missing_is_said_and_can_be_read_back() -> None:
+    wanted = image("cu126-torch27")
+    labels = render.labels(wanted, GROUND, {"flash-attn": "its host did not answer"})
+    assert "flash-attn" not in json.loads(labels["dev.truetag.pins"])
+    assert render.declared_missing(wanted, labels) == {"flash-attn": "its host did not answer"}
+
+
+def test_an_image_can_excuse_itself_only_from_what_the_matrix_calls_optional() -> None:
+    wanted = image("cu126-torch27")
+    labels = {"dev.truetag.missing": json.dumps({"torch": "not today", "flash-attn": "no wheel"})}
+    assert set(render.declared_missing(wanted, labels)) == {"flash-attn"}
+    assert render.declared_missing(wanted, {"dev.truetag.missing": "no json"}) == {}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+def test_quoted_values_have_one_meaning(value: str) -> None:
+    quoted = render.quoted(value)
+    assert quoted[0] == quoted[-1] == '"'
+    body = re.sub(r'\\([\\"$])', "\0", quoted[1:-1])
+    assert '"' not in body and "$" not in body and "\\" not in body
+    assert re.sub(r'\\([\\"$])', r"\1", quoted[1:-1]) == value
+
+
+def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
+    default = stages(context(image("cu126-torch27"))["Dockerfile"])
+    assert "--index" not in default["torch"]
+    wanted = image("cu126-torch27")
+    other = dataclasses.replace(wanted, index="https://example.invalid/whl/cu128")
+    dockerfile = render.render(other, lock.read(wanted).files, GROUND)["Dockerfile"]
+    assert isinstance(dockerfile, bytes)
+    assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
