@@ -174,7 +174,7 @@ def _is_local(wheel: Mapping[str, Any]) -> bool:
 def _failure(errors: str, requirements: Sequence[str], target: Target, where: str) -> UserError:
     """uv's words as a cause and a next step. What it says besides the error (warnings, hints) is left out."""
     told = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
-    text = " ".join(told.replace("cause: ", "").split())
+    text = " ".join(re.sub(r"\n\s+cause:", ":", told).split())
     if source := re.search(r"(\S+) has no usable wheels", text):
         cause = f"{source[1]} is published as source only: there is no wheel for Python {target.python} on Linux x86-64"
         then = "pin a version that has one, or name it under `optional` in matrix.yaml and build with --wheelhouse"
@@ -185,11 +185,11 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         named = f" ({' against '.join(clash)})" if len(clash) > 1 else f" ({clash[0]})" if clash else ""
         then = "move one of the pins that it names in matrix.yaml"
         return UserError(Problem(where=where, cause=f"no set of versions fits{named}. uv says: {reason}", then=then))
-    if fetched := re.search(r"Failed to fetch: `?(https?://[^\s`]+)", text):
+    if fetched := re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text):
         host = urlsplit(fetched[1]).hostname
-        cause = f"the package index {host} can't be reached: {text.rpartition(fetched[1])[2].strip(' )`') or text}"
-        then = (
-            f"try again where {host} answers; UV_DEFAULT_INDEX or PIP_INDEX_URL name another index, HTTPS_PROXY a proxy"
-        )
+        cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
+        only = target.index and urlsplit(target.index).hostname == host
+        other = "no other index has this torch" if only else "UV_DEFAULT_INDEX names another index"
+        then = f"`nox -s lock -- {where}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
         return UserError(Problem(where=where, cause=cause, then=then), code=1)
     return UserError(Problem(where=where, cause=f"uv failed: {text}", then="mend that, then lock again"), code=1)

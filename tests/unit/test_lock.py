@@ -324,6 +324,7 @@ def test_an_index_that_does_not_answer_is_named(stocked: Index, monkeypatch: pyt
     with pytest.raises(UserError) as error:
         lock.resolve(make_image(index="http://127.0.0.1:9/whl/cu124"))
     assert "the package index 127.0.0.1 can't be reached" in causes(error)
+    assert "no other index has this torch" in error.value.problems[0].then
     assert error.value.code == 1
 
 
