@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from images.engine import Engine
+from images.engine import Engine, Exit, ImageInfo
 from images.errors import Problem, UserError
 from images.matrix import ROOT
 from validate.claims import ClaimSet, Tier
@@ -41,23 +41,39 @@ class Trial:
 def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, always removed.
 
-    Raises UserError when the suite could not even start there (no Python, say): such an image has no evidence.
+    Files are read in a container of their own, with the image's home as it is; whatever runs the image's code gets
+    an empty, writable home. Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
+    reading = [tier for tier in trial.tiers if tier is Tier.STATIC]
+    running = [tier for tier in trial.tiers if tier is not Tier.STATIC]
+    writable = ["/tmp"]  # noqa: S108 - inside the container
+    records: list[Record] = []
+    host: dict[str, Any] = {"engine": engine.facts.version, "cpus": engine.facts.cpus, "gpus": []}
+    for tiers, folders in ((reading, writable), (running, [*writable, image.env.get("HOME", "/root")])):
+        asked = claims.of(tiers)
+        if asked.claims:
+            found, end = _run_suite(engine, image, asked, folders, trial)
+            records += found
+            host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
+    return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host)
+
+
+def _run_suite(
+    engine: Engine, image: ImageInfo, claims: ClaimSet, writable: Sequence[str], trial: Trial
+) -> tuple[list[Record], Exit]:
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
-    home = image.env.get("HOME", "/root")
-    asked = claims.of(trial.tiers)
     command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
     records: list[Record] = []
     complaints: list[str] = []
     with engine.container(
         image.id,
         command,
-        tmpfs={"/tmp": tmpfs, home: tmpfs},
+        tmpfs=dict.fromkeys(writable, tmpfs),
         scratch=[_INSIDE],
         memory=min(trial.bounds.memory, engine.facts.memory * 3 // 4),
     ) as container:
-        container.put(suite_files(asked), _INSIDE)
+        container.put(suite_files(claims), _INSIDE)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None
@@ -67,12 +83,10 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
             records.append(record)
             trial.on_record(record)
         end = container.wait(timeout=30)
-    if not records and asked.claims:
-        raise UserError(_not_started(reference, end.code, complaints), code=1)
-    host = {"engine": engine.facts.version, "cpus": engine.facts.cpus, "gpus": [], "suite_exit": end.code}
-    if end.oom:
-        host["out_of_memory"] = True
-    return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host)
+    if not records:
+        name = image.tags[0] if image.tags else image.id
+        raise UserError(_not_started(name, end.code, complaints), code=1)
+    return records, end
 
 
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
