@@ -9,7 +9,7 @@ RUN --mount=type=bind,source=host,target=/run/host \
     sh /run/scripts/debian.sh 3.11 python3 python3-dev python3-venv gcc g++ libc6-dev ca-certificates
 RUN python3 -m venv --without-pip /opt/venv
 RUN --mount=type=bind,source=scripts,target=/run/scripts \
-    sh /run/scripts/user.sh 1001
+    sh /run/scripts/user.sh 1001 /opt/venv/bin
 
 # ---- tools: the installer, lent to the steps below and left out of the image
 FROM system AS tools
