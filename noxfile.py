@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,11 +27,22 @@ def _install(session: nox.Session, group: str) -> None:
 def _images(session: nox.Session, *arguments: str) -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
     _install(session, "run")
-    python = Path(session.bin) / "python"
     session.log(f"python -m images {' '.join(arguments)}")
-    code = subprocess.call([str(python), "-m", "images", *arguments], env={**os.environ, "PIP_FIND_LINKS": ""})
+    code = _call([str(Path(session.bin) / "python"), "-m", "images", *arguments])
     if code:
         sys.exit(code)
+
+
+def _call(command: list[str]) -> int:
+    """Run to the end. Signals are handed on, and waited for: an interrupted build tidies up before it ends."""
+    child = subprocess.Popen(command, env={**os.environ, "PIP_FIND_LINKS": ""}, process_group=0)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda got, _frame: child.send_signal(got)) for number in signals}
+    try:
+        return child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @nox.session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -38,6 +39,8 @@ Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if som
 
 def main() -> NoReturn:
     """Run a verb. Ends the process: 0 well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         code = app(standalone_mode=False)
     except UserError as error:
