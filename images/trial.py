@@ -56,7 +56,13 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
             found, end = _run_suite(engine, image, asked, folders, trial)
             records += found
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
-    return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host)
+    return Evidence(
+        image=claims.image,
+        digest=image.id,
+        records=tuple(records),
+        host=host,
+        claims=claims.of(trial.tiers).claims,
+    )
 
 
 def _run_suite(
@@ -94,7 +100,7 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
     files = {
         f"validate/{path.relative_to(SUITE)}": path.read_bytes()
         for path in sorted(SUITE.rglob("*"))
-        if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
     }
     return {**files, "claims.json": claims.dumps().encode()}
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
+
+from validate.claims import Claim, ClaimSet
+
+
+class EvidenceChangedError(ValueError):
+    """The file is not as it was written."""
 
 
 class Outcome(str, Enum):
@@ -62,14 +69,33 @@ class Evidence:
     records: tuple[Record, ...]
     host: Mapping[str, Any] = field(default_factory=dict)
     """Engine version, GPUs and driver as the host saw them."""
+    claims: tuple[Claim, ...] = ()
+    """The promises it was measured for: evidence.json alone can be judged again."""
 
     def of(self, probe: str) -> Record | None:
         return next((record for record in self.records if record.probe == probe), None)
 
+    @property
+    def promised(self) -> ClaimSet:
+        return ClaimSet(image=self.image, claims=self.claims)
+
     def dumps(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+        """The content of evidence.json. Its `sha256` tells a file that was edited or damaged; it is no signature."""
+        data = asdict(self)
+        return json.dumps({**data, "sha256": _sha256(data)}, indent=1, sort_keys=True)
 
     @classmethod
     def loads(cls, text: str) -> Evidence:
+        """Read it back. Raises EvidenceChangedError if the content is not what its `sha256` says."""
         data = json.loads(text)
-        return cls(**{**data, "records": tuple(Record.from_json(record) for record in data["records"])})
+        said = data.pop("sha256", None)
+        if said is not None and said != _sha256(data):
+            raise EvidenceChangedError("the content is not what its sha256 says: it was changed after it was measured")
+        records = tuple(Record.from_json(record) for record in data["records"])
+        claims = tuple(Claim.from_json(claim) for claim in data.get("claims", ()))
+        return cls(**{**data, "records": records, "claims": claims})
+
+
+def _sha256(data: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(data))  # keys become text before they are sorted
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
