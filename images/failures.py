@@ -209,9 +209,22 @@ def classify(error: str, log: Sequence[str]) -> Failure:
     for sign in _SIGNS:
         for line in lines:
             if sign.pattern.search(line):
-                return Failure(kind=sign.kind, cause=sign.cause, then=sign.then, line=line)
+                return Failure(kind=sign.kind, cause=sign.cause, then=sign.then, line=_plain(line))
     last = lines[-1] if lines else "BuildKit gave no reason"
     return Failure(kind=Kind.OTHER, cause=last, then="read the log of the step above")
+
+
+def step_name(name: str, width: int = 96) -> str:
+    """A step's name without its mounts, on one line of at most `width` characters."""
+    text = " ".join(word for word in name.split() if not word.startswith("--mount="))
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _plain(line: str) -> str:
+    """What pip's retries say, without the names of its objects."""
+    if "after connection broken by" not in line:
+        return line
+    return re.sub(r"\w+\('<[^>]*>: ", "", line.partition("after connection broken by")[2]).strip(" '")
 
 
 class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFailed`
@@ -222,7 +235,7 @@ class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFa
         self.failure = classify(error, log)
         detail = f" ({self.failure.line})" if self.failure.line else ""
         super().__init__(
-            Problem(where=step, cause=f"{self.failure.cause}{detail}", then=self.failure.then),
+            Problem(where=step_name(step), cause=f"{self.failure.cause}{detail}", then=self.failure.then),
             code=1,
         )
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from images.buildkit import BuildEvent, LogLine, Retrying, StepFinished, StepProgress, StepStarted
+from images.failures import step_name
 
 LOG_TAIL = 20
 """Lines shown of a step that failed."""
@@ -74,19 +75,12 @@ class JobView:
             if "context canceled" in event.error:  # it was stopped because another step failed
                 return ()
             tail = (Message(text=f"  | {line}", style="dim") for line in (view.log if view else ()))
-            head = Message(text=f"{'FAILED':>9}  {short(event.name)}", style="bold red")
+            head = Message(text=f"{'FAILED':>9}  {step_name(event.name)}", style="bold red")
             return (head, *tail, Message(text=f"  {event.error}", style="red"))
         if event.name.startswith("[internal]") or event.name.startswith("copy /context"):
             return ()
         took = "cached" if event.cached else f"{event.seconds:.1f} s"
-        return (Message(text=f"{took:>9}  {short(event.name)}", style="dim" if event.cached else ""),)
-
-
-def short(name: str, width: int = 96) -> str:
-    """A step's name without its mounts, on one line."""
-    words = [word for word in name.split() if not word.startswith("--mount=")]
-    text = " ".join(words)
-    return text if len(text) <= width else text[: width - 1] + "…"
+        return (Message(text=f"{took:>9}  {step_name(event.name)}", style="dim" if event.cached else ""),)
 
 
 def _share(current: int, total: int) -> str:
@@ -152,7 +146,7 @@ class Progress:
             table = Table.grid(padding=(0, 1), expand=False)
             for job, step in rows:
                 seconds = time.monotonic() - step.since
-                table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(short(step.name, 60)))
+                table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(step.name, 60)))
                 if step.last:
                     table.add_row("", "", Text(step.last[:100], style="dim", no_wrap=True, overflow="ellipsis"))
         return table
