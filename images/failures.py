@@ -224,7 +224,8 @@ def _plain(line: str) -> str:
     """What pip's retries say, without the names of its objects."""
     if "after connection broken by" not in line:
         return line
-    return re.sub(r"\w+\('<[^>]*>: ", "", line.partition("after connection broken by")[2]).strip(" '")
+    broken_by = line.partition("after connection broken by")[2]
+    return re.sub(r"\w+\('<[^>]*>: ", "", broken_by).replace("')'", "").strip(" '")
 
 
 class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFailed`

@@ -47,7 +47,7 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     image = engine.inspect(reference)
     reading = [tier for tier in trial.tiers if tier is Tier.STATIC]
     running = [tier for tier in trial.tiers if tier is not Tier.STATIC]
-    writable = ["/tmp"]  # noqa: S108 - inside the container
+    writable = ["/tmp"]
     records: list[Record] = []
     host: dict[str, Any] = {"engine": engine.facts.version, "cpus": engine.facts.cpus, "gpus": []}
     for tiers, folders in ((reading, writable), (running, [*writable, image.env.get("HOME", "/root")])):

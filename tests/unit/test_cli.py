@@ -1,0 +1,84 @@
+"""The command line as a person meets it: exit codes, messages with place, cause and next command, no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.matrix import ROOT
+
+
+def images(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "images", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_plan_json_is_alone_on_stdout() -> None:
+    finished = images("plan", "cu126-torch25", "cu118-torch215", "--json")
+    rows = json.loads(finished.stdout)["images"]
+    assert finished.returncode == 0
+    assert [(row["name"], row["status"]) for row in rows] == [
+        ("cu126-torch25", "accepted"),
+        ("cu118-torch215", "refused"),
+    ]
+    assert (rows[0]["toolkit_cuda"], rows[0]["wheel_cuda"], rows[0]["lock"]) == ("12.6", "12.4", "present")
+
+
+def test_the_plan_shows_refused_rows_with_their_reason() -> None:
+    finished = images("plan", "cu118-torch215")
+    assert finished.returncode == 0
+    assert "refused" in finished.stdout and "none for CUDA 11" in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "following"),
+    [
+        (["plan", "cu126-torch2"], "matches no image", "nearest: cu126-torch2"),
+        (["plan", "torch>>2"], "'>2' is not a version", "write a name"),
+        (["plan", "--jsn"], "No such option: --jsn", "--help"),
+        (["build"], "Missing argument", "--help"),
+        (["build", "cu118-torch27"], "is refused: excluded by matrix.yaml", "nox -s plan"),
+        (["build", "cu126-torch27-sm120"], "no code for sm_120", "nox -s plan"),
+        (["build", "cu128-torch27"], "cu128-torch27 has no lock", "nox -s lock -- cu128-torch27"),
+        (["validate", "cu126-*"], "means", "name one"),
+        (["engine", "explode"], "is nothing an engine does", "status, start or stop"),
+    ],
+)
+def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str], sentence: str, following: str) -> None:
+    finished = images(*arguments)
+    assert finished.returncode == 2, finished.stderr
+    said = " ".join(finished.stderr.split())
+    assert sentence in said
+    assert following in said
+    assert "Traceback" not in said
+
+
+def test_an_engine_that_does_not_answer_is_named() -> None:
+    finished = images("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
+    assert finished.returncode == 1
+    assert "tcp://127.0.0.1:9" in finished.stderr and "no Docker Engine answers" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> None:
+    finished = images("render", "cu126-torch25", "--out", str(tmp_path))
+    assert finished.returncode == 0, finished.stderr
+    context = tmp_path / "cu126-torch25" / "context"
+    assert {path.name for path in context.iterdir()} >= {"Dockerfile", "host", "locks", "scripts", "wheels"}
+    assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
+    (context / "left-over").write_text("of an older rendering")
+    images("render", "cu126-torch25", "--out", str(tmp_path))
+    assert not (context / "left-over").exists()
+
+
+def test_generated_files_are_checked_without_writing() -> None:
+    assert images("generate", "--check").returncode == 0
