@@ -19,10 +19,10 @@ from images.image import Image
 from images.lock import Lock
 from images.progress import Progress
 from images.render import Context, Ground
-from validate import report
+from validate import hints, report
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
-from validate.judge import Verdict, judge
+from validate.judge import Verdict, explain, judge
 from validate.judging import Status
 
 ROOM_NEEDED = 16 * 1000**3
@@ -127,9 +127,9 @@ def prove(
     tiers: Sequence[Tier],
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
-    """Try an image and judge what was measured."""
+    """Try an image, judge what was measured, and explain what is known."""
     evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, on_record=on_record))
-    return evidence, judge(claims, evidence, tiers)
+    return evidence, explain(judge(claims, evidence, tiers), hints.known())
 
 
 def ground(base: AcquiredBase) -> Ground:

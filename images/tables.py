@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from images.plan import Planned
-from validate.judge import Verdict
+from validate import report
+from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow", Status.NOT_APPLICABLE: "dim"}
@@ -73,9 +74,14 @@ def verdict(judged: Verdict) -> Table:
             str(row.claim.tier),
             f"[{colour}]{row.status}[/]",
             f"{row.seconds:.1f}",
-            escape(row.reason),
+            _reason(row),
         )
     return table
+
+
+def _reason(row: ClaimVerdict) -> str:
+    hints = [f"[cyan]{escape(report.advice(hint))}[/]" for hint in row.hints]
+    return "\n".join([escape(row.reason), *hints])
 
 
 def _notes(image: Planned) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from validate import hints
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.hints import Hint
 from validate.judging import Finding, Judging, Status, cpu, failed, static, unproven
 
 JUDGES: Mapping[str, Judging] = {**static.JUDGES, **cpu.JUDGES}
@@ -27,6 +29,8 @@ class ClaimVerdict:
     reason: str
     seconds: float
     evidence: Mapping[str, Any]
+    hints: tuple[Hint, ...] = ()
+    """Known errors that its reason or evidence speaks of, once the verdict was explained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,17 @@ def judge(
         raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
     verdicts = tuple(_judge_claim(claim, evidence.of(claim.probe), judges) for claim in claims.of(tiers).claims)
     return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts)
+
+
+def explain(verdict: Verdict, rows: Sequence[Hint]) -> Verdict:
+    """The same verdict, with the hints that fit each claim that failed or could not be proven."""
+    return replace(verdict, claims=tuple(_explain(one, rows) for one in verdict.claims))
+
+
+def _explain(one: ClaimVerdict, rows: Sequence[Hint]) -> ClaimVerdict:
+    if one.status not in (Status.FAIL, Status.UNPROVEN):
+        return one
+    return replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)], rows))
 
 
 def _judge_claim(claim: Claim, record: Record | None, judges: Mapping[str, Judging]) -> ClaimVerdict:

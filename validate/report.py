@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from validate.hints import Hint
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
@@ -49,20 +50,29 @@ def json_data(verdict: Verdict) -> dict[str, Any]:
         "image": verdict.image,
         "digest": verdict.digest,
         "overall": str(verdict.overall),
-        "claims": [
-            {
-                "id": one.claim.id,
-                "tier": str(one.claim.tier),
-                "subject": one.claim.subject,
-                "required": one.claim.required,
-                "verdict": str(one.status),
-                "reason": one.reason,
-                "seconds": one.seconds,
-                "evidence": one.evidence,
-            }
-            for one in verdict.claims
-        ],
+        "claims": [_claim_data(one) for one in verdict.claims],
     }
+
+
+def _claim_data(one: ClaimVerdict) -> dict[str, Any]:
+    """`hints` is there only where there are some."""
+    explained = [{"id": hint.id, "cause": hint.cause, "fix": hint.fix, "source": hint.source} for hint in one.hints]
+    return {
+        "id": one.claim.id,
+        "tier": str(one.claim.tier),
+        "subject": one.claim.subject,
+        "required": one.claim.required,
+        "verdict": str(one.status),
+        "reason": one.reason,
+        "seconds": one.seconds,
+        "evidence": one.evidence,
+        **({"hints": explained} if explained else {}),
+    }
+
+
+def advice(hint: Hint) -> str:
+    """A hint in one line."""
+    return f"hint: {hint.cause} {hint.fix}"
 
 
 def junit(verdict: Verdict) -> str:
@@ -95,12 +105,14 @@ def markdown(verdict: Verdict) -> str:
 
 
 def _reason(one: ClaimVerdict) -> str:
-    return one.reason if one.claim.required else f"{one.reason} (not required)"
+    """The reason, and each hint in a line of its own."""
+    reason = one.reason if one.claim.required else f"{one.reason} (not required)"
+    return "\n".join([reason, *map(advice, one.hints)])
 
 
 def _line(row: Sequence[str], widths: Sequence[int], room: int, indent: int) -> str:
     cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-    reason = textwrap.wrap(row[-1], room) or [""]
+    reason = [part for line in row[-1].splitlines() for part in textwrap.wrap(line, room)] or [""]
     return f"{cells}  " + f"\n{' ' * indent}".join(reason)
 
 
@@ -116,7 +128,8 @@ def _test_case(suite: ElementTree.Element, image: str, one: ClaimVerdict) -> Non
     kind = "failure" if _is_failure(one) else "skipped"
     message = f"{one.status}: {one.reason}".translate(_NOT_IN_XML)
     element = ElementTree.SubElement(case, kind, {"message": message})
-    element.text = f"{one.claim.promise}\n{_log(one.evidence)}".translate(_NOT_IN_XML)
+    lines = [one.claim.promise, *map(advice, one.hints), _log(one.evidence)]
+    element.text = "\n".join(lines).translate(_NOT_IN_XML)
 
 
 def _log(evidence: Mapping[str, Any]) -> str:
