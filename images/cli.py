@@ -27,6 +27,8 @@ from validate.claims import Tier
 from validate.judging import Status
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+_INTERRUPTED = 130
+"""Exit status after SIGINT: 128 + 2, as shells have it."""
 talk = Console(stderr=True, highlight=False)
 
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
@@ -48,12 +50,13 @@ def main() -> NoReturn:
             _print_problem(problem)
         sys.exit(error.code)
     except (typer.Abort, KeyboardInterrupt):
-        talk.print("[red]stopped[/]: nothing is left running, and nothing got a name")
-        sys.exit(130)
+        _stopped()
     except typer.TyperException as error:
         message = getattr(error, "format_message", error.__str__)()
         _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then="`python -m images VERB --help`"))
         sys.exit(2)
+    if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
+        _stopped()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -300,6 +303,11 @@ def _pinned_bases() -> dict[str, str]:
 def _cache() -> Path:
     """Where downloads are kept: outside the project, so that clones share them."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
+
+
+def _stopped() -> NoReturn:
+    talk.print("[red]stopped[/]: nothing is left running, and nothing got a name")
+    sys.exit(_INTERRUPTED)
 
 
 def _print_problem(problem: Problem) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -211,3 +212,40 @@ def test_rebuilding_uses_the_engines_cache(engine: Engine, parent: ImageInfo, ou
     again = json.loads((out / NAME / "build.json").read_text())
     assert all(step["cached"] for step in again["steps"] if " RUN " in step["name"])
     assert again["layers"] == list(parent.layers)
+
+
+def test_an_index_that_fails_midway_leaves_no_name(engine: Engine, out: Path, tmp_path: Path) -> None:
+    """The step, the cause and the next command; retried with pauses; nothing that could be taken for an image."""
+    name = "cu124-torch26"
+    engine.untag(name)
+    dead = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url, "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", **dead}
+    command = [sys.executable, "-m", "images", "build", name, "--out", str(tmp_path)]
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 1
+    said = " ".join((finished.stdout + finished.stderr).split())
+    assert "attempt 3 of 3" in said
+    assert "tools.sh" in said and "the network failed" in said and "building again keeps what is finished" in said
+    assert "Traceback" not in said
+    assert engine.find(name) is None and engine.find(f"{name}-candidate") is None
+
+
+def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a build that has begun."""
+    engine.tag(parent.id, "truetag-test-kept")
+    engine.untag(NAME)
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    command = [sys.executable, "-u", "-m", "images", "build", NAME, "--no-cache", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
+        assert child.stdout is not None
+        first = next(line for line in child.stdout if "[system" in line)
+        child.send_signal(signal.SIGINT)
+        rest = child.stdout.read()
+        assert child.wait(timeout=60) == 130, first + rest
+    assert "nothing is left running" in rest and "Traceback" not in rest
+    assert engine.find(NAME) is None and engine.find(f"{NAME}-candidate") is None
+    assert engine.sweep() == ()
+    engine.tag(parent.id, NAME)
+    engine.untag("truetag-test-kept")
