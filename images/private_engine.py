@@ -64,7 +64,7 @@ def stop() -> bool:
                     Problem(where="private engine", cause=f"process {pid} does not end", then=f"read {_log()}"), code=1
                 )
             time.sleep(0.2)
-        subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)
+        _remove_bridge()
         return True
 
 
@@ -126,6 +126,8 @@ def _start() -> Engine:
                 raise
             time.sleep(0.2)
     process.terminate()
+    process.wait()
+    _remove_bridge()
     raise UserError(
         Problem(
             where="private engine",
@@ -144,6 +146,7 @@ def _command(home: Path) -> list[str]:
         f"--pidfile={_pid_file()}",
         f"--host=unix://{private_socket()}",
         f"--bridge={_BRIDGE}",
+        f"--mtu={_mtu()}",
         # Apart from another engine's, should this machine run a containerd that both find.
         "--containerd-namespace=truetag",
         "--containerd-plugins-namespace=truetag-plugins",
@@ -152,9 +155,9 @@ def _command(home: Path) -> list[str]:
 
 def _make_bridge() -> None:
     """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
-    if Path("/sys/class/net", _BRIDGE).exists():
+    if _ip("link", "show", "dev", _BRIDGE):
         return
-    subnet = ipaddress.ip_network(free_subnet(list(_routes())))
+    subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
     address = f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}"
     for command in (
         ["link", "add", _BRIDGE, "type", "bridge"],
@@ -173,12 +176,24 @@ def _make_bridge() -> None:
             )
 
 
-def _routes() -> Iterator[str]:
-    listing = subprocess.run(["ip", "-4", "-o", "route"], capture_output=True, text=True, check=False).stdout
-    for line in listing.splitlines():
-        target = line.split()[0]
-        if target[0].isdigit():
-            yield target
+def _remove_bridge() -> None:
+    subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)
+
+
+def _route_table() -> list[list[str]]:
+    return [line.split() for line in _ip("route").splitlines() if line.strip()]
+
+
+def _mtu() -> int:
+    """Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish."""
+    default = next((words for words in _route_table() if words[0] == "default" and "dev" in words), None)
+    link = _ip("link", "show", "dev", default[default.index("dev") + 1]).split() if default else []
+    return int(link[link.index("mtu") + 1]) if "mtu" in link else 1500
+
+
+def _ip(*arguments: str) -> str:
+    """What `ip` prints; nothing when it fails."""
+    return subprocess.run(["ip", "-4", "-o", *arguments], capture_output=True, text=True, check=False).stdout
 
 
 def _running() -> int | None:
