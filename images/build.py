@@ -30,6 +30,10 @@ ROOM_NEEDED = 16 * 1000**3
 and 8 GB of installer's cache (measured with cu126-torch27)."""
 
 
+ANYWHERE = (Tier.STATIC, Tier.CPU)
+"""The tiers that every machine can judge: no image is named without them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """How to build, as the command line says it."""
@@ -41,7 +45,7 @@ class Order:
     wheelhouse: Path | None = None
     strict: bool = False
     no_cache: bool = False
-    tiers: Sequence[Tier] = (Tier.STATIC, Tier.CPU)
+    tiers: Sequence[Tier] = ANYWHERE
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,8 +57,8 @@ class Built:
     info: ImageInfo
     result: BuildResult
     verdict: Verdict
-    named: bool
-    """It got its name; otherwise it stays `NAME-candidate`."""
+    withheld: str
+    """Why it stays `NAME-candidate`; empty if it got its name."""
 
 
 def build(engine: Engine, image: Image, order: Order, host: HostSettings, progress: Progress) -> Built:
@@ -87,11 +91,19 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     evidence, verdict = prove(engine, candidate, claims, order.tiers, lambda record: _tell(progress, name, record))
     info = engine.inspect(candidate)
     record(folder, info, result, engine, base, gathered, evidence, verdict)
-    named = not verdict.of(Status.FAIL)
-    if named:
+    withheld = why_withheld(verdict, order.tiers)
+    if not withheld:
         engine.tag(candidate, name)
         engine.untag(candidate)
-    return Built(name=name, info=info, result=result, verdict=verdict, named=named)
+    return Built(name=name, info=info, result=result, verdict=verdict, withheld=withheld)
+
+
+def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
+    """Why an image stays a candidate; empty if it earned its name: all that any machine can judge was, and none failed."""
+    if failed := verdict.of(Status.FAIL):
+        return f"{len(failed)} claims failed"
+    left_out = [tier for tier in ANYWHERE if tier not in tiers]
+    return f"the {' and '.join(left_out)} tier was left out" if left_out else ""
 
 
 def build_all(
@@ -105,7 +117,7 @@ def build_all(
         except UserError as error:
             progress.finish(str(image.name), error.problems[0].cause, ok=False)
             return error
-        progress.finish(built.name, _summary(built), ok=built.named)
+        progress.finish(built.name, _summary(built), ok=not built.withheld)
         return built
 
     with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -196,7 +208,7 @@ def _tell(progress: Progress, name: str, found: Record) -> None:
 def _summary(built: Built) -> str:
     counts = ", ".join(f"{len(built.verdict.of(status))} {status}" for status in Status if built.verdict.of(status))
     size = f"{built.info.size / 1e9:.2f} GB"
-    state = "named" if built.named else f"stays {built.name}-candidate"
+    state = f"stays {built.name}-candidate: {built.withheld}" if built.withheld else "named"
     return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"
 
 

@@ -140,7 +140,7 @@ def build_verb(
         wheelhouse=wheelhouse,
         strict=strict,
         no_cache=no_cache,
-        tiers=tier or (Tier.STATIC, Tier.CPU),
+        tiers=tier or build.ANYWHERE,
         pinned_bases=_pinned_bases(),
     )
     for image in images:
@@ -156,12 +156,12 @@ def build_verb(
             problems += result.problems
             continue
         console.print(tables.verdict(result.verdict))
-        if result.named:
+        if result.withheld:
+            problems.append(_withheld(result, out))
+        else:
             console.print(
                 f"[green]{result.name}[/] is proven as far as this machine can: {out / result.name}/report.md"
             )
-        else:
-            problems.append(_unproven(result.name, out))
     if problems:
         raise UserError(problems, code=1)
 
@@ -185,7 +185,7 @@ def validate_verb(
         missing = render.declared_missing(wanted, info.labels)
         claims = promises.promises(wanted, build.pins_of(locked), missing, facts=sources.facts)
         talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-        evidence, verdict = build.prove(docker_engine, reference, claims, tier or (Tier.STATIC, Tier.CPU))
+        evidence, verdict = build.prove(docker_engine, reference, claims, tier or build.ANYWHERE)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
@@ -259,11 +259,11 @@ def _refusal(image: Planned) -> Problem:
     )
 
 
-def _unproven(name: str, out: Path) -> Problem:
+def _withheld(result: build.Built, out: Path) -> Problem:
     return Problem(
-        where=name,
-        cause=f"has claims that failed: it stays {name}-candidate",
-        then=f"read {out / name}/report.md; `docker run --rm -it {name}-candidate` looks inside",
+        where=result.name,
+        cause=f"{result.withheld}: it stays {result.name}-candidate",
+        then=f"read {out / result.name}/report.md; `docker run --rm -it {result.name}-candidate` looks inside",
     )
 
 
