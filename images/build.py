@@ -99,7 +99,7 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
 
 
 def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
-    """Why an image stays a candidate; empty if it earned its name: all that any machine can judge was, and none failed."""
+    """Why an image stays a candidate; empty if it earned its name: what any machine can judge was, and none failed."""
     if failed := verdict.of(Status.FAIL):
         return f"{len(failed)} claims failed"
     left_out = [tier for tier in ANYWHERE if tier not in tiers]
