@@ -1,4 +1,4 @@
-"""validate/hints.yaml, which people write, into validate/hints.json, which containers read (their Python has no YAML)."""
+"""validate/hints.yaml, which people write, into hints.json, which containers read (their Python has no YAML)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,295 @@
+"""From hardware to settings: the rules as a table, and that more never gets a more frugal setting."""
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.matrix import ROOT
+from validate import advice, doctor, hardware, snippets
+from validate.advice import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, advise, runs_on
+
+FULL = {"flash-attn": "2.8.3", "xformers": "0.0.31", "bitsandbytes": "0.49.1", "transformers": "4.57.6"}
+ARCHS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
+
+
+def gpu(capability: tuple[int, int] = (9, 0), gigabytes: float = 80, name: str = "G", mig: bool = False) -> Gpu:
+    return Gpu(name=name, capability=capability, memory=int(gigabytes * GB), mig=mig)
+
+
+def stack(**more: object) -> Stack:
+    return Stack(**{"torch": "2.7.1+cu126", "archs": ARCHS, "packages": FULL, **more})  # type: ignore[arg-type]
+
+
+def settings(*gpus: Gpu, billions: float = 7, framework: str = "transformers", with_: Stack | None = None) -> Advice:
+    machine = Hardware(gpus=gpus, cpus=8, memory=64 * GB, shm=16 * GB)
+    return advise(machine, with_ or stack(), Goal(billions=billions, framework=Framework(framework)))
+
+
+@pytest.mark.parametrize(
+    ("card", "capability", "gigabytes", "expected"),
+    [
+        # name, capability, GB -> dtype, tf32, attention, fp8, 4-bit, optimizer, batch, accumulation (7b, transformers)
+        ("H100", (9, 0), 85, ("bfloat16", True, "flash_attention_2", "available", False, "adamw_torch_fused", 4, 2)),
+        ("A100-40", (8, 0), 42, ("bfloat16", True, "flash_attention_2", "no", False, "adamw_torch_fused", 4, 2)),
+        (
+            "RTX 4090",
+            (8, 9),
+            25,
+            ("bfloat16", True, "flash_attention_2", "inference only", True, "adamw_torch_fused", 2, 4),
+        ),
+        ("RTX 3060", (8, 6), 8, ("bfloat16", True, "flash_attention_2", "no", True, "adamw_8bit", 1, 8)),
+        ("T4", (7, 5), 16, ("float16", False, "sdpa", "no", True, "adamw_torch_fused", 2, 4)),
+        ("V100", (7, 0), 17, ("float16", False, "sdpa", "no", True, "adamw_torch_fused", 2, 4)),
+        ("B200", (10, 0), 190, ("bfloat16", True, "sdpa", "available", False, "adamw_torch_fused", 4, 2)),
+        ("RTX 5090", (12, 0), 34, ("bfloat16", True, "sdpa", "available", True, "adamw_torch_fused", 2, 4)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_rules_by_card(
+    card: str, capability: tuple[int, int], gigabytes: float, expected: tuple[object, ...]
+) -> None:
+    found = settings(gpu(capability, gigabytes, card))
+    names = ("dtype", "tf32", "attention", "fp8", "load_in_4bit", "optimizer", "batch_size", "gradient_accumulation")
+    assert tuple(found[name] for name in names) == expected
+    assert all(setting.why and setting.source for setting in found.settings)
+
+
+def test_turing_takes_xformers_where_the_framework_can() -> None:
+    assert settings(gpu((7, 5), 16), framework="unsloth")["attention"] == "xformers"
+    assert settings(gpu((7, 0), 16), framework="unsloth")["attention"] == "sdpa"
+    assert settings(gpu(), framework="axolotl", with_=stack(packages={}))["attention"] == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("torch", "variable"),
+    [
+        ("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("2.9.1", "PYTORCH_ALLOC_CONF"),
+        ("2.10.0", "PYTORCH_ALLOC_CONF"),
+        ("2.1", ""),
+    ],
+)
+def test_the_allocators_variable_changes_its_name(torch: str, variable: str) -> None:
+    assert str(settings(gpu(), with_=stack(torch=torch))["allocator"]).partition("=")[0] == variable
+
+
+def test_without_bitsandbytes_nothing_is_quantized() -> None:
+    found = settings(gpu(gigabytes=8), with_=stack(packages={}))
+    assert (found["load_in_4bit"], found["optimizer"]) == (False, "adamw_torch_fused")
+    assert "bitsandbytes is not in this image" in next(one.why for one in found.settings if one.name == "load_in_4bit")
+
+
+def test_a_model_that_does_not_fit_is_said() -> None:
+    assert any("does not fit" in warning for warning in settings(gpu(gigabytes=24), billions=70).warnings)
+
+
+def test_no_gpu_is_said_and_the_cpu_recommended() -> None:
+    found = settings()
+    assert (found["device"], found["dtype"], found["load_in_4bit"]) == ("cpu", "float32", False)
+    assert any("no GPU" in warning for warning in found.warnings)
+
+
+def test_a_gpu_that_torch_has_no_code_for_is_left_out_and_named() -> None:
+    found = settings(gpu((6, 1), 24, "GTX 1080"), gpu((8, 0), 40, "A100"))
+    assert [one.name for one in found.gpus] == ["A100"]
+    assert any("GTX 1080 (sm_61)" in warning for warning in found.warnings)
+
+
+def test_different_gpus_are_served_by_the_weakest() -> None:
+    found = settings(gpu((9, 0), 80, "H100"), gpu((7, 5), 16, "T4"))
+    assert (found["dtype"], found["load_in_4bit"], found["batch_size"]) == ("float16", True, 2)
+    assert any("differ" in warning for warning in found.warnings)
+    assert any("--num_processes 2" in warning for warning in found.warnings)
+
+
+def test_small_shared_memory_and_mig_are_told() -> None:
+    machine = Hardware(gpus=(gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True),), shm=64 * 1024**2)
+    warnings = " ".join(advise(machine, stack(), Goal()).warnings)
+    assert "--ipc=host" in warnings and "MIG" in warnings
+
+
+@pytest.mark.parametrize(
+    ("archs", "capability", "runs"),
+    [
+        (("sm_80",), (8, 6), True),
+        (("sm_86",), (8, 0), False),
+        (("sm_80",), (9, 0), False),
+        (("compute_80",), (9, 0), True),
+        (("compute_90",), (8, 0), False),
+        (("sm_90a",), (9, 0), True),
+        (("compute_90a",), (10, 0), False),
+        (("sm_100",), (10, 3), True),
+        ((), (5, 0), True),
+    ],
+)
+def test_code_runs_on_its_own_major_and_ptx_on_anything_newer(
+    archs: tuple[str, ...], capability: tuple[int, int], runs: bool
+) -> None:
+    assert runs_on(archs, capability) is runs
+
+
+CAPABILITIES = st.sampled_from([(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)])
+ROOM = st.floats(1, 300)
+SIZES = st.floats(0.1, 100)
+FRAMEWORKS = st.sampled_from([str(one) for one in Framework])
+
+
+def frugality(found: Advice) -> tuple[int, bool, bool, bool, int]:
+    """Larger is more frugal, item by item."""
+    return (
+        -int(found.level),
+        bool(found["load_in_4bit"]),
+        found["optimizer"] == "adamw_8bit",
+        bool(found["gradient_checkpointing"]),
+        -int(found["batch_size"]),
+    )
+
+
+@given(CAPABILITIES, ROOM, ROOM, SIZES, FRAMEWORKS)
+def test_more_memory_never_gets_a_more_frugal_setting(
+    capability: tuple[int, int], one: float, other: float, billions: float, framework: str
+) -> None:
+    less, more = sorted((one, other))
+    small = frugality(settings(gpu(capability, less), billions=billions, framework=framework))
+    large = frugality(settings(gpu(capability, more), billions=billions, framework=framework))
+    assert all(after <= before for before, after in zip(small, large, strict=True))
+
+
+@given(CAPABILITIES, ROOM, SIZES, SIZES)
+def test_a_larger_model_never_gets_a_laxer_setting(
+    capability: tuple[int, int], room: float, one: float, other: float
+) -> None:
+    less, more = sorted((one, other))
+    small = frugality(settings(gpu(capability, room), billions=less))
+    large = frugality(settings(gpu(capability, room), billions=more))
+    assert all(after >= before for before, after in zip(small, large, strict=True))
+
+
+@given(st.lists(st.tuples(CAPABILITIES, ROOM), min_size=1, max_size=8), SIZES)
+def test_an_optimizer_step_takes_about_eight_sequences_whatever_the_gpus(
+    cards: list[tuple[tuple[int, int], float]], billions: float
+) -> None:
+    found = settings(*(gpu(capability, room) for capability, room in cards), billions=billions)
+    at_once = int(found["batch_size"]) * len(found.gpus)
+    step = at_once * int(found["gradient_accumulation"])
+    assert 4 < step <= 8 or step == at_once > 8
+
+
+@given(ROOM, ROOM)
+def test_more_memory_of_the_machine_never_gets_the_cpu_a_more_frugal_setting(one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    small, large = (advise(Hardware(memory=int(size * GB)), stack(), Goal()) for size in (less, more))
+    assert int(large.level) >= int(small.level) and large["load_in_4bit"] <= small["load_in_4bit"]
+
+
+@given(st.lists(st.tuples(CAPABILITIES, ROOM), max_size=4), SIZES, FRAMEWORKS)
+def test_every_snippet_parses_and_says_what_was_advised(
+    cards: list[tuple[tuple[int, int], float]], billions: float, framework: str
+) -> None:
+    found = settings(*(gpu(capability, room) for capability, room in cards), billions=billions, framework=framework)
+    whose, text = snippets.snippet(found, stack())
+    if whose is Framework.AXOLOTL:
+        data = yaml.safe_load(text)
+        assert data["micro_batch_size"] == found["batch_size"] and data["load_in_4bit"] is found["load_in_4bit"]
+        assert data["bf16"] is (found["dtype"] == "bfloat16") and data["optimizer"] == found["optimizer"]
+        assert sum(key in data for key in ("flash_attention", "xformers_attention", "sdp_attention")) == 1
+        return
+    tree = ast.parse(text)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    bound = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assert names <= bound | assigned | {"int"}, "nothing is used before it is there"
+    assert f"per_device_train_batch_size={found['batch_size']}," in text and f'optim="{found["optimizer"]}"' in text
+    assert (whose is Framework.UNSLOTH) == (framework == "unsloth" and bool(found.gpus))
+
+
+def test_the_dtype_argument_follows_transformers() -> None:
+    found = settings(gpu())
+    assert "    dtype=" in snippets.snippet(found, stack())[1]
+    assert "torch_dtype=" in snippets.snippet(found, stack(packages={"transformers": "4.51.3"}))[1]
+
+
+DRIVER = [
+    {"managed": {"driver": "580.65", "gpus": [{"name": "H100", "capability": [9, 0], "memory": 80 * GB}]}},
+    {"error": "cuInit answers 803"},
+]
+
+
+def test_torchs_own_view_counts_where_there_is_torch() -> None:
+    torch = [
+        {"torch": "2.7.1", "cuda": "12.6"},
+        {"cuda_error": "RuntimeError: Error 803"},
+        {"package": ["xformers", "1"]},
+    ]
+    found = hardware.interpret(DRIVER, torch, cpus=2, memory=1, shm=None)
+    assert (found.hardware.gpus, found.hardware.driver, found.stack.packages) == ((), "580.65", {"xformers": "1"})
+    lines = "\n".join(doctor.text(found, advise(found.hardware, found.stack, Goal())))
+    assert "hint: The loader found a libcuda.so of the image" in lines and "there is no GPU to train on" in lines
+
+
+def test_the_drivers_view_counts_where_torch_can_not_be_imported() -> None:
+    found = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], cpus=2, memory=1, shm=None)
+    assert [one.name for one in found.hardware.gpus] == ["H100"]
+    assert "ImportError: broken" in found.troubles
+
+
+def test_a_mig_slice_is_known_by_its_name() -> None:
+    slice_ = {"gpu": {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "capability": [8, 0], "memory": 5 * GB}}
+    found = hardware.interpret([], [{"torch": "2.7.1"}, slice_], cpus=1, memory=1, shm=None)
+    assert found.hardware.gpus[0].mig
+
+
+def test_a_crash_of_torch_is_a_finding_and_not_an_end() -> None:
+    answers = hardware._ask(
+        "say(torch='2.7.1')\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", [], isolated=True
+    )
+    assert answers[0] == {"torch": "2.7.1"} and "status -11" in answers[1]["error"]
+
+
+@pytest.mark.parametrize(("text", "billions"), [("7b", 7), ("7B", 7), ("1.5b", 1.5), ("350m", 0.35), ("70", 70)])
+def test_model_sizes(text: str, billions: float) -> None:
+    assert doctor.model_size(text) == billions
+
+
+@pytest.mark.parametrize("text", ["", "b", "seven", "0b", "-7b", "7bb"])
+def test_what_is_no_model_size(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        doctor.model_size(text)
+
+
+def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", str(ROOT / "validate"), "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+@pytest.mark.parametrize("framework", list(Framework))
+def test_on_a_machine_with_nothing_it_says_so_and_ends_well(framework: Framework) -> None:
+    done = run("--json", "--for", str(framework), "--model-size", "1b")
+    assert done.returncode == 0 and not done.stderr
+    data = json.loads(done.stdout)
+    assert data["goal"] == {"billions": 1.0, "framework": str(framework)}
+    assert {setting["name"] for setting in data["settings"]} >= {"device", "dtype", "attention", "allocator"}
+    assert data["snippet"]["text"]
+
+
+def test_wrong_arguments_end_with_two() -> None:
+    done = run("--model-size", "huge")
+    assert done.returncode == 2 and "write 7b" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_levels_are_ordered() -> None:
+    rooms = [advice._level_of_gpu(int(size * GB), Goal()) for size in (4, 6, 16, 40, 80)]
+    assert rooms == [Level.OVERFULL, Level.TIGHT, Level.BALANCED, Level.AMPLE, Level.SPACIOUS]
