@@ -55,7 +55,7 @@ def nf4_dequantised(packed: Any, absmax: Any, shape: tuple[int, ...], block: int
     torch = importlib.import_module("torch")
     codes = packed.reshape(-1).view(torch.uint8)
     codes = torch.stack((codes >> 4, codes & 0xF), dim=1).reshape(-1).long()
-    return (torch.tensor(NF4)[codes].view(-1, block) * absmax.float().view(-1, 1)).reshape(shape)
+    return (torch.tensor(NF4, device=codes.device)[codes].view(-1, block) * absmax.float().view(-1, 1)).reshape(shape)
 
 
 def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: Any) -> Any:

@@ -31,7 +31,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     asked = {claim.subject for claim in claims}
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
-        bench = _Bench(Path(folder))
+        bench = Bench(Path(folder))
         measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
             "fp32": bench.fp32,
             "nf4-weights": bench.weights,
@@ -43,10 +43,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield subject, attempt(evidence)
 
 
-class _Bench:
-    """One saved model and what is measured on it."""
+class Bench:
+    """One saved model and what is measured on it, on this device. References stay on the CPU."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.device = device
         self.torch = importlib.import_module("torch")
         self.transformers = importlib.import_module("transformers")
         self.shape = Shape()
@@ -58,7 +59,7 @@ class _Bench:
         """The plain model, read back in float32, against float64 arithmetic."""
         model = self._load("float32").eval()
         with self.torch.no_grad():
-            logits = model(self.tokens).logits
+            logits = model(self.tokens.to(self.device)).logits.cpu()
         wanted = self._reference(self.saved, "float64")
         plain = self._reference(self.saved, "float32")
         return {**self._versions(), "comparisons": {"float32": self._compare("float32", logits, wanted, plain)}}
@@ -81,7 +82,7 @@ class _Bench:
             model = self._load(dtype, quantised=True).train(training)
             dequantised = self._dequantised(model)
             with self.torch.no_grad():
-                logits = model(self.tokens).logits
+                logits = model(self.tokens.to(self.device)).logits.cpu()
             wanted, plain = self._reference(dequantised, "float64"), self._reference(dequantised, dtype)
             comparisons[dtype] = self._compare(dtype, logits, wanted, plain, unquantised=before)
         return {**self._versions(), "comparisons": comparisons}
@@ -149,8 +150,9 @@ class _Bench:
                 bnb_4bit_compute_dtype=getattr(self.torch, dtype),
                 bnb_4bit_use_double_quant=False,
             )
-            options["device_map"] = {"": "cpu"}
-        return self.transformers.LlamaForCausalLM.from_pretrained(self.folder, **options)
+            options["device_map"] = {"": self.device}
+        model = self.transformers.LlamaForCausalLM.from_pretrained(self.folder, **options)
+        return model if quantised else model.to(self.device)
 
     def _dtype_option(self) -> str:
         """transformers 4.56 renamed `torch_dtype`."""
@@ -175,8 +177,8 @@ class _Bench:
     def _decoded(self, name: str, weight: Any, state: Any) -> dict[str, Any]:
         """The stored codes decoded by hand and by bitsandbytes; errors in units of the weights' deviation."""
         original = self.saved[f"{name}.weight"]
-        decoded = nf4_dequantised(weight.data, state.absmax, tuple(original.shape), state.blocksize)
-        theirs = importlib.import_module("bitsandbytes.functional").dequantize_4bit(weight.data, state)
+        decoded = nf4_dequantised(weight.data.cpu(), state.absmax.cpu(), tuple(original.shape), state.blocksize)
+        theirs = importlib.import_module("bitsandbytes.functional").dequantize_4bit(weight.data, state).cpu()
         return {
             "scale_bytes": state.absmax.numel() * state.absmax.element_size(),
             "mean_error": float((decoded - original).abs().mean()) / WEIGHT_DEVIATION,
@@ -191,7 +193,8 @@ class _Bench:
             state = getattr(weight, "quant_state", None)
             if state is None:
                 raise TypeError(f"{name} holds no 4-bit weights but {weight.dtype}")
-            weights[f"{name}.weight"] = nf4_dequantised(weight.data, state.absmax, shape, state.blocksize)
+            codes, scales = weight.data.cpu(), state.absmax.cpu()
+            weights[f"{name}.weight"] = nf4_dequantised(codes, scales, shape, state.blocksize)
         return weights
 
     def _reference(self, weights: Mapping[str, Any], dtype: str) -> Any:
@@ -217,17 +220,18 @@ class _Bench:
         b_matrices = {name: parameter for name, parameter in tuned.named_parameters() if "lora_B" in name}
         before = {name: float(parameter.detach().abs().max()) for name, parameter in b_matrices.items()}
         optimizer = self.torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=_LORA_RATE)
-        loss = tuned(self.tokens, labels=self.tokens).loss
+        tokens = self.tokens.to(self.device)
+        loss = tuned(tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()
-        after = {name: parameter.detach().clone() for name, parameter in b_matrices.items()}
+        after = {name: parameter.detach().cpu().clone() for name, parameter in b_matrices.items()}
         return {"loss": float(loss.detach()), "before": before, "after": after}
 
     def _fingerprints(self, model: Any) -> dict[str, str]:
         """Bytes of every frozen weight. LoRA moves a projection to `base_layer` without touching it."""
         named = ((name.replace(".base_layer", ""), value) for name, value in model.named_parameters())
         return {
-            name: hashlib.sha256(value.detach().contiguous().view(self.torch.uint8).numpy().tobytes()).hexdigest()
+            name: hashlib.sha256(value.detach().cpu().contiguous().view(self.torch.uint8).numpy().tobytes()).hexdigest()
             for name, value in named
             if "lora_" not in name
         }

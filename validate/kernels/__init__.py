@@ -1,0 +1,103 @@
+"""The table of kernels: one file each, found by looking into this folder. Adding a kernel is adding a file.
+
+A file `kernels/NAME.py` holds `KERNEL`: what it promises, on which GPUs (`supports`), how it is run and what plain
+torch makes of the same inputs (`cases`), how far they may differ (`tolerance`), what must be told apart (controls), and
+which CUDA kernels must have been seen running (`ran`). Files that begin with an underscore are shared by others.
+Nothing here imports torch: the host writes claims from this table, `runner.py` measures inside the container.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from validate.kernels.runner import Bench
+
+RULE_T = "T"
+"""The tolerance of float kernels: a small multiple of plain torch's error in the same dtype, plus a floor."""
+
+Capability = tuple[int, int]
+Supports = Callable[[Capability, Mapping[str, str]], str | None]
+
+
+def on_every_gpu(capability: Capability, versions: Mapping[str, str]) -> str | None:
+    """A kernel without a gate."""
+    return None
+
+
+def from_capability(major: int, minor: int, why: str) -> Supports:
+    """A gate: the kernel is promised from this compute capability on."""
+
+    def supports(capability: Capability, versions: Mapping[str, str]) -> str | None:
+        if capability >= (major, minor):
+            return None
+        return f"{why}: compute capability {capability[0]}.{capability[1]} is below {major}.{minor}"
+
+    return supports
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One set of inputs. `run` and `plain` get them by name and return a tensor, or tensors by name."""
+
+    dtype: str
+    inputs: Mapping[str, Any]
+    """Tensors on the CPU: float64 ones are rounded to `dtype` first, so that no input's rounding counts as an error."""
+    run: Callable[..., Any]
+    plain: Callable[..., Any]
+    """The same in plain torch, in whatever dtype and on whatever device its inputs are."""
+    learn: Sequence[str] = ()
+    """Inputs whose gradients are compared as well."""
+    controls: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Beside the scaled one that every case has: what spoils a forward result, and must be told apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One row of the table."""
+
+    claim: str
+    """Catalogue number: G3."""
+    probe: str
+    """The probe that runs it, `gpu.MODULE`: kernels of one probe share a process."""
+    package: str
+    """The distribution that brings it: an image that pins it promises the kernel."""
+    promise: str
+    cases: Mapping[str, Callable[[Bench], Case]] = field(default_factory=dict)
+    tolerance: Mapping[str, str | float] = field(default_factory=dict)
+    """dtype -> RULE_T, or the largest relative error (0: exact)."""
+    observe: Callable[[Bench], Mapping[str, Any]] | None = None
+    """Measures {"figures": {name: {"value", "controls"}}, "facts": {name: value}} that are no comparison of tensors."""
+    figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    ran: Sequence[str] = ()
+    """Patterns of CUDA kernel names, each of which the profiler must have seen."""
+    libraries: Sequence[str] = ()
+    """Patterns of files that must be mapped into the process."""
+    supports: Supports = on_every_gpu
+    declines: Callable[[Bench], Sequence[str]] | None = None
+    """The library's own reasons for not running here."""
+    needs: Sequence[str] = ()
+    """Other distributions without which it can't be run."""
+
+
+def table() -> Mapping[str, Kernel]:
+    """Every kernel by its subject: the file's name, with dashes."""
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names if _is_kernel(name)}
+    return {name.replace("_", "-"): module.KERNEL for name, module in modules.items()}
+
+
+def kernel(subject: str) -> Kernel:
+    """One kernel by its subject. Raises ImportError."""
+    found: Kernel = importlib.import_module(f"{__name__}.{subject.replace('-', '_')}").KERNEL
+    return found
+
+
+def _is_kernel(name: str) -> bool:
+    return not name.startswith("_") and name != "runner"

@@ -1,0 +1,33 @@
+"""torch's scaled_dot_product_attention with one backend forced: what the four files of G2 share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from validate.kernels import Case
+from validate.kernels._attention import case
+from validate.kernels.runner import Bench
+
+
+def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
+    """Attention by this backend alone: torch raises where it can't serve, instead of taking another."""
+
+    def run(query: Any, key: Any, value: Any, causal: bool) -> Any:
+        attention = importlib.import_module("torch.nn.attention")
+        functional = importlib.import_module("torch.nn.functional")
+        with attention.sdpa_kernel([getattr(attention.SDPBackend, backend)]):
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+    return run
+
+
+def cases(backend: str, *dtypes: str) -> Mapping[str, Callable[[Bench], Case]]:
+    """Odd lengths, equal and causal, then unequal and not."""
+    run = forced(backend)
+    made: dict[str, Callable[[Bench], Case]] = {}
+    for dtype in dtypes:
+        made[f"{dtype} causal"] = case(dtype, heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=run)
+        made[f"{dtype} cross"] = case(dtype, heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=run)
+    return made

@@ -1,0 +1,22 @@
+"""G5: bitsandbytes' 8-bit AdamW."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from validate.kernels import Kernel
+from validate.kernels._adamw import DIFFERENCE, EXPECTED, observe
+from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS
+
+KERNEL = Kernel(
+    claim="G5",
+    probe="gpu.bitsandbytes",
+    package="bitsandbytes",
+    promise="8-bit AdamW keeps uint8 states and ends as near to float64 as 8 bits can",
+    observe=partial(observe, optimizer="AdamW8bit"),
+    figures={DIFFERENCE: EXPECTED},
+    facts={"states": ["torch.uint8", "torch.uint8"], "paged": False},
+    ran=(r"kOptimizerStatic8bit2StateBlockwise",),
+    libraries=LIBRARIES,
+    supports=SUPPORTS,
+)

@@ -1,0 +1,31 @@
+"""G5: bitsandbytes' 4-bit FP4 quantiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validate.kernels import Kernel
+from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels.bnb_nf4 import mean_error
+from validate.kernels.runner import Bench
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    values = bench.normal(1024, 1024).float()
+    controls = {"unquantised": 0.0, "NF4 in its place": mean_error(bench, values, "nf4", 64)}
+    return {"figures": {"mean error": {"value": mean_error(bench, values, "fp4", 64), "controls": controls}}}
+
+
+KERNEL = Kernel(
+    claim="G5",
+    probe="gpu.bitsandbytes",
+    package="bitsandbytes",
+    promise="FP4 errs as much as bitsandbytes says",
+    observe=_observe,
+    # bitsandbytes' own mean (its tests/test_functional.py); sigma of 40 samples of its CPU code.
+    figures={"mean error": around(0.096545, 1.16e-4)},
+    ran=(r"kQuantizeBlockwise",),
+    libraries=LIBRARIES,
+    supports=SUPPORTS,
+)

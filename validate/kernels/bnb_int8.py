@@ -1,0 +1,51 @@
+"""G5: bitsandbytes' LLM.int8(): products of whole numbers, and the row-wise quantiser."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from validate.kernels import Case, Kernel
+from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels.runner import Bench
+
+
+def _run(left: Any, right: Any) -> Any:
+    return importlib.import_module("bitsandbytes.functional").int8_linear_matmul(left, right)
+
+
+def _plain(left: Any, right: Any) -> Any:
+    return left @ right.T
+
+
+def _case(bench: Bench) -> Case:
+    inputs = {"left": bench.integers(-127, 128, 77, 260, dtype="int8")}
+    inputs["right"] = bench.integers(-127, 128, 132, 260, dtype="int8")
+    return Case(dtype="int8", inputs=inputs, run=_run, plain=_plain)
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    functional = importlib.import_module("bitsandbytes.functional")
+    values = bench.normal(1024, 1024).half()
+    codes, scales, _ = functional.int8_vectorwise_quant(values.to(bench.device))
+    decoded = (codes.float() * scales.float().view(-1, 1) / 127).cpu()
+    control = {"unquantised": 0.0, "codes off by one": float((decoded + 0.02 - values.float()).abs().mean())}
+    value = float((decoded - values.float()).abs().mean())
+    return {"figures": {"mean error": {"value": value, "controls": control}}}
+
+
+KERNEL = Kernel(
+    claim="G5",
+    probe="gpu.bitsandbytes",
+    package="bitsandbytes",
+    promise="int8 products are exact, and quantising rows to int8 errs as much as rounding must",
+    cases={"77x260x132": _case},
+    tolerance={"int8": 0.0},
+    observe=_observe,
+    # 40 samples of N(0,1) in rows of 1024, rounded in plain torch.
+    figures={"mean error": around(0.006774, 2.03e-5)},
+    ran=(r"kInt8VectorQuant",),
+    libraries=LIBRARIES,
+    supports=SUPPORTS,
+)

@@ -1,0 +1,79 @@
+"""G5: bitsandbytes' 4-bit NF4: the quantiser's own error, and products with 4-bit weights."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels.runner import Bench
+from validate.probes.cpu._reference import nf4_dequantised
+
+_BLOCK = 64
+_OUT, _IN = 192, 320
+
+
+def _run(x: Any, packed: Any, scales: Any) -> Any:
+    functional = importlib.import_module("bitsandbytes.functional")
+    torch = importlib.import_module("torch")
+    state = functional.QuantState(
+        absmax=scales.float(),
+        shape=torch.Size((_OUT, _IN)),
+        code=functional.get_4bit_type("nf4", device=x.device),
+        blocksize=_BLOCK,
+        quant_type="nf4",
+        dtype=x.dtype,
+    )
+    return importlib.import_module("bitsandbytes").matmul_4bit(x, packed.t(), quant_state=state)
+
+
+def _plain(x: Any, packed: Any, scales: Any) -> Any:
+    return x @ nf4_dequantised(packed, scales, (_OUT, _IN), _BLOCK).to(x.dtype).T
+
+
+def _case(dtype: str, rows: int, *learn: str) -> Callable[[Bench], Case]:
+    """Any codes are weights: they need not come from a quantiser."""
+
+    def make(bench: Bench) -> Case:
+        inputs = {
+            "x": bench.normal(rows, _IN),
+            "packed": bench.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
+            "scales": bench.normal(_OUT * _IN // _BLOCK).abs() + 0.5,
+        }
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=learn)
+
+    return make
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    values = bench.normal(1024, 1024).float()
+    control = {"unquantised": 0.0, "blocks of 128": mean_error(bench, values, "nf4", 128)}
+    return {"figures": {"mean error": {"value": mean_error(bench, values, "nf4", _BLOCK), "controls": control}}}
+
+
+def mean_error(bench: Bench, values: Any, kind: str, block: int) -> float:
+    """Mean absolute error of quantising these values on the device and back."""
+    functional = importlib.import_module("bitsandbytes.functional")
+    codes, state = functional.quantize_4bit(values.to(bench.device), blocksize=block, quant_type=kind)
+    return float((functional.dequantize_4bit(codes, state).cpu() - values).abs().mean())
+
+
+KERNEL = Kernel(
+    claim="G5",
+    probe="gpu.bitsandbytes",
+    package="bitsandbytes",
+    promise="NF4 errs as much as bitsandbytes says, and products with NF4 weights are those of the decoded weights",
+    cases={
+        "float16": _case("float16", 77, "x"),
+        "bfloat16": _case("bfloat16", 77, "x"),
+        "float16 one token": _case("float16", 1),
+    },
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    observe=_observe,
+    figures={"mean error": around(0.072798, 7.4e-5)},
+    ran=(r"kQuantizeBlockwise", r"kDequantizeBlockwise|gemm_4bit"),
+    libraries=LIBRARIES,
+    supports=SUPPORTS,
+)

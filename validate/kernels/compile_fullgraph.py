@@ -1,0 +1,58 @@
+"""G8: torch.compile makes one graph of a function, generates kernels for it, and those run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from validate.kernels import Case, Kernel, from_capability
+from validate.kernels.runner import Bench
+
+_WIDTH = 141
+
+
+def _block(x: Any, weight: Any, gain: Any) -> Any:
+    """A norm, a product, a gate and a softmax: element-wise work and reductions around a matrix product."""
+    normed = x * (x.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * gain
+    gate, up = (normed @ weight).chunk(2, dim=-1)
+    return (gate.sigmoid() * gate * up).softmax(-1) + x
+
+
+def _compiled(x: Any, weight: Any, gain: Any) -> Any:
+    torch = importlib.import_module("torch")
+    return torch.compile(_block, fullgraph=True, dynamic=False)(x, weight, gain)
+
+
+def _case(bench: Bench) -> Case:
+    inputs = {
+        "x": bench.normal(53, _WIDTH),
+        "weight": bench.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
+        "gain": bench.normal(_WIDTH),
+    }
+    return Case(dtype="float32", inputs=inputs, run=_compiled, plain=_block, learn=("x", "weight", "gain"))
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    """dynamo's own counters, after the case."""
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    return {
+        "facts": {
+            "graphs": int(counters["stats"]["unique_graphs"]),
+            "graph breaks": sum(counters["graph_break"].values()),
+        }
+    }
+
+
+KERNEL = Kernel(
+    claim="G8",
+    probe="gpu.compile",
+    package="torch",
+    promise="torch.compile makes one graph without a break, within 1e-5 in float32, and its own kernels run",
+    cases={"float32": _case},
+    tolerance={"float32": 1e-5},
+    observe=_observe,
+    facts={"graphs": 1, "graph breaks": 0},
+    ran=(r"^triton_(poi|red|per)_fused",),
+    supports=from_capability(7, 0, "torch.compile's Triton refuses older GPUs"),
+)

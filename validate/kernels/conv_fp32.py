@@ -1,0 +1,35 @@
+"""G1: a float32 convolution through cuDNN. torch allows TF32 in cuDNN by default; here it is switched off."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from validate.kernels import Case, Kernel
+from validate.kernels.runner import Bench
+
+
+def _plain(image: Any, weight: Any) -> Any:
+    return importlib.import_module("torch.nn.functional").conv2d(image, weight, stride=2, padding=1)
+
+
+def _without_tf32(image: Any, weight: Any) -> Any:
+    cudnn = importlib.import_module("torch").backends.cudnn
+    with cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        return _plain(image, weight)
+
+
+def _case(bench: Bench) -> Case:
+    inputs = {"image": bench.normal(3, 13, 37, 29), "weight": bench.normal(19, 13, 3, 5)}
+    return Case(dtype="float32", inputs=inputs, run=_without_tf32, plain=_plain, learn=())
+
+
+KERNEL = Kernel(
+    claim="G1",
+    probe="gpu.numerics",
+    package="torch",
+    promise="a float32 convolution without TF32 is within 1e-5 of float64",
+    cases={"3x13x37x29": _case},
+    tolerance={"float32": 1e-5},
+    libraries=(r"libcudnn\w*\.so",),
+)

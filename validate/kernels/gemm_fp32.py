@@ -1,0 +1,37 @@
+"""G1: float32 matrix products at the precision that users get without asking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from validate.kernels import Case, Kernel
+from validate.kernels.runner import Bench
+
+_TOLERANCE = 1e-5
+"""float32 stays below 1e-6 here; TF32, which keeps 10 bits, is at 3e-4."""
+
+
+def _product(left: Any, right: Any) -> Any:
+    return left @ right
+
+
+def _cases(shape: tuple[int, int, int]) -> Callable[[Bench], Case]:
+    rows, inner, columns = shape
+
+    def make(bench: Bench) -> Case:
+        inputs = {"left": bench.normal(rows, inner), "right": bench.normal(inner, columns)}
+        return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, learn=("left", "right"))
+
+    return make
+
+
+KERNEL = Kernel(
+    claim="G1",
+    probe="gpu.numerics",
+    package="torch",
+    promise="float32 products are float32: within 1e-5 of float64",
+    cases={"511x1023x769": _cases((511, 1023, 769)), "33x4099x65": _cases((33, 4099, 65))},
+    tolerance={"float32": _TOLERANCE},
+    libraries=(r"libcublas(Lt)?\.so",),
+)

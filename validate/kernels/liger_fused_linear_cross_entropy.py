@@ -1,0 +1,51 @@
+"""G7: Liger's linear layer fused with its cross entropy, which never holds the logits as a whole."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels._liger import SUPPORTS
+from validate.kernels.runner import Bench
+
+_TOKENS, _WIDTH, _VOCABULARY = 123, 96, 1543
+_IGNORED = -100
+
+
+def _run(x: Any, weight: Any, target: Any) -> Any:
+    module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
+    found = module.LigerFusedLinearCrossEntropyFunction.apply(x, weight, target)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _plain(x: Any, weight: Any, target: Any) -> Any:
+    functional = importlib.import_module("torch.nn.functional")
+    return functional.cross_entropy(x @ weight.T, target, ignore_index=_IGNORED)
+
+
+def _case(dtype: str) -> Callable[[Bench], Case]:
+    def make(bench: Bench) -> Case:
+        target = bench.integers(0, _VOCABULARY, _TOKENS)
+        target[::7] = _IGNORED
+        inputs = {
+            "x": bench.normal(_TOKENS, _WIDTH),
+            "weight": bench.normal(_VOCABULARY, _WIDTH, deviation=_WIDTH**-0.5),
+            "target": target,
+        }
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("x", "weight"))
+
+    return make
+
+
+KERNEL = Kernel(
+    claim="G7",
+    probe="gpu.liger",
+    package="liger-kernel",
+    promise="Liger's fused linear cross entropy, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
+    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    tolerance={"float32": 1e-5, "bfloat16": RULE_T},
+    ran=(r"cross_entropy",),
+    supports=SUPPORTS,
+)

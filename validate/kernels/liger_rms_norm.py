@@ -1,0 +1,42 @@
+"""G7: Liger's RMSNorm."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels._liger import SUPPORTS
+from validate.kernels.runner import Bench
+
+_EPSILON = 1e-5
+
+
+def _run(x: Any, weight: Any) -> Any:
+    function = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
+    return function.apply(x, weight, _EPSILON, 0.0, "llama", False)
+
+
+def _plain(x: Any, weight: Any) -> Any:
+    return x * (x.pow(2).mean(-1, keepdim=True) + _EPSILON).rsqrt() * weight
+
+
+def _case(dtype: str) -> Callable[[Bench], Case]:
+    def make(bench: Bench) -> Case:
+        inputs = {"x": bench.normal(3, 41, 345), "weight": bench.normal(345)}
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("x", "weight"))
+
+    return make
+
+
+KERNEL = Kernel(
+    claim="G7",
+    probe="gpu.liger",
+    package="liger-kernel",
+    promise="Liger's RMSNorm, forward and backward: float32 within 1e-4, bfloat16 as plain torch",
+    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    tolerance={"float32": 1e-4, "bfloat16": RULE_T},
+    ran=(r"rms_norm_forward", r"rms_norm_backward"),
+    supports=SUPPORTS,
+)

@@ -1,0 +1,59 @@
+"""G7: Liger's rotary position embedding, as Llama rotates: the first half of a head against the second."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels._attention import rolled
+from validate.kernels._liger import SUPPORTS
+from validate.kernels.runner import Bench
+
+_LENGTH, _DIM = 53, 64
+
+
+def _run(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
+    function = importlib.import_module("liger_kernel.ops.rope").LigerRopeFunction
+    query, key = function.apply(query, key, cosine[None], sine[None])
+    return {"query": query, "key": key}
+
+
+def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
+    torch = importlib.import_module("torch")
+
+    def turned(x: Any) -> Any:
+        first, second = x.chunk(2, dim=-1)
+        return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+    return {"query": turned(query), "key": turned(key)}
+
+
+def _case(dtype: str) -> Callable[[Bench], Case]:
+    def make(bench: Bench) -> Case:
+        torch = bench.torch
+        frequency = 10000.0 ** -(torch.arange(0, _DIM, 2, dtype=torch.float64) / _DIM)
+        angle = torch.outer(torch.arange(_LENGTH, dtype=torch.float64), frequency).repeat(1, 2)
+        inputs = {
+            "query": bench.normal(2, 6, _LENGTH, _DIM),
+            "key": bench.normal(2, 2, _LENGTH, _DIM),
+            "cosine": angle.cos(),
+            "sine": angle.sin(),
+        }
+        controls = {"heads rolled": rolled}
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("query", "key"), controls=controls)
+
+    return make
+
+
+KERNEL = Kernel(
+    claim="G7",
+    probe="gpu.liger",
+    package="liger-kernel",
+    promise="Liger's rotary embedding, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
+    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    tolerance={"float32": 1e-5, "bfloat16": RULE_T},
+    ran=(r"triton_rope",),
+    supports=SUPPORTS,
+)

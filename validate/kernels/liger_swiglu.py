@@ -1,0 +1,39 @@
+"""G7: Liger's SwiGLU, silu(a) * b."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from validate.kernels import RULE_T, Case, Kernel
+from validate.kernels._liger import SUPPORTS
+from validate.kernels.runner import Bench
+
+
+def _run(a: Any, b: Any) -> Any:
+    return importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction.apply(a, b)
+
+
+def _plain(a: Any, b: Any) -> Any:
+    return a * a.sigmoid() * b
+
+
+def _case(dtype: str) -> Callable[[Bench], Case]:
+    def make(bench: Bench) -> Case:
+        inputs = {"a": bench.normal(3, 41, 345), "b": bench.normal(3, 41, 345)}
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("a", "b"))
+
+    return make
+
+
+KERNEL = Kernel(
+    claim="G7",
+    probe="gpu.liger",
+    package="liger-kernel",
+    promise="Liger's SwiGLU, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
+    cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
+    tolerance={"float32": 1e-5, "bfloat16": RULE_T},
+    ran=(r"swiglu_forward", r"swiglu_backward"),
+    supports=SUPPORTS,
+)

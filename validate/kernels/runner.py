@@ -1,0 +1,209 @@
+"""Turns a kernel of the table into evidence: its results beside plain torch's, and what really ran."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.kernels import Case, Kernel, kernel
+
+SEED = 20240229
+CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
+"""A result scaled so must be told apart; 1.01 for all other dtypes. bfloat16's own error is near 0.5 % a product."""
+_SHOWN_NAMES, _SHOWN_CHARACTERS = 40, 160
+_ENVIRONMENT = re.compile(
+    r"TRITON_(?!CACHE_DIR)\w+|TORCHDYNAMO_\w+|TORCH_COMPILE_\w+|TORCHINDUCTOR_(?!CACHE_DIR)\w+|BNB_\w+|XFORMERS_\w+"
+    r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
+)
+"""Variables that send a computation another way: they stand in the evidence, as the usual culprits."""
+
+
+class Bench:
+    """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
+
+    def __init__(self, torch: Any, name: str, device: str = "cuda") -> None:
+        self.torch = torch
+        self.device = device
+        self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
+
+    def normal(self, *shape: int, deviation: float = 1.0) -> Any:
+        """N(0, deviation) in float64, on the CPU."""
+        return deviation * self.torch.randn(*shape, generator=self._generator, dtype=self.torch.float64)
+
+    def integers(self, low: int, high: int, *shape: int, dtype: str = "int64") -> Any:
+        """Whole numbers in [low, high), on the CPU."""
+        return self.torch.randint(low, high, shape, generator=self._generator).to(getattr(self.torch, dtype))
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evidence of each kernel that is asked for, as a probe's `measure` gives it."""
+    before = environment()  # torch itself sets variables once it is imported
+    for claim in claims:
+        if claim.expect.get("not_applicable"):
+            yield claim.subject, {}
+            continue
+        try:
+            evidence = examine(claim.subject, kernel(claim.subject))
+        except Exception as error:
+            traceback.print_exc()
+            evidence = {"error": {"kind": type(error).__name__, "message": str(error)[:2000]}}
+        yield claim.subject, {**evidence, "environment": before}
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process that send computations another way."""
+    return {name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)}
+
+
+def examine(subject: str, row: Kernel, *, device: str = "cuda") -> dict[str, Any]:
+    """Run a kernel's cases and observations. What raises in one case is that case's evidence."""
+    torch = importlib.import_module("torch")
+    evidence: dict[str, Any] = {"device": device_facts(torch) if device == "cuda" else {}}
+    if device == "cuda" and (reason := row.supports(_capability(torch), {})):
+        return {**evidence, "gated": reason}
+    if row.declines:
+        evidence["declined"] = list(row.declines(Bench(torch, subject, device)))
+        if evidence["declined"]:
+            return evidence
+
+    def work() -> None:
+        evidence["cases"] = {
+            name: _attempt(partial(compare, Bench(torch, f"{subject}/{name}", device), make))
+            for name, make in row.cases.items()
+        }
+        if row.observe is not None:
+            evidence["observed"] = _attempt(partial(row.observe, Bench(torch, subject, device)))
+
+    if device == "cuda":
+        evidence["kernels"] = _profiled(torch, work, row.ran)
+        evidence["libraries"] = _mapped(row.libraries)
+    else:
+        work()
+    return evidence
+
+
+def device_facts(torch: Any) -> dict[str, Any]:
+    """The GPU as torch sees it in this process."""
+    return {"name": torch.cuda.get_device_name(0), "capability": list(_capability(torch)), "torch": torch.__version__}
+
+
+def compare(bench: Bench, make: Callable[[Bench], Case]) -> dict[str, Any]:
+    """Relative errors of a case: of the kernel, of plain torch in the same dtype, of each control.
+
+    The reference is plain torch in float64 on the CPU, on the inputs as rounded to the case's dtype.
+    """
+    case = make(bench)
+    torch = bench.torch
+    dtype = getattr(torch, case.dtype)
+    exact = torch.int64 if not dtype.is_floating_point else torch.float64
+    rounded = {name: _cast(torch, value, dtype) for name, value in case.inputs.items()}
+    reference = _results(bench, case, case.plain, {n: _cast(torch, v, exact) for n, v in rounded.items()})
+    on_device = {name: value.to(bench.device) for name, value in rounded.items()}
+    plain = _results(bench, case, case.plain, on_device) if dtype.is_floating_point else reference
+    found = _results(bench, case, case.run, on_device)
+    scale = CONTROL_SCALE.get(case.dtype, 1.01)
+    controls = {f"scaled by {scale}": {n: _error(v.double() * scale, reference[n]) for n, v in found.items()}}
+    forward = {name: value for name, value in found.items() if not name.startswith("gradient ")}
+    for control, spoil in case.controls.items():
+        controls[control] = {name: _error(spoil(value), reference[name]) for name, value in forward.items()}
+    return {
+        "dtype": case.dtype,
+        "shapes": {name: list(value.shape) for name, value in case.inputs.items()},
+        "finite": all(bool(torch.isfinite(value).all()) for value in found.values()),
+        "outputs": {
+            name: {
+                "backward": name not in forward,
+                "error": _error(value, reference[name]),
+                "plain_error": _error(plain[name], reference[name]),
+            }
+            for name, value in found.items()
+        },
+        "controls": controls,
+    }
+
+
+def _cast(torch: Any, value: Any, dtype: Any) -> Any:
+    """Floating-point inputs in another dtype; others (indices, lengths) as they are. Integer cases cast integers."""
+    return value.to(dtype) if value.is_floating_point() == dtype.is_floating_point else value
+
+
+def _results(bench: Bench, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs and gradients of one way to compute, by name, on the CPU."""
+    torch = bench.torch
+    inputs = {n: v.clone().requires_grad_(True) if n in case.learn else v.clone() for n, v in inputs.items()}
+    given = function(**inputs)
+    outputs = given if isinstance(given, Mapping) else {"output": given}
+    results = {name: value.detach().cpu() for name, value in outputs.items()}
+    if case.learn:
+        upstream = [_upstream(bench, name, value) for name, value in outputs.items()]
+        gradients = torch.autograd.grad(list(outputs.values()), [inputs[n] for n in case.learn], upstream)
+        results.update({f"gradient {n}": g.detach().cpu() for n, g in zip(case.learn, gradients, strict=True)})
+    return results
+
+
+def _upstream(bench: Bench, name: str, output: Any) -> Any:
+    """The same gradient for every way to compute: small whole numbers, which no dtype rounds; 1 for a scalar."""
+    generator = bench.torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
+    if not output.dim():
+        return bench.torch.ones_like(output)
+    whole = bench.torch.randint(-4, 5, tuple(output.shape), generator=generator)
+    return whole.to(device=output.device, dtype=output.dtype)
+
+
+def _error(found: Any, wanted: Any) -> float:
+    """Error in the 2-norm, relative to what is wanted."""
+    found, wanted = found.detach().cpu().double(), wanted.double()
+    return float((found - wanted).norm() / wanted.norm())
+
+
+def _attempt(measure_one: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    try:
+        return dict(measure_one())
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": {"kind": type(error).__name__, "message": str(error)[:2000]}}
+
+
+def _capability(torch: Any) -> tuple[int, int]:
+    major, minor = torch.cuda.get_device_capability(0)
+    return major, minor
+
+
+def _profiled(torch: Any, work: Callable[[], None], wanted: Sequence[str]) -> dict[str, Any]:
+    """Names of the CUDA kernels that ran during `work`. `works`: the profiler sees a kernel that surely runs."""
+    profiler = importlib.import_module("torch.profiler")
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        torch.cuda._sleep(1000)
+        work()
+        torch.cuda.synchronize()
+    cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
+    names = {event.name for event in profile.events() if event.device_type == cuda}
+    names = {name for name in names if not name.startswith(("Memcpy", "Memset"))}
+    spin = {name for name in names if "spin_kernel" in name}
+    told = [name for name in sorted(names) if any(re.search(pattern, name) for pattern in wanted)]
+    others = sorted(names - spin - set(told))
+    return {
+        "works": bool(spin),
+        "matching": {pattern: _short(n for n in told if re.search(pattern, n)) for pattern in wanted},
+        "others": _short(others),
+        "count": len(names),
+    }
+
+
+def _short(names: Any) -> list[str]:
+    return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]
+
+
+def _mapped(patterns: Sequence[str]) -> dict[str, list[str]]:
+    """Files mapped into this process, by pattern."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    paths = {parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")}
+    return {pattern: sorted(path for path in paths if re.search(pattern, path)) for pattern in patterns}

@@ -1,0 +1,41 @@
+"""G9: an FP8 matrix product (e4m3) through torch._scaled_mm, row by row scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validate.kernels import Kernel
+from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels.runner import Bench
+
+_E4M3_LARGEST = 448.0
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    """Signal to noise of the product, and that of controls: 5 % off, and rows in each other's place."""
+    torch = bench.torch
+    left, right = bench.normal(208, 272).to(bench.device), bench.normal(144, 272).to(bench.device)
+
+    def scaled(matrix: Any) -> tuple[Any, Any]:
+        scale = matrix.abs().max() / _E4M3_LARGEST
+        return (matrix / scale).to(torch.float32).to(torch.float8_e4m3fn), scale.float()
+
+    (a, a_scale), (b, b_scale) = scaled(left), scaled(right)
+    found = torch._scaled_mm(a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=torch.bfloat16).double()
+    wanted = left @ right.T
+    controls = {"scaled by 1.1": decibels(found * 1.1, wanted), "rows rolled": decibels(found.roll(1, 0), wanted)}
+    controls["no rounding"] = decibels(wanted.to(torch.float32).double(), wanted)
+    return {"figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}}}
+
+
+KERNEL = Kernel(
+    claim="G9",
+    probe="gpu.fp8",
+    package="torch",
+    promise="an FP8 product keeps 25 dB of signal to noise",
+    observe=_observe,
+    figures={"SQNR in dB": (25.0, SQNR_CEILING)},
+    ran=RAN,
+    supports=SUPPORTS,
+)

@@ -1,0 +1,41 @@
+"""G1: TF32 is off until it is asked for, and does something then: so the float32 tolerance can tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validate.kernels import Kernel, from_capability
+from validate.kernels.runner import Bench
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    matmul = bench.torch.backends.cuda.matmul
+    left, right = bench.normal(511, 1023).float(), bench.normal(1023, 769).float()
+    wanted = left.double() @ right.double()
+
+    def error(allowed: bool) -> float:
+        matmul.allow_tf32 = allowed
+        found = (left.to(bench.device) @ right.to(bench.device)).cpu().double()
+        return float((found - wanted).norm() / wanted.norm())
+
+    before = matmul.allow_tf32
+    try:
+        figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
+    finally:
+        matmul.allow_tf32 = before
+    return {"facts": {"TF32 allowed": before}, "figures": {"error with TF32": figure}}
+
+
+KERNEL = Kernel(
+    claim="G1",
+    probe="gpu.numerics",
+    package="torch",
+    promise="TF32 is off by default, and where it is asked for the tolerance of float32 products notices",
+    observe=_observe,
+    # 10 bits of mantissa: 2.9e-4 on an H100.
+    figures={"error with TF32": (1e-4, 1e-3)},
+    facts={"TF32 allowed": False},
+    libraries=(r"libcublas(Lt)?\.so",),
+    supports=from_capability(8, 0, "TF32 came with Ampere"),
+)

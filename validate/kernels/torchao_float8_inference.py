@@ -1,0 +1,42 @@
+"""G9: torchao's FP8 linear layer for inference: activations quantised as they come, weights beforehand."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from validate.kernels import Kernel
+from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels.runner import Bench
+
+
+def _observe(bench: Bench) -> Mapping[str, Any]:
+    torch, quantization = bench.torch, importlib.import_module("torchao.quantization")
+    layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
+    weight, x = bench.normal(144, 272, deviation=272**-0.5), bench.normal(208, 272)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    layer = layer.to(bench.device)
+    wanted = x.bfloat16().double() @ layer.weight.detach().cpu().double().T
+    quantization.quantize_(layer, quantization.Float8DynamicActivationFloat8WeightConfig())
+    with torch.no_grad():
+        found = layer(x.bfloat16().to(bench.device)).cpu().double()
+    controls = {"scaled by 1.15": decibels(found * 1.15, wanted), "no rounding": decibels(wanted.float(), wanted)}
+    return {
+        "figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}},
+        "facts": {"weight is quantised": "loat8" in type(layer.weight).__name__ or "float8" in repr(layer.weight)},
+    }
+
+
+KERNEL = Kernel(
+    claim="G9",
+    probe="gpu.fp8",
+    package="torchao",
+    promise="torchao's FP8 linear layer keeps 18 dB of signal to noise",
+    observe=_observe,
+    figures={"SQNR in dB": (18.0, SQNR_CEILING)},
+    facts={"weight is quantised": True},
+    ran=RAN,
+    supports=SUPPORTS,
+)

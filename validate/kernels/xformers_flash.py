@@ -1,0 +1,18 @@
+"""G4: xformers' attention with its flash operator pinned."""
+
+from __future__ import annotations
+
+from validate.kernels import RULE_T, Kernel
+from validate.kernels._xformers import cases, declines
+
+KERNEL = Kernel(
+    claim="G4",
+    probe="gpu.xformers",
+    package="xformers",
+    promise="xformers' flash attention, forward and backward, as plain torch computes it",
+    cases=cases("flash"),
+    tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    ran=(r"flash.*fwd", r"flash.*bwd"),
+    libraries=(r"xformers/.*\.so",),
+    declines=declines("flash"),
+)

@@ -1,0 +1,43 @@
+"""G0: the GPUs inside the container, as NVML, libcuda and torch each see them. The host's inventory is in the claim."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate import nvml
+from validate.claims import Claim
+from validate.kernels import runner
+from validate.probes.cpu._apart import attempt
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    views: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+        "nvml": nvml.managed,
+        "cuda": nvml.computing,
+        "torch": _torch,
+    }
+    before = runner.environment()
+    for claim in claims:
+        seen = {name: attempt(view) for name, view in views.items()}
+        yield claim.subject, {**seen, "libcuda": _libcuda(), "environment": before}
+
+
+def _torch() -> dict[str, Any]:
+    torch = importlib.import_module("torch")
+    torch.cuda.init()
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "archs": torch.cuda.get_arch_list(),
+        "gpus": [{"name": one.name, "capability": [one.major, one.minor], "memory": one.total_memory} for one in gpus],
+    }
+
+
+def _libcuda() -> list[str]:
+    """The driver's library that this process has mapped: the host's, or one that the image brings."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return sorted({line.split(None, 5)[5] for line in lines if "/libcuda.so" in line})
