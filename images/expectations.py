@@ -215,3 +215,83 @@ NATIVE: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Distributions with compiled CUDA code, and what of it must load: keys as validate/probes/cpu/native.py reads them."""
+
+SYMBOL_EXCEPTIONS: Sequence[Mapping[str, Any]] = ()
+"""Symbols that a library lacks by design: `path`, patterns of `symbols`, and the reason."""
+
+_NEVER_OLDER = 999
+KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "torch": (
+        {
+            "kernels": "*vectorized_elementwise_kernelILi8E*",
+            "needed": [[90, 109]],
+            "reason": "vectors of eight are used on sm_90 and sm_100 alone (ATen/native/cuda/CUDALoops.cuh)",
+        },
+        {
+            "kernels": "*fmha_cutlass*_sm70*",
+            "needed": [[70, 74]],
+            "reason": "memory-efficient attention has variants of its own for sm_70 and sm_75",
+        },
+        {"kernels": "*pytorch_flash*", "needed": [[80, _NEVER_OLDER]], "reason": "FlashAttention 2 begins at sm_80"},
+        {"kernels": "*m16n8k16*", "needed": [[80, _NEVER_OLDER]], "reason": "the int4 product needs sm_80's mma"},
+        {
+            "kernels": "*nvshmem_extension*tile_reduce*",
+            "needed": [[90, _NEVER_OLDER]],
+            "reason": "NVSHMEM's tile operations begin at sm_90",
+        },
+    ),
+    "bitsandbytes": (
+        {
+            "kernels": "*gemm_4bit_sm80_*",
+            "needed": [[80, 80], [87, 87], [90, 119]],
+            "reason": "its largest tiles need more shared memory than sm_86, sm_89 and sm_120 have",
+        },
+    ),
+    "xformers": (
+        {
+            "kernels": "*prepare_varlen_num_blocks*",
+            "needed": [[80, _NEVER_OLDER]],
+            "reason": "it serves FlashAttention 3, which begins at sm_80",
+        },
+    ),
+}
+"""Kernels that are empty, or left out, on archs where their library never calls them: `needed` are the archs, from and
+to, where they must be real. Read from the wheels of torch 2.5.1, 2.7.1, 2.8.0 and 2.11.0 and what goes with them."""
+
+DEVICE_CODE_HOLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "torch": (
+        {
+            "cuda": 13,
+            "file": "torch/lib/libtorch_cuda_linalg.so",
+            "archs": [75],
+            "reason": "PyTorch builds MAGMA for CUDA 13 from sm_80 on: torch.linalg routines that use it fail there",
+        },
+    ),
+}
+"""Archs that upstream promises and one of its files lacks. Said in the verdict, as a warning."""
+
+CUDA_DEVICE_LIBRARIES: Sequence[str] = (
+    "libcublas",
+    "libcublasLt",
+    "libcudnn_ops",
+    "libcudnn_cnn",
+    "libcudnn_adv",
+    "libcudnn_engines_precompiled",
+    "libcurand",
+    "libcusparse",
+    "libcusolver",
+    "libnccl",
+)
+"""NVIDIA's libraries that serve every arch of their release. libcufft keeps its kernels in a format of its own, and
+libcusparseLt begins at sm_80."""
+
+TORCHAO_DEVICE_CODE: Mapping[str, Sequence[int]] = {
+    "_C": (80, 86),
+    "_C_cutlass_90a": (90,),
+    "_C_mxfp8": (100,),
+}
+"""torchao's libraries and the archs each is made for, read from 0.11.0, 0.13.0 and 0.18.0: its kernels are extras, each
+for some GPUs."""
+
+FLASH_ATTN_ARCHS = (80, 99)
+"""From and to: what every prebuilt wheel serves. sm_100 and sm_120 depend on the nvcc that made it."""

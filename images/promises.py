@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,10 @@ from packaging.version import Version
 
 from images import expectations
 from images.facts import Facts
+from images.gpus import Inventory
 from images.image import Image, Pin
 from images.names import Arch
+from images.promises_gpu import gpu_claims
 from validate.claims import Claim, ClaimSet, Tier
 
 _TRITON_FLOOR = Arch(7, 0)
@@ -31,14 +33,23 @@ def promises(
     missing: Mapping[str, str],
     *,
     facts: Facts,
+    inventory: Inventory | None = None,
+    no_gpu: str = "",
 ) -> ClaimSet:
-    """Every claim of an image that can be judged without a GPU.
+    """Every claim of an image.
 
     `lock_pins` is layer -> distribution -> version of its lock; None leaves the claim about the closure out.
     `missing` is optional pin -> why no wheel of it could be had: claims about it are not required, and unproven.
+    `inventory` is of the host's GPUs where it could be read; `no_gpu` says why there is none: then the gpu tier is
+    unproven.
     """
-    claims = [*_static(image, lock_pins, missing), *_cpu(image, facts)]
+    claims = [*_static(image, lock_pins, missing, facts), *_cpu(image, facts), *_gpu(image, inventory, no_gpu, missing)]
     return ClaimSet(image=str(image.name), claims=tuple(_without(claim, missing) for claim in claims))
+
+
+def _gpu(image: Image, inventory: Inventory | None, no_gpu: str, missing: Mapping[str, str]) -> Iterator[Claim]:
+    llama = _NF4 if all(image.pin(name) for name in _C10_NEEDS) else None
+    yield from gpu_claims(image, inventory, missing, llama=llama, no_gpu=no_gpu)
 
 
 def _without(claim: Claim, missing: Mapping[str, str]) -> Claim:
@@ -48,7 +59,10 @@ def _without(claim: Claim, missing: Mapping[str, str]) -> Claim:
 
 
 def _static(
-    image: Image, lock_pins: Mapping[str, Mapping[str, str]] | None, missing: Mapping[str, str]
+    image: Image,
+    lock_pins: Mapping[str, Mapping[str, str]] | None,
+    missing: Mapping[str, str],
+    facts: Facts,
 ) -> Iterator[Claim]:
     yield from (_pinned(image, pin) for pin in image.pins)
     if lock_pins is not None:
@@ -62,6 +76,18 @@ def _static(
         expect={"unowned": expectations.START_FILES},
     )
     yield from _linked(image)
+    yield Claim(
+        id="S4",
+        subject="symbols",
+        tier=Tier.STATIC,
+        probe="static.symbols",
+        promise="every symbol, and every version of one, that a library needs is exported by what it is linked with",
+        expect={
+            "host": list(expectations.HOST_LIBRARIES),
+            "exceptions": [dict(row) for row in expectations.SYMBOL_EXCEPTIONS],
+        },
+    )
+    yield from _device_code(image, facts)
     yield Claim(
         id="S6",
         subject="toolkit",
@@ -149,6 +175,63 @@ def _linked(image: Image) -> Iterator[Claim]:
             promise=promise,
             expect={"of": subject, **common},
         )
+
+
+def _device_code(image: Image, facts: Facts) -> Iterator[Claim]:
+    """S5 of each library with kernels: for which archs it has them is the facts' word, not the image's."""
+    archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
+    yield _coded(image, "torch", [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")], archs)
+    if bitsandbytes := image.pin("bitsandbytes"):
+        library = _bitsandbytes_library(image, bitsandbytes, facts)["libraries"]
+        yield _coded(image, "bitsandbytes", library, archs)
+    if (xformers := image.pin("xformers")) and (row := facts.xformers.get(xformers.version)):
+        covered: dict[Arch, str] = {arch: how for arch in archs if (how := row.covers(arch)) != "no"}
+        yield _coded(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
+    if image.pin("flash-attn"):
+        low, high = expectations.FLASH_ATTN_ARCHS
+        within = {arch: how for arch, how in archs.items() if low <= _number(arch) <= high}
+        if within:
+            yield _coded(image, "flash-attn", ["flash_attn_2_cuda*.so"], within)
+    if image.pin("torchao"):
+        for name, served in expectations.TORCHAO_DEVICE_CODE.items():
+            if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
+                subject = f"torchao {name}"
+                yield replace(_coded(image, subject, [], within, also=[f"torchao/{name}.*so"]), required=False)
+    patterns = [f"**/{stem}.so.*" for stem in expectations.CUDA_DEVICE_LIBRARIES]
+    yield _coded(image, "cuda-libraries", patterns, archs, depth="file")
+
+
+def _coded(
+    image: Image,
+    subject: str,
+    files: Sequence[str],
+    archs: Mapping[Arch, str],
+    *,
+    also: Sequence[str] = (),
+    depth: str = "kernel",
+) -> Claim:
+    how = {"cubin": "cubin", "ptx": "jit"}
+    named = ", ".join(f"{arch}{' (PTX)' if way == 'ptx' else ''}" for arch, way in archs.items())
+    rows = expectations.DEVICE_CODE_HOLES.get(subject, ())
+    return Claim(
+        id="S5",
+        subject=subject,
+        tier=Tier.STATIC,
+        probe="static.devicecode",
+        promise=f"every {'kernel' if depth == 'kernel' else 'library'} of {subject} has code for {named}",
+        expect={
+            "files": list(files),
+            "also": list(also),
+            "archs": {str(_number(arch)): how[way] for arch, way in archs.items()},
+            "by_design": [dict(row) for row in expectations.KERNELS_BY_DESIGN.get(subject, ())],
+            "holes": [dict(row) for row in rows if row["cuda"] == image.wheel_cuda.major],
+            "depth": depth,
+        },
+    )
+
+
+def _number(arch: Arch) -> int:
+    return arch.major * 10 + arch.minor
 
 
 def _cpu(image: Image, facts: Facts) -> Iterator[Claim]:

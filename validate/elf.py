@@ -1,6 +1,7 @@
 """What the dynamic loader reads of an ELF file, with the standard library alone.
 
-Only program headers are used, as the loader does: section headers may be stripped. Every offset and count of the
+The loader's view comes from program headers alone, as section headers may be stripped; `sections` is for what only they
+name (device code). Every offset and count of the
 file is checked against its size before use, so a corrupted file raises ElfError and never loops or fills memory.
 Layout: System V ABI, chapters 4 and 5 (64-bit).
 """
@@ -12,11 +13,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MAGIC = b"\x7fELF"
 X86_64 = 62
 
+_HEADER = struct.Struct("<HHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SHT_NOBITS = 8
 _MOST_PROGRAM_HEADERS = 1024
 _MOST_DYNAMIC_ENTRIES = 65536
 _LONGEST_STRING = 4096
@@ -45,6 +49,18 @@ class Elf:
     """It names an interpreter, so it is started as a process, not loaded into one."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One row of the section headers: for tools, not for the loader."""
+
+    name: str
+    kind: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+
+
 @dataclass(frozen=True)
 class _Segment:
     kind: int
@@ -65,6 +81,23 @@ class _File:
             raise ElfError(f"{size} bytes at {offset} lie outside of the file ({self._size} bytes)")
         self._stream.seek(offset)
         return self._stream.read(size)
+
+
+class DynamicTable:
+    """The dynamic section of a file, and the tables in memory that it points to."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        """Read a seekable stream. Raises ElfError. No tags: the file has no dynamic section."""
+        self._file = _File(stream)
+        _, self._segments = _headers(self._file)
+        dynamic = next((segment for segment in self._segments if segment.kind == _PT_DYNAMIC), None)
+        self.tags: dict[int, int] = dict(_dynamic_entries(self._file, dynamic)) if dynamic else {}
+
+    def bytes_at(self, tag: int, size: int, skip: int = 0) -> bytes:
+        """`size` bytes of the table that this tag points to, `skip` bytes into it. Raises ElfError."""
+        if tag not in self.tags:
+            raise ElfError(f"its dynamic section has no entry {tag:#x}")
+        return _loaded(self._file, self._segments, self.tags[tag] + skip, size)
 
 
 def read(path: str | Path) -> Elf:
@@ -99,6 +132,42 @@ def parse(stream: BinaryIO) -> Elf:
     )
 
 
+def machine(data: Any) -> int:
+    """e_machine of a file in memory or mapped. Raises ElfError."""
+    _, machine = _file_header(data)[:2]
+    return machine
+
+
+def sections(data: Any) -> Iterator[Section]:
+    """The section headers of a file in memory or mapped, in their order. Raises ElfError."""
+    header = _file_header(data)
+    table, size, count, names = header[5], header[10], header[11], header[12]
+    if count and (size != _SECTION.size or table + count * size > len(data) or names >= count):
+        raise ElfError(f"{count} section headers at {table} are not to be believed")
+    rows = list(_SECTION.iter_unpack(data[table : table + count * size])) if count else []
+    for name, kind, flags, _, offset, length, link, _, _, _ in rows:
+        if kind != _SHT_NOBITS and offset + length > len(data):
+            raise ElfError(f"a section of {length} bytes at {offset} lies outside of the file")
+        begin = rows[names][4] + name
+        end = data.find(b"\0", begin, begin + _LONGEST_STRING)
+        if end < 0:
+            raise ElfError("a section's name does not end")
+        yield Section(
+            name=data[begin:end].decode("utf-8", "replace"),
+            kind=kind,
+            flags=flags,
+            offset=offset,
+            size=length if kind != _SHT_NOBITS else 0,
+            link=link,
+        )
+
+
+def _file_header(data: Any) -> tuple[int, ...]:
+    if data[:4] != MAGIC or data[4:6] != b"\x02\x01" or len(data) < 16 + _HEADER.size:
+        raise ElfError("it is no 64-bit little-endian ELF file")
+    return _HEADER.unpack(data[16 : 16 + _HEADER.size])
+
+
 def _headers(file: _File) -> tuple[int, list[_Segment]]:
     ident = file.read(0, 16)
     if ident[:4] != MAGIC:
@@ -126,11 +195,15 @@ def _dynamic_entries(file: _File, segment: _Segment) -> Iterator[tuple[int, int]
 def _string_table(file: _File, segments: list[_Segment], entries: dict[int, int]) -> bytes:
     if _DT_STRTAB not in entries or _DT_STRSZ not in entries:
         raise ElfError("its dynamic section names no string table")
-    address, size = entries[_DT_STRTAB], entries[_DT_STRSZ]
+    return _loaded(file, segments, entries[_DT_STRTAB], entries[_DT_STRSZ])
+
+
+def _loaded(file: _File, segments: list[_Segment], address: int, size: int) -> bytes:
+    """Bytes by their address in memory."""
     for segment in segments:
         if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
             return file.read(segment.offset + address - segment.address, size)
-    raise ElfError("its string table lies in no loaded segment")
+    raise ElfError(f"address {address:#x} lies in no loaded segment")
 
 
 def _string(strings: bytes, offset: int) -> str:

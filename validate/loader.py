@@ -117,7 +117,12 @@ class Process:
         return Process(self._search, self._files, self.held)
 
     def load(self, path: str) -> list[Missing]:
-        """Load a file and all that it needs, breadth first as the loader does; gives back what was not found."""
+        """Load a file and all that it needs; gives back what was not found."""
+        return self.scope(path)[1]
+
+    def scope(self, path: str) -> tuple[list[str], list[Missing]]:
+        """Load a file and all that it needs, breadth first as the loader does: its local scope in lookup order, and
+        what was not found."""
         missing: list[Missing] = []
         queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
         self._hold(os.path.basename(path), path)  # noqa: PTH119
@@ -132,7 +137,7 @@ class Process:
                     seen.add(resolved)
                     self._hold(name, resolved)
                     queue.append((resolved, (*ancestors, current)))
-        return missing
+        return [path for path, _ in queue], missing
 
     def resolve(self, name: str, asking: str, ancestors: Sequence[str] = ()) -> str | None:
         """The file that `asking` gets for a NEEDED name. None: there is none."""

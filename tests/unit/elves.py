@@ -1,12 +1,23 @@
-"""Makes small ELF files for tests: a dynamic section, its strings, and nothing else."""
+"""Makes small ELF files for tests: a dynamic section with its strings, symbols and symbol versions, nothing else."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-_NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 10, 14, 15, 29
+_VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _BASE = 0x1000
+
+
+class _Strings:
+    def __init__(self) -> None:
+        self.bytes = b"\0"
+
+    def add(self, text: str) -> int:
+        at = len(self.bytes)
+        self.bytes += text.encode() + b"\0"
+        return at
 
 
 def make(
@@ -17,25 +28,57 @@ def make(
     runpath: str = "",
     machine: int = 62,
     interpreter: bool = False,
+    exports: Sequence[str] = (),
+    undefined: Sequence[str] = (),
+    weak: Sequence[str] = (),
+    needs_versions: Mapping[str, Sequence[str]] | None = None,
+    defines_versions: Sequence[str] = (),
 ) -> bytes:
-    """A 64-bit little-endian shared object that names these libraries and search paths."""
-    strings = b"\0"
-    entries: list[tuple[int, int]] = []
-    texts = [(_NEEDED, name) for name in needed]
-    texts += [(tag, text) for tag, text in ((_SONAME, soname), (_RPATH, rpath), (_RUNPATH, runpath)) if text]
-    for tag, text in texts:
-        entries.append((tag, len(strings)))
-        strings += text.encode() + b"\0"
+    """A 64-bit little-endian shared object that names these libraries, search paths and symbols."""
+    strings = _Strings()
+    entries = [(_NEEDED, strings.add(name)) for name in needed]
+    texts = [(_SONAME, soname), (_RPATH, rpath), (_RUNPATH, runpath)]
+    entries += [(tag, strings.add(text)) for tag, text in texts if text]
+    symbols = bytes(24)
+    for names, binding, section in ((exports, 1, 1), (undefined, 1, 0), (weak, 2, 0)):
+        for name in names:
+            symbols += struct.pack("<IBBHQQ", strings.add(name), binding << 4 | 2, 0, section, 0, 0)
+    tables = [
+        (_HASH, struct.pack("<II", 1, len(symbols) // 24)),
+        (_SYMTAB, symbols),
+        (_VERNEED, _needs(needs_versions or {}, strings)),
+        (_VERDEF, _defines(defines_versions, strings)),
+    ]
+    entries += [(_VERNEEDNUM, len(needs_versions))] if needs_versions else []
+    entries += [(_VERDEFNUM, len(defines_versions))] if defines_versions else []
+    tables = [(tag, content) for tag, content in (*tables, (_STRTAB, strings.bytes)) if content]
     segments = 3 if interpreter else 2
     dynamic_at = 64 + segments * 56
-    strings_at = dynamic_at + (len(entries) + 3) * 16
-    entries += [(_STRTAB, _BASE + strings_at), (_STRSZ, len(strings)), (0, 0)]
+    at = dynamic_at + (len(entries) + len(tables) + 2) * 16
+    for tag, content in tables:
+        entries.append((tag, _BASE + at))
+        at += len(content)
+    entries += [(_STRSZ, len(strings.bytes)), (0, 0)]
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in entries)
-    size = strings_at + len(strings)
-    headers = struct.pack("<IIQQQQQQ", 1, 4, 0, _BASE, _BASE, size, size, _BASE)
+    headers = struct.pack("<IIQQQQQQ", 1, 4, 0, _BASE, _BASE, at, at, _BASE)
     headers += struct.pack("<IIQQQQQQ", 2, 4, dynamic_at, _BASE + dynamic_at, 0, len(dynamic), len(dynamic), 8)
     if interpreter:
         headers += struct.pack("<IIQQQQQQ", 3, 4, 0, 0, 0, 0, 0, 1)
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, segments, 0, 0, 0)
-    return header + headers + dynamic + strings
+    return header + headers + dynamic + b"".join(content for _, content in tables)
+
+
+def _needs(versions: Mapping[str, Sequence[str]], strings: _Strings) -> bytes:
+    content = b""
+    for name, wanted in versions.items():
+        content += struct.pack("<HHIII", 1, len(wanted), strings.add(name), 16, 16 + 16 * len(wanted))
+        content += b"".join(struct.pack("<IHHII", 0, 0, 2, strings.add(version), 16) for version in wanted)
+    return content
+
+
+def _defines(versions: Sequence[str], strings: _Strings) -> bytes:
+    return b"".join(
+        struct.pack("<HHHHIII", 1, 0, 1, 1, 0, 20, 28) + struct.pack("<II", strings.add(version), 0)
+        for version in versions
+    )

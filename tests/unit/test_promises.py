@@ -72,7 +72,7 @@ def test_every_variable_of_the_image_is_promised() -> None:
 def test_what_could_not_be_had_is_unproven_and_not_required() -> None:
     found = claims("cu126-torch27", {"bitsandbytes": "no wheel answers"})
     about = [claim for claim in found.claims if claim.subject == "bitsandbytes"]
-    assert {claim.id for claim in about} == {"S1", "C2"}
+    assert {claim.id for claim in about} == {"S1", "S5", "C2"}
     assert all(not claim.required and "no wheel answers" in claim.unproven for claim in about)
     assert one(found, "S1", "torch").required
 
@@ -99,6 +99,14 @@ def test_triton_compiles_for_every_arch_that_it_can() -> None:
     archs = {claim.subject for claim in found.claims if claim.id == "C4"}
     assert archs == {str(arch) for arch in of_image.archs if arch.major >= 7}
     assert one(found, "C4", "sm_90").expect["kernels"] == ["softmax", "matmul"]
+
+
+def test_device_code_is_promised_where_the_facts_say_so() -> None:
+    found = claims("cu128-torch28")
+    assert set(one(found, "S5", "torch").expect["archs"]) == {"70", "75", "80", "86", "90", "100", "120"}
+    archs = one(found, "S5", "xformers").expect["archs"]
+    assert (archs["90"], archs["100"], "70" in archs) == ("cubin", "jit", False)
+    assert one(found, "S5", "bitsandbytes").expect["files"] == ["bitsandbytes/libbitsandbytes_cuda128.so"]
 
 
 @pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))

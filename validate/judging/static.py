@@ -1,4 +1,4 @@
-"""Judges of the static tier: S1, S2, S3, S6, S7."""
+"""Judges of the static tier: S1 to S8."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from validate.claims import Claim
-from validate.judging import Finding, Judging, failed, listed, passed
+from validate.judging import Finding, Judging, failed, listed, not_applicable, passed
+from validate.mangled import readable
 
 LOCK = "lock"
 TOOLKIT = "toolkit"
@@ -272,6 +273,98 @@ def _second_owner(one: Mapping[str, Any]) -> str:
     return f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
 
 
+# ---- S4
+
+
+def symbols(claim: Claim, evidence: Evidence) -> Finding:
+    """S4. expect: {host, other_platforms, exceptions: [{path, symbols, reason}]}."""
+    if not evidence["checked"]:
+        return failed("there is no library whose symbols could be looked up")
+    faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]
+    lacking = [one for one in evidence["lacking"] if not _may_lack(claim, one)]
+    faults += [_lacking(one) for one in lacking]
+    if hidden := evidence["lacking_count"] - len(evidence["lacking"]):
+        faults.append(f"{hidden} more libraries lack symbols")
+    good = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need are there"
+    return _conclude(faults, good)
+
+
+def _may_lack(claim: Claim, one: Mapping[str, Any]) -> bool:
+    names = [*one["undefined"], *(version for version, _, _ in one["versions"])]
+    rows = claim.expect["exceptions"]
+    return any(
+        _matches(one["path"], [f"*/{row['path']}"]) and all(_matches(name, row["symbols"]) for name in names)
+        for row in rows
+    )
+
+
+def _lacking(one: Mapping[str, Any]) -> str:
+    owner = listed(one["owners"]) or "no distribution"
+    if one["versions"]:
+        version, name, file = one["versions"][0]
+        return f"{one['path']} of {owner} needs {version} of {name}, which {file} does not define"
+    names = [readable(name) for name in one["undefined"]]
+    count = one["undefined_count"]
+    more = f" and {count - len(names[:2])} more" if count > len(names[:2]) else ""
+    return f"{one['path']} of {owner} needs {', '.join(names[:2])}{more}, which none of its libraries has"
+
+
+# ---- S5
+
+
+def devicecode(claim: Claim, evidence: Evidence) -> Finding:
+    """S5. expect: {files, also, archs: {arch: "cubin" or "jit"}, by_design, holes: [{file, archs, reason}], depth}."""
+    found = evidence["files"]
+    faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
+    read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
+    for pattern in claim.expect["files"]:
+        if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
+            faults.append(f"{claim.subject} has no {pattern}")
+        elif not any(fnmatch.fnmatchcase(path, pattern) for path in read) and not faults:
+            faults.append(f"{pattern} of {claim.subject} holds no code for any GPU")
+    if not read and not claim.expect["files"]:
+        return not_applicable(f"{claim.subject} brings no device code of its own")
+    warnings: list[str] = []
+    for path, facts in read.items():
+        for arch, how in claim.expect["archs"].items():
+            wrong = list(_arch_faults(path, facts, arch, how))
+            hole = _hole(claim, path, arch)
+            faults += [] if hole else wrong
+            warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({hole})"] if hole and wrong else []
+    return _conclude(faults, "; ".join([_device_summary(claim, read), *warnings]))
+
+
+def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:
+    served = facts["served"][arch]
+    if isinstance(served, str):
+        if served == "none" or (served == "jit" and how == "cubin"):
+            what = "only PTX" if served == "jit" else "no code"
+            yield f"{path} has {what} for sm_{arch}, but {listed(facts['archs'])}"
+        return
+    of = f"of {facts['kernels']} kernels in {path}"
+    if served.get("emptied"):
+        yield f"the sm_{arch} code of {served['emptied']} of {facts['regions']} regions in {path} was emptied"
+    for state, what in (("absent", "have no code"), ("stub", "are empty stubs")):
+        if served.get(state):
+            names = [readable(name) for name in served["named"][state]]
+            yield f"{served[state]} {of} {what} for sm_{arch}: {listed(list(dict.fromkeys(names)), limit=2)}"
+    if served.get("jit") and how == "cubin":
+        yield f"{served['jit']} {of} reach sm_{arch} through PTX alone, machine code is promised"
+
+
+def _hole(claim: Claim, path: str, arch: str) -> str:
+    """Why upstream's own build lacks this arch in this file; empty where it has no such excuse."""
+    rows = claim.expect.get("holes", ())
+    return next((row["reason"] for row in rows if int(arch) in row["archs"] and _matches(path, [row["file"]])), "")
+
+
+def _device_summary(claim: Claim, read: Mapping[str, Mapping[str, Any]]) -> str:
+    archs = ", ".join(f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in claim.expect["archs"].items())
+    kernels = sum(facts.get("kernels", 0) for facts in read.values())
+    what = f"{kernels} kernels in {len(read)} files" if kernels else f"{len(read)} libraries"
+    return f"{what} serve {archs}"
+
+
 # ---- S6
 
 
@@ -381,6 +474,8 @@ JUDGES: Mapping[str, Judging] = {
     "S1": pins,
     "S2": files,
     "S3": libraries,
+    "S4": symbols,
+    "S5": devicecode,
     "S6": toolkit,
     "S7": environment,
 }

@@ -12,25 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from validate import elf, installed, interpreter, surroundings
+from validate import installed, interpreter, surroundings
 from validate.claims import Claim
-from validate.elf import Elf, ElfError
 from validate.installed import Distribution
+from validate.linking import Found, import_torch, objects, objects_under, read_all, stem
 from validate.loader import Files, Process, SearchPath
-
-_PRELOADED = ("libnvrtc", "libnvJitLink")
-"""What torch/__init__.py loads by path after libtorch_global_deps.so (torch 2.6 to 2.15)."""
-
-
-@dataclass(frozen=True)
-class _Found:
-    path: str
-    elf: Elf
-    owners: tuple[str, ...]
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,7 +36,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _toolkit(home: Path, search: SearchPath, files: Files) -> dict[str, Any]:
-    found, unreadable = _read_all(_objects_under([str(home)]), {}, files)
+    found, unreadable = read_all(objects_under([str(home)]), {}, files)
     process = Process(search, files)
     return {
         "files": len(found),
@@ -63,11 +52,11 @@ def _environment(
         path: tuple(sorted({owner.name for owner in owning})) for path, owning in installed.owners(everything).items()
     }
     locations = list(dict.fromkeys(distribution.location for distribution in everything))
-    found, unreadable = _read_all(_objects(locations, owners), owners, files)
+    found, unreadable = read_all(objects(locations, owners), owners, files)
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
     with_torch = interpreter_alone.copy()
-    missing_at_start += _import_torch(with_torch, locations, found)
+    missing_at_start += import_torch(with_torch, locations, found)
     stems = claim.expect["cuda_libraries"]
     holders = _holders(found)
     linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
@@ -78,7 +67,7 @@ def _environment(
         "torch_holds": {
             name: {"path": path, "owners": list(owners.get(path, ()))}
             for name, path in sorted(with_torch.held.items())
-            if _stem(name) in stems
+            if stem(name) in stems
         },
         "linked": [entry for entry in linked if entry["missing"] or entry["needs_cuda"] or entry["assumed"]],
         "second_owners": list(_second_owners(found, stems, search, files, owners)),
@@ -86,78 +75,13 @@ def _environment(
             {
                 (library.elf.soname, library.path, library.owners)
                 for library in found
-                if _stem(library.elf.soname) in stems
+                if stem(library.elf.soname) in stems
             }
         ),
     }
 
 
-def _objects(locations: Sequence[str], owners: Mapping[str, Any]) -> Iterator[str]:
-    """Files below sys.path's package folders, and files that distributions own elsewhere (the scripts folder)."""
-    yield from _objects_under(locations)
-    for path in owners:
-        if "/bin/" in path and not path.startswith(tuple(f"{location}/" for location in locations)):
-            yield path
-
-
-def _objects_under(folders: Iterable[str]) -> Iterator[str]:
-    """Files named as shared libraries, and files in folders of programs."""
-    for top in folders:
-        for folder, _, names in os.walk(top):
-            for name in names:
-                if name.endswith(".so") or ".so." in name or Path(folder).name == "bin":
-                    yield f"{folder}/{name}"
-
-
-def _read_all(
-    paths: Iterable[str], owners: Mapping[str, tuple[str, ...]], files: Files
-) -> tuple[list[_Found], list[dict[str, str]]]:
-    """Readable ELF files, and those named as libraries (or begun as ELF) that the loader could not read."""
-    found: list[_Found] = []
-    unreadable: list[dict[str, str]] = []
-    for path in dict.fromkeys(paths):
-        if not _claims_to_be_elf(path):
-            continue
-        try:
-            seen = elf.read(path)
-        except (OSError, ElfError) as error:
-            unreadable.append({"path": path, "error": str(error)})
-            continue
-        if seen.machine != elf.X86_64:
-            unreadable.append({"path": path, "error": f"it is built for machine {seen.machine}, not x86-64"})
-        elif files.loadable(path):
-            found.append(_Found(path, seen, owners.get(path, ())))
-    return found, unreadable
-
-
-def _claims_to_be_elf(path: str) -> bool:
-    """By its name, or by its first bytes. Linker scripts, which are text named `.so`, are for compilers only."""
-    try:
-        with Path(path).open("rb") as stream:
-            head = stream.read(512)
-    except OSError:
-        return True
-    if head[:4] == elf.MAGIC:
-        return True
-    name = Path(path).name
-    named = name.endswith(".so") or (".so." in name and name.rpartition(".so.")[2].replace(".", "").isdigit())
-    return named and not (head.isascii() and (b"INPUT" in head or b"GROUP" in head))
-
-
-def _import_torch(process: Process, locations: Sequence[str], found: Sequence[_Found]) -> list[Any]:
-    """What `import torch` loads, in its order; gives back what it would not find."""
-    folders = [Path(location, "torch", "lib") for location in locations]
-    folder = next((folder for folder in folders if folder.is_dir()), None)
-    if folder is None:
-        return []
-    missing = process.load(str(folder / "libtorch_global_deps.so"))
-    for library in found:
-        if _stem(library.elf.soname) in _PRELOADED and f"{os.sep}nvidia{os.sep}" in library.path:
-            missing += process.load(library.path)
-    return missing + process.load(str(folder / "libtorch_python.so"))
-
-
-def _holders(found: Sequence[_Found]) -> dict[tuple[str, str], str]:
+def _holders(found: Sequence[Found]) -> dict[tuple[str, str], str]:
     """(distribution, library name) to the file that bears that name."""
     table: dict[tuple[str, str], str] = {}
     for library in found:
@@ -169,7 +93,7 @@ def _holders(found: Sequence[_Found]) -> dict[tuple[str, str], str]:
 
 
 def _link(
-    library: _Found,
+    library: Found,
     process: Process,
     stems: Iterable[str],
     holders: Mapping[tuple[str, str], str],
@@ -184,12 +108,12 @@ def _link(
         "owners": list(library.owners),
         "missing": [name for name in missing if name not in own],
         "assumed": own,
-        "needs_cuda": sorted(name for name in library.elf.needed if _stem(name) in stems),
+        "needs_cuda": sorted(name for name in library.elf.needed if stem(name) in stems),
     }
 
 
 def _second_owners(
-    found: Sequence[_Found],
+    found: Sequence[Found],
     stems: Iterable[str],
     search: SearchPath,
     files: Files,
@@ -198,12 +122,8 @@ def _second_owners(
     """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
     for library in found:
         names = {library.elf.soname, Path(library.path).name}
-        for name in sorted(name for name in names if library.owners and _stem(name) in stems):
+        for name in sorted(name for name in names if library.owners and stem(name) in stems):
             for candidate in search.everywhere(name):
                 real = os.path.realpath(candidate)
                 if real not in owners and files.loadable(real):
                     yield {"name": name, "path": library.path, "owners": list(library.owners), "other": candidate}
-
-
-def _stem(name: str) -> str:
-    return name.partition(".so")[0]

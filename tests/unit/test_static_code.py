@@ -1,0 +1,228 @@
+"""S4 and S5 on small environments: what a library lacks of symbols, and a kernel of code, is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import elves
+import fatbins
+import pytest
+from fatbins import Code
+from test_static_probes import Site, claim, judged, site
+
+from images import expectations
+from validate.judging import Status, static
+from validate.probes.static import devicecode, symbols
+
+__all__ = ["site"]
+HOST = ["libcuda.so.1"]
+
+# ---- S4
+
+
+def linked(**row: Any) -> Any:
+    return claim("S4", "symbols", "symbols", {"host": HOST, "exceptions": [row] if row else []})
+
+
+def library(**parts: Any) -> bytes:
+    return elves.make(runpath="$ORIGIN", **parts)
+
+
+def test_symbols_of_the_closure_the_interpreter_and_the_driver_are_there(site: Site) -> None:
+    site.install(
+        "pkg",
+        "1.0",
+        {
+            "pkg/one.so": library(needed=["two.so", "libcuda.so.1"], undefined=["of_two", "cuInit", "PyLong_FromLong"]),
+            "pkg/two.so": library(exports=["of_two"], weak=["nowhere"]),
+        },
+    )
+    assert judged(symbols, linked()).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("undefined", "culprit"),
+    [("_ZN3c1010TensorImpl5sizesEv", "c10::TensorImpl::sizes"), ("cuInit", "cuInit"), ("plain", "plain")],
+)
+def test_an_undefined_symbol_is_named_with_its_library(site: Site, undefined: str, culprit: str) -> None:
+    """Without the driver among its needs, a driver's symbol is as undefined as any other."""
+    site.install("pkg", "1.0", {"pkg/one.so": library(undefined=[undefined])})
+    found = judged(symbols, linked())
+    assert found.status is Status.FAIL
+    assert "pkg/one.so of pkg" in found.reason
+    assert culprit in found.reason
+
+
+def test_a_version_that_the_library_does_not_define_is_named(site: Site) -> None:
+    wanting = library(needed=["libx.so.1"], needs_versions={"libx.so.1": ["X_1", "X_9"]})
+    site.install(
+        "pkg",
+        "1.0",
+        {"pkg/one.so": wanting, "pkg/libx.so.1": library(soname="libx.so.1", defines_versions=["libx.so.1", "X_1"])},
+    )
+    found = judged(symbols, linked())
+    assert found.status is Status.FAIL
+    assert "X_9 of libx.so.1" in found.reason
+
+
+def test_an_exception_excuses_its_symbols_alone(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/one.so": library(undefined=["plugin_entry"])})
+    row = {"path": "pkg/one.so", "reason": "-"}
+    assert judged(symbols, linked(**row, symbols=["plugin_*"])).status is Status.PASS
+    assert judged(symbols, linked(**row, symbols=["other_*"])).status is Status.FAIL
+
+
+def test_symbols_of_nothing_prove_nothing(site: Site) -> None:
+    assert judged(symbols, linked()).status is Status.FAIL
+
+
+# ---- S5
+
+REAL, STUB = 8000, 128
+
+
+def coded(archs: dict[str, str], *, depth: str = "kernel", **more: Any) -> Any:
+    expect = {"files": ["pkg/lib.so"], "also": [], "archs": archs, "by_design": [], "holes": [], "depth": depth, **more}
+    return claim("S5", "pkg", "devicecode", expect)
+
+
+def install(site: Site, *regions: bytes) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(*regions)})
+
+
+CUBINS = {"80": "cubin", "90": "cubin"}
+
+
+def test_every_kernel_for_every_arch_passes(site: Site) -> None:
+    install(site, fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL})))
+    found = judged(devicecode, coded({**CUBINS, "86": "cubin"}))
+    assert found.status is Status.PASS, found.reason
+    assert "1 kernels" in found.reason
+
+
+def _one_region_lacks_an_arch(site: Site) -> None:
+    whole = fatbins.region(Code(arch=80, kernels={"fwd": REAL}), Code(arch=90, kernels={"fwd": REAL}))
+    install(site, whole, fatbins.region(Code(arch=80, kernels={"_ZN5flash3bwdEv": REAL})))
+
+
+def _one_kernel_is_left_out(site: Site) -> None:
+    kernels = {"fwd": REAL, "_ZN5flash3bwdEv": REAL}
+    install(site, fatbins.region(Code(arch=80, kernels=kernels), Code(arch=90, kernels={"fwd": REAL})))
+
+
+def _one_kernel_is_a_stub(site: Site) -> None:
+    install(
+        site,
+        fatbins.region(
+            Code(arch=80, kernels={"_ZN5flash3bwdEv": REAL}), Code(arch=90, kernels={"_ZN5flash3bwdEv": STUB})
+        ),
+    )
+
+
+def _code_was_emptied(site: Site) -> None:
+    install(
+        site,
+        fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL}, emptied=True)),
+    )
+
+
+def _only_ptx(site: Site) -> None:
+    install(site, fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=80, kernels={"k": 0}, ptx=True)))
+
+
+def _no_code_at_all(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": elves.make()})
+
+
+def _no_file(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
+
+
+def _damaged(site: Site) -> None:
+    region = bytearray(fatbins.region(Code(arch=80, kernels={"k": REAL})))
+    region[24] = 255
+    install(site, bytes(region))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "culprit"),
+    [
+        (_one_region_lacks_an_arch, "1 of 2 kernels in pkg/lib.so have no code for sm_90: flash::bwd"),
+        (_one_kernel_is_left_out, "flash::bwd"),
+        (_one_kernel_is_a_stub, "empty stubs for sm_90: flash::bwd"),
+        (_code_was_emptied, "was emptied"),
+        (_only_ptx, "PTX alone"),
+        (_no_code_at_all, "no code for any GPU"),
+        (_no_file, "has no pkg/lib.so"),
+        (_damaged, "can't be read"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "")[1:],
+)
+def test_broken_device_code_is_named(site: Site, breaks: Any, culprit: str) -> None:
+    breaks(site)
+    found = judged(devicecode, coded(CUBINS))
+    assert found.status is Status.FAIL
+    assert culprit in found.reason
+
+
+def test_ptx_is_enough_where_no_more_is_promised(site: Site) -> None:
+    _only_ptx(site)
+    assert judged(devicecode, coded({"80": "cubin", "90": "jit"})).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("name", "archs", "status"),
+    [
+        ("gemm_sm80", {"90": "cubin"}, Status.PASS),
+        ("gemm_sm90", {"90": "cubin"}, Status.FAIL),
+        ("enable_sm80_to_sm89", {"90": "cubin"}, Status.PASS),
+        ("SM75_copy_Sm90_gemm", {"90": "cubin"}, Status.FAIL),
+        ("SM90_copy_Sm100_gemm", {"90": "cubin"}, Status.PASS),
+    ],
+)
+def test_a_kernel_named_after_other_archs_may_be_empty(
+    site: Site, name: str, archs: dict[str, str], status: Status
+) -> None:
+    install(site, fatbins.region(Code(arch=80, kernels={name: REAL}), Code(arch=90, kernels={name: STUB})))
+    assert judged(devicecode, coded(archs)).status is status
+
+
+@pytest.mark.parametrize(("needed", "status"), [([[80, 89]], Status.PASS), ([[80, 99]], Status.FAIL)])
+def test_a_kernel_that_is_empty_by_design_is_told(site: Site, needed: list[list[int]], status: Status) -> None:
+    install(site, fatbins.region(Code(arch=80, kernels={"wide_k": REAL}), Code(arch=90, kernels={"wide_k": STUB})))
+    row = {"kernels": "wide_*", "needed": needed, "reason": "-"}
+    assert judged(devicecode, coded(CUBINS, by_design=[row])).status is status
+
+
+def test_small_kernels_alike_on_all_archs_are_no_stubs(site: Site) -> None:
+    install(site, fatbins.region(*(Code(arch=arch, kernels={"tiny": STUB}) for arch in (80, 90))))
+    assert judged(devicecode, coded(CUBINS)).status is Status.PASS
+
+
+def test_a_hole_of_upstream_is_said_and_passes(site: Site) -> None:
+    install(site, fatbins.region(Code(arch=80, kernels={"k": REAL})))
+    found = judged(devicecode, coded(CUBINS, holes=[{"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}]))
+    assert found.status is Status.PASS
+    assert "WARNING" in found.reason
+    assert "upstream" in found.reason
+
+
+def test_by_file_any_code_for_an_arch_will_do(site: Site) -> None:
+    regions = [fatbins.region(Code(arch=arch, kernels={f"k{arch}": REAL})) for arch in (80, 90)]
+    install(site, *regions)
+    assert judged(devicecode, coded(CUBINS, depth="file")).status is Status.PASS
+    found = judged(devicecode, coded({**CUBINS, "100": "cubin"}, depth="file"))
+    assert (found.status, "no code for sm_100" in found.reason) == (Status.FAIL, True)
+
+
+def test_what_is_not_there_and_need_not_be_is_not_applicable(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
+    asked = coded(CUBINS, files=[], also=["pkg/lib.so"])
+    assert judged(devicecode, asked).status is Status.NOT_APPLICABLE
+
+
+def test_every_kernel_excused_has_its_reason() -> None:
+    rows = [row for rows in expectations.KERNELS_BY_DESIGN.values() for row in rows]
+    assert rows
+    assert all(row["reason"] and low <= high for row in rows for low, high in row["needed"])
+    assert static.JUDGES["S5"] is static.devicecode

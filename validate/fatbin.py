@@ -1,0 +1,254 @@
+"""CUDA fat binaries: which kernels an ELF file holds, for which GPU architectures. Standard library, no toolkit.
+
+The `.nv_fatbin` section is a row of regions, mostly one a translation unit; each holds one entry an architecture:
+machine code (a cubin, itself an ELF file) or PTX, plain or compressed with LZ4 or zstd. `__nv_relfatbin` is left out:
+it feeds the device linker, and the driver never sees it.
+
+All numbers are checked before use, so a corrupted file raises FatbinError and never loops or fills memory. NVIDIA
+documents none of this: the layout was read from the wheels of torch 2.5 to 2.11, bitsandbytes and xformers, and its
+kernel lists are equal to what `cuobjdump` prints.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from validate import elf, lz4
+from validate.elf import ElfError
+
+Buffer = bytes | memoryview | Any
+"""Bytes of a file, an mmap included: they are sliced, never copied whole."""
+
+_SECTION = ".nv_fatbin"
+_MAGIC = 0xBA55ED50
+_REGION = struct.Struct("<IHHQ")
+_ENTRY = struct.Struct("<HHIQIIIIQQQQ")
+_PTX, _CUBINS = 1, (2, 16)
+_LZ4, _ZSTD = 0x2000, 0x8000
+_ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
+_MOST_BYTES = 1 << 30
+"""The largest cubin seen (cuBLASLt's) is a tenth of this."""
+
+_EM_CUDA = 190
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SHT_SYMTAB = 2
+_STT_FUNC, _STO_CUDA_ENTRY = 2, 0x10
+_PTX_ENTRY = re.compile(rb"\.entry\s+([A-Za-z_$%][\w$]*)")
+
+
+class FatbinError(ValueError):
+    """This is no fat binary as CUDA 11 to 13 write them, or it needs a decoder that the machine lacks."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel's machine code. `size` in bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One region's code for one architecture."""
+
+    ptx: bool
+    arch: int
+    """90 for sm_90."""
+    variant: str
+    """`a`: for this very architecture alone; `f`: for its family; empty: as usual."""
+    offset: int
+    """Of the stored bytes, in the file."""
+    stored: int
+    whole: int
+    """Bytes after decompression."""
+    coding: str
+    """`lz4`, `zstd`, or empty for plain."""
+
+    def runs_on(self, target: int) -> bool:
+        """Whether a GPU of `target` can run it, PTX by compiling it at run time.
+
+        CUDA C++ Programming Guide: "Binary Compatibility", "PTX Compatibility", "Family-Specific Features".
+        """
+        if self.variant == "a":
+            return self.arch == target
+        return self.arch <= target if self.ptx and not self.variant else self._same_major(target)
+
+    def _same_major(self, target: int) -> bool:
+        return self.arch // 10 == target // 10 and self.arch <= target
+
+
+@dataclass(frozen=True)
+class Region:
+    """Entries that were compiled from one source."""
+
+    offset: int
+    entries: tuple[Entry, ...]
+
+    def serving(self, target: int) -> Entry | None:
+        """The entry that the driver takes on a GPU of `target`: machine code before PTX, then the nearest arch."""
+        fit = [entry for entry in self.entries if entry.runs_on(target)]
+        return max(
+            fit, key=lambda entry: (not entry.ptx, entry.arch, entry.variant == "a", bool(entry.variant)), default=None
+        )
+
+
+def regions(data: Buffer) -> Iterator[Region]:
+    """The fat-binary regions of an ELF file. Raises FatbinError; a file without device code has none."""
+    try:
+        found = [section for section in elf.sections(data) if section.name == _SECTION]
+    except ElfError as error:
+        raise FatbinError(str(error)) from error
+    for section in found:
+        yield from _regions(data, section.offset, section.offset + section.size)
+
+
+def kernels(data: Buffer, entry: Entry) -> dict[str, Kernel]:
+    """Kernels of an entry by (mangled) name; those of PTX have size 0. Raises FatbinError."""
+    payload = unpacked(data, entry)
+    if entry.ptx:
+        return {name.decode(): Kernel(0) for name in _PTX_ENTRY.findall(payload)}
+    return _cubin_kernels(payload)
+
+
+def is_emptied(data: Buffer, entry: Entry) -> bool:
+    """Whether its stored bytes begin with nothing but zeros: code taken out, with every offset left as it was."""
+    return not any(data[entry.offset : entry.offset + min(entry.stored, 64)])
+
+
+def unpacked(data: Buffer, entry: Entry) -> bytes:
+    """The cubin, or PTX text. Raises FatbinError."""
+    stored = bytes(data[entry.offset : entry.offset + entry.stored])
+    if not entry.coding:
+        return stored
+    return {"lz4": _unpack_lz4, "zstd": _unpack_zstd}[entry.coding](stored, entry.whole)
+
+
+def _regions(data: Buffer, begin: int, end: int) -> Iterator[Region]:
+    position = begin
+    while (position := _skip_padding(data, position, end)) < end:
+        magic, _, header, size = _unpack(_REGION, data, position, end)
+        if magic != _MAGIC or header < _REGION.size:
+            raise FatbinError(f"no fat-binary region begins at {position}")
+        first, after = position + header, position + header + size
+        if after > end:
+            raise FatbinError(f"the region at {position} ends outside of its section")
+        yield Region(position, tuple(_entries(data, first, after)))
+        position = after
+
+
+def _skip_padding(data: Buffer, position: int, end: int) -> int:
+    """Regions begin at multiples of 8; padding is zeros."""
+    while position < end and not any(data[position : position + 8]):
+        position += 8
+    return position
+
+
+def _entries(data: Buffer, begin: int, end: int) -> Iterator[Entry]:
+    position = begin
+    while position < end:
+        kind, _, header, size, compressed, _, _, arch, _, flags, _, whole = _unpack(_ENTRY, data, position, end)
+        payload, after = position + header, position + header + size
+        if header < _ENTRY.size or after > end or compressed > size:
+            raise FatbinError(f"the entry at {position} does not fit into its region")
+        coding = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else ""
+        if coding and whole > _MOST_BYTES:
+            raise FatbinError(f"the entry at {position} wants {whole} bytes")
+        if kind == _PTX or kind in _CUBINS:
+            yield Entry(
+                ptx=kind == _PTX,
+                arch=arch,
+                variant="a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else "",
+                offset=payload,
+                stored=compressed if coding else size,
+                whole=whole if coding else size,
+                coding=coding,
+            )
+        position = after
+
+
+def _unpack(layout: struct.Struct, data: Buffer, position: int, end: int) -> tuple[Any, ...]:
+    if position + layout.size > end:
+        raise FatbinError(f"a header at {position} is cut off")
+    return layout.unpack(data[position : position + layout.size])
+
+
+def _cubin_kernels(cubin: bytes) -> dict[str, Kernel]:
+    """Kernels are the functions that the symbol table marks as entries."""
+    try:
+        if elf.machine(cubin) != _EM_CUDA:
+            raise FatbinError("its machine code is not for CUDA")
+        sections = list(elf.sections(cubin))
+        table = next((section for section in sections if section.kind == _SHT_SYMTAB), None)
+        if table is None or table.link >= len(sections):
+            raise FatbinError("a cubin without a symbol table")
+        strings = cubin[sections[table.link].offset :][: sections[table.link].size]
+    except ElfError as error:
+        raise FatbinError(str(error)) from error
+    symbols = cubin[table.offset : table.offset + table.size // _SYMBOL.size * _SYMBOL.size]
+    found = {}
+    for index, (name, kind, other, _, _, size) in enumerate(_SYMBOL.iter_unpack(symbols)):
+        if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY:
+            end = strings.find(b"\0", name)
+            if name >= len(strings) or end < 0:
+                raise FatbinError(f"kernel {index} has no name")
+            found[strings[name:end].decode("utf-8", "replace")] = Kernel(size)
+    return found
+
+
+def _unpack_lz4(stored: bytes, whole: int) -> bytes:
+    if whole > lz4.LARGEST_RATIO * (len(stored) + 1):
+        raise FatbinError(f"{len(stored)} bytes of LZ4 can't hold {whole}")
+    native = _native_lz4()
+    if native is None:
+        try:
+            return lz4.decompress(stored, whole)
+        except lz4.Lz4Error as error:
+            raise FatbinError(str(error)) from error
+    output = ctypes.create_string_buffer(whole)
+    if native(stored, output, len(stored), whole) != whole:
+        raise FatbinError("its LZ4 data is damaged")
+    return output.raw
+
+
+def _unpack_zstd(stored: bytes, whole: int) -> bytes:
+    native = _native_zstd()
+    if native is None:
+        raise FatbinError("it is compressed with zstd, and this machine has no libzstd.so.1")
+    output = ctypes.create_string_buffer(whole)
+    if native(output, whole, stored, len(stored)) != whole:
+        raise FatbinError("its zstd data is damaged")
+    return output.raw
+
+
+@functools.cache
+def _native_lz4() -> Callable[..., int] | None:
+    """Debian's apt brings the library. Without it all still works, a hundred times slower."""
+    return _native("liblz4.so.1", "LZ4_decompress_safe", ctypes.c_int)
+
+
+@functools.cache
+def _native_zstd() -> Callable[..., int] | None:
+    """Debian's dpkg brings the library."""
+    return _native(
+        "libzstd.so.1",
+        "ZSTD_decompress",
+        ctypes.c_size_t,
+        [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t],
+    )
+
+
+def _native(library: str, function: str, result: Any, arguments: list[Any] | None = None) -> Callable[..., int] | None:
+    try:
+        found = getattr(ctypes.CDLL(library), function)
+    except (OSError, AttributeError):
+        return None
+    found.restype = result
+    if arguments:
+        found.argtypes = arguments
+    return found  # type: ignore[no-any-return]
