@@ -132,7 +132,7 @@ def _satisfies(found: str, pin: Pin) -> bool:
     except InvalidVersion:
         return found == pin.version
     local = version.local or ""
-    return version.public == wanted.public and (local == pin.local if pin.local else local.split(".")[0] != "cpu")
+    return Version(version.public) == wanted and (local == pin.local if pin.local else local.split(".")[0] != "cpu")
 
 
 def acquire(

@@ -19,10 +19,15 @@ UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestExcepti
 
 def root_cause(error: BaseException) -> str:
     """The innermost message: the SDK and requests wrap an OSError four times over."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
+    error = _root(error)
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text or type(error).__name__
+
+
+def _root(error: BaseException) -> BaseException:
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +108,15 @@ def asking(where: str, *, image: str | None = None, missing: str | None = None, 
         raise UserError(
             Problem(where=where, cause=f"the engine says: {error.explanation or error}", then=then), code=1
         ) from None
-    except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError) as error:
+    except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError, OSError) as error:
+        root = _root(error)
+        if isinstance(root, OSError) and root.filename:  # a file of ours, read while the request was sent
+            raise UserError(Problem(where=where, cause=f"{root.strerror}: {root.filename}"), code=1) from None
         raise UserError(
             Problem(
                 where=where,
                 cause=f"the connection to the engine broke: {root_cause(error)}",
                 then="is the engine still running (`docker info`), and its disk not full?",
-            ),
-            code=1,
-        ) from None
-    except OSError as error:
-        raise UserError(
-            Problem(
-                where=where, cause=f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
             ),
             code=1,
         ) from None

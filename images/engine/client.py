@@ -71,6 +71,8 @@ class EngineFacts:
     cpus: int
     memory: int
     runtimes: tuple[str, ...]
+    cdi_devices: tuple[str, ...] = ()
+    """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
 
 
 class Engine:
@@ -215,6 +217,7 @@ class Engine:
         scratch: Sequence[str] = (),
         binds: Mapping[str, str] | None = None,
         devices: Sequence[str] = (),
+        device_requests: Sequence[Mapping[str, Any]] = (),
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         workdir: str | None = None,
@@ -227,7 +230,8 @@ class Engine:
 
         `tmpfs`: path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded.
         `scratch`: paths that get a fresh volume, writable by root, where `put` works although the root is read-only.
-        `binds`: folder of the engine's machine to path in the container, read-only. `entrypoint`: empty for none,
+        `binds`: folder of the engine's machine to path in the container, read-only. `device_requests`: as the engine's
+        API has them. `entrypoint`: empty for none,
         None for the image's. `memory` and `shm_size` in bytes, `memory` without swap. `name` is for messages.
         Raises NoSuchImage, UserError, Cancelled.
         """
@@ -242,6 +246,7 @@ class Engine:
             tmpfs=dict(tmpfs or {}),
             mounts=mounts,
             devices=list(devices),
+            **({"device_requests": [dict(one) for one in device_requests]} if device_requests else {}),
             shm_size=shm_size,
             nano_cpus=int(cpus * 1e9) if cpus else None,
             init=True,  # reaps what the command leaves behind, and passes signals on
@@ -482,6 +487,9 @@ def _facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Eng
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        cdi_devices=tuple(
+            str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"
+        ),
     )
 
 

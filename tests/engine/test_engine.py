@@ -1,0 +1,482 @@
+"""Docker as we use it, on a real engine: builds, interrupts, containers, and what no layer may keep."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from images.bases import AcquiredBase, Origin, acquire, read_python
+from images.buildkit import BuildEvent, LogLine, Retrying, StepFinished
+from images.engine import RUN_LABEL, Engine, NoSuchImage, TimedOut, connect
+from images.errors import UserError
+from images.failures import BuildFailed, Cancelled, Kind
+from images.hosting import HostSettings, host_settings
+from images.image import Base
+from images.matrix import ROOT
+from images.names import Minor
+
+pytestmark = pytest.mark.engine
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def tag(engine: Engine) -> Iterator[str]:
+    """A fresh name; its image goes when the test ends."""
+    name = f"truetag-test:{uuid.uuid4().hex[:12]}"
+    yield name
+    engine.remove(name, force=True)
+
+
+def dockerfile(base: AcquiredBase, *lines: str) -> bytes:
+    return "\n".join((f"FROM {base.reference} AS test", *lines, "")).encode()
+
+
+def nonce() -> str:
+    """Makes a step one that no cache has."""
+    return f": {uuid.uuid4().hex};"
+
+
+def anything_running(word: str) -> bool:
+    """Whether a `sleep` with this argument runs here: build steps are processes of the engine's machine."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = command.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if arguments[0] == b"sleep" and word.encode() in arguments:
+            return True
+    return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+# --- builds ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    cache = f"--mount=type=cache,target=/cache,id={uuid.uuid4().hex}"
+    files = {
+        "Dockerfile": dockerfile(
+            base,
+            f"RUN {cache} --mount=type=bind,source=host,target=/host {nonce()} cat /host/word | tee /cache/kept",
+            f"RUN {cache} cat /cache/kept > /result; printf 'half a line'",
+        ),
+        "host/word": b"from the context\n",
+    }
+    events: list[BuildEvent] = []
+    first = engine.build(files, tag, labels={"dev.truetag.test": "1"}, on_event=events.append)
+    assert engine.inspect(tag).id == first.image_id
+    assert engine.inspect(tag).labels["dev.truetag.test"] == "1"
+    printed = [event.text for event in events if isinstance(event, LogLine)]
+    assert printed == ["from the context", "half a line"]
+    steps = [step for step in first.steps if step.stage == "test" and "RUN" in step.name]
+    assert [step.cached for step in steps] == [False, False]
+    assert all(step.seconds > 0 for step in steps)
+
+    second = engine.build(files, tag, labels={"dev.truetag.test": "1"})
+    assert second.image_id == first.image_id
+    assert all(step.cached for step in second.steps if "RUN" in step.name), second.steps
+
+    with engine.container(tag, ["cat", "/result", "/host/word"]) as box:
+        done = box.run(30)
+    assert done.stdout == "from the context\n"  # and the mounted file is gone
+
+
+def test_a_failed_step_is_named_with_its_last_words_and_leaves_no_tag(
+    engine: Engine, base: AcquiredBase, tag: str
+) -> None:
+    events: list[BuildEvent] = []
+    with pytest.raises(BuildFailed) as caught:
+        engine.build(
+            {"Dockerfile": dockerfile(base, f"RUN {nonce()} echo before; apt-get install -y nosuchpackage")},
+            tag,
+            on_event=events.append,
+        )
+    failed = caught.value
+    assert failed.failure.kind is Kind.APT
+    assert failed.log[0] == "before"
+    assert failed.log[-1] == "E: Unable to locate package nosuchpackage"
+    assert "nosuchpackage" in failed.step
+    assert "exit code: 100" in failed.error
+    assert any(isinstance(event, StepFinished) and event.error for event in events)
+    assert engine.find(tag) is None
+
+
+def test_network_trouble_is_tried_again_with_longer_pauses_and_nothing_else_is(
+    engine: Engine, base: AcquiredBase, tag: str
+) -> None:
+    pauses: list[float] = []
+    events: list[BuildEvent] = []
+    step = f"RUN {nonce()} echo 'Temporary failure resolving mirror.test'; exit 100"
+    with pytest.raises(BuildFailed):
+        engine.build({"Dockerfile": dockerfile(base, step)}, tag, sleep=pauses.append, on_event=events.append)
+    assert pauses == [5, 10]
+    assert [event.attempt for event in events if isinstance(event, Retrying)] == [2, 3]
+
+    step = f"RUN {nonce()} echo 'error: Hash mismatch for x'; exit 1"
+    with pytest.raises(BuildFailed):
+        engine.build({"Dockerfile": dockerfile(base, step)}, tag, sleep=pauses.append)
+    assert pauses == [5, 10]
+
+
+def test_a_broken_dockerfile_and_a_missing_context_file_are_said(engine: Engine, tag: str, tmp_path: Path) -> None:
+    with pytest.raises(BuildFailed) as caught:
+        engine.build({"Dockerfile": b"FROM scratch\nRUNN x\n"}, tag)
+    assert caught.value.failure.kind is Kind.DOCKERFILE
+    with pytest.raises(UserError, match="gone"):
+        engine.build({"Dockerfile": b"FROM scratch\n", "x": tmp_path / "gone"}, tag)
+
+
+def test_a_large_context_is_streamed(engine: Engine, base: AcquiredBase, tag: str, tmp_path: Path) -> None:
+    big = tmp_path / "big"
+    with big.open("wb") as stream:
+        stream.truncate(300 * MIB)
+    engine.build(
+        {"Dockerfile": dockerfile(base, "RUN --mount=type=bind,target=/c wc -c < /c/big > /n"), "big": big}, tag
+    )
+    with engine.container(tag, ["cat", "/n"]) as box:
+        assert box.run(30).stdout == f"{300 * MIB}\n"
+
+
+INTERRUPTED = """
+import sys
+from images.engine import connect
+engine = connect()
+engine.build({"Dockerfile": sys.argv[1].encode()}, sys.argv[2])
+"""
+
+
+def test_ctrl_c_stops_the_build_in_the_engine_and_leaves_no_tag(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    if not engine.facts.local:
+        pytest.fail("this test looks at the engine's processes: run it beside the engine")
+    seconds = f"9{uuid.uuid4().int % 10**8}"  # nobody else sleeps as long
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, dockerfile(base, f"RUN sleep {seconds}; true").decode(), tag],
+        cwd=ROOT,
+        env={**os.environ, "DOCKER_HOST": engine.facts.url},
+        stderr=subprocess.DEVNULL,
+    )
+    assert wait_until(lambda: anything_running(seconds)), "the build never got to its step"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) != 0
+    assert wait_until(lambda: not anything_running(seconds), 10), "the step goes on running in the engine"
+    assert engine.find(tag) is None
+
+
+def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    raised: list[BaseException] = []
+    with connect(engine.facts.url) as other:
+
+        def build() -> None:
+            try:
+                other.build({"Dockerfile": dockerfile(base, f"RUN {nonce()} sleep 600")}, tag, on_event=started)
+            except BaseException as error:
+                raised.append(error)
+
+        def run() -> None:
+            try:
+                with other.container(base.reference, ["sleep", "600"]) as box:
+                    box.run()
+            except BaseException as error:
+                raised.append(error)
+
+        at_work = threading.Event()
+
+        def started(event: BuildEvent) -> None:
+            if "sleep 600" in getattr(event, "name", ""):
+                at_work.set()
+
+        threads = [threading.Thread(target=target) for target in (build, run)]
+        for thread in threads:
+            thread.start()
+        label = f"{RUN_LABEL}={other.run}"
+        assert at_work.wait(30)
+        assert wait_until(lambda: any(one.state == "running" for one in other.containers(label)))
+        other.cancel()
+        for thread in threads:
+            thread.join(30)
+        assert [type(error) for error in raised] == [Cancelled, Cancelled]
+        assert other.containers(label) == ()
+        with pytest.raises(Cancelled):
+            other.build({"Dockerfile": dockerfile(base)}, tag)
+    assert engine.find(tag) is None
+
+
+# --- containers -----------------------------------------------------------------------------------------------------
+
+
+def mine(engine: Engine) -> int:
+    return len(engine.containers(f"{RUN_LABEL}={engine.run}"))
+
+
+def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, base: AcquiredBase) -> None:
+    script = "cat /suite/a/b.txt; touch /x; echo kept > /suite/out; id -u; echo $WORD"
+    with engine.container(base.reference, ["sh", "-c", script], scratch=["/suite"], env={"WORD": "w"}) as box:
+        box.put({"a/b.txt": b"from outside\n"}, "/suite")
+        done = box.run(30)
+        assert box.get_file("/suite/out") == b"kept\n"
+        with pytest.raises(FileNotFoundError):
+            box.get_file("/suite/none")
+    assert done.stdout == "from outside\n0\nw\n"
+    assert "Read-only file system" in done.stderr
+    assert done.exit.code == 0
+
+
+def test_files_put_are_readable_for_any_user(engine: Engine, base: AcquiredBase) -> None:
+    with engine.container(base.reference, ["cat", "/suite/deep/er/x"], scratch=["/suite"], user="4321:4321") as box:
+        box.put({"deep/er/x": b"read"}, "/suite")
+        assert box.run(30).stdout == "read\n"
+
+
+def test_a_read_only_root_takes_no_files(engine: Engine, base: AcquiredBase) -> None:
+    with (
+        engine.container(base.reference, ["true"]) as box,
+        pytest.raises(UserError, match="read-only"),
+    ):
+        box.put({"x": b""}, "/opt")
+
+
+def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
+    with engine.container(base.reference, ["cat", "/proc/net/dev"]) as box:
+        lines = box.run(30).stdout.splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in lines if "lo" not in line.split(":")[0]] in ([], ["sit0"], ["tunl0"])
+
+
+@pytest.mark.parametrize("way_out", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_container_and_its_volume_go_on_every_way_out(
+    engine: Engine, base: AcquiredBase, way_out: type[BaseException]
+) -> None:
+    with pytest.raises(way_out), engine.container(base.reference, ["sleep", "600"], scratch=["/s"]) as box:
+        box.start()
+        volumes = engine._api.volumes(filters={"label": f"{RUN_LABEL}={engine.run}"})["Volumes"]
+        assert len(volumes) == 1
+        raise way_out
+    assert mine(engine) == 0
+    assert not engine._api.volumes(filters={"label": f"{RUN_LABEL}={engine.run}"})["Volumes"]
+
+
+def test_too_long_a_run_is_stopped(engine: Engine, base: AcquiredBase) -> None:
+    start = time.monotonic()
+    with pytest.raises(TimedOut, match="within 1 s"), engine.container(base.reference, ["sleep", "600"]) as box:
+        box.run(timeout=1)
+    assert time.monotonic() - start < 20
+    assert mine(engine) == 0
+
+
+def test_lines_arrive_while_it_runs(engine: Engine, base: AcquiredBase) -> None:
+    with engine.container(base.reference, ["sh", "-c", "echo one; sleep 600"]) as box:
+        box.start()
+        assert next(box.lines(timeout=30)).text == "one"
+
+
+def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(engine: Engine, base: AcquiredBase) -> None:
+    hog = ["sh", "-c", "head -c 400m /dev/zero | tail"]
+    with engine.container(base.reference, hog, memory=100 * MIB) as box:
+        ended = box.run(60).exit
+    assert ended.oom
+    assert ended.code != 0
+    with engine.container(base.reference, ["true"], memory=100 * MIB) as box:
+        assert box.run(60).exit.oom is False
+
+
+def test_no_such_image(engine: Engine) -> None:
+    with pytest.raises(NoSuchImage, match="truetag-none:1"), engine.container("truetag-none:1", ["true"]):
+        pass
+    assert engine.find("truetag-none:1") is None
+    engine.remove("truetag-none:1")
+
+
+KILLED = """
+import os, signal, sys
+from images.engine import connect
+engine = connect()
+with engine.container(sys.argv[1], ["sleep", "600"], scratch=["/s"]) as box:
+    box.start()
+    print(box.id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engine, base: AcquiredBase) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, base.reference],
+        cwd=ROOT,
+        env={**os.environ, "DOCKER_HOST": engine.facts.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    left = done.stdout.strip()
+    assert done.returncode == -signal.SIGKILL
+    assert left in [container.id for container in engine.containers()]
+    with engine.container(base.reference, ["sleep", "600"]) as living:
+        assert engine.sweep()
+        remaining = [container.id for container in engine.containers()]
+    assert left not in remaining
+    assert living.id in remaining
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_hosts_settings_stay_in_no_layer_and_no_label(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    planted = [f"planted{uuid.uuid4().hex}" for _ in range(4)]
+    ca, name, password, proxy = planted
+    host = HostSettings.of(
+        {
+            "SSL_CERT_FILE": "/ca",
+            "PIP_INDEX_URL": f"https://{name}:{password}@index.test/simple",
+            "NO_PROXY": f"{proxy}.test",
+        },
+        {"/ca": f"-----BEGIN CERTIFICATE-----\n{ca}\n".encode()}.get,
+        {"Acquire::http::Proxy::" + proxy: "DIRECT"},
+    )
+    see = "env > /dev/null; cat $SSL_CERT_FILE $APT_CONFIG; echo $UV_DEFAULT_INDEX $NO_PROXY; touch /done"
+    seen: list[BuildEvent] = []
+    engine.build(
+        {
+            "Dockerfile": dockerfile(
+                base, f"RUN --mount=type=bind,source=host,target=/run/host . /run/host/env; {nonce()} {see}"
+            ),
+            **host.files(),
+        },
+        tag,
+        on_event=seen.append,
+    )
+    text = "\n".join(event.text for event in seen if isinstance(event, LogLine))
+    assert all(word in text for word in planted), "the step did not see the settings"
+
+    layers, names = set(), set()
+    for file in engine.saved(tag):
+        data = file.data.read()
+        layers.add(file.layer)
+        names.add(file.member.name.removeprefix("./"))
+        where = f"{file.layer} {file.member.name}"
+        assert not any(word.encode() in data or word in where for word in planted), where
+    assert len(layers) == len(engine.inspect(tag).layers) + 1  # and the configuration
+    assert "done" in names
+    assert "etc/debian_version" in names
+    assert not any(name.startswith("run/host/") for name in names)
+
+
+def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    label = f"dev.truetag.test={uuid.uuid4().hex}"
+    key, _, value = label.partition("=")
+    built = engine.build(
+        {"Dockerfile": dockerfile(base, "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')}, tag, labels={key: value}
+    )
+    info = engine.inspect(tag)
+    assert (info.env["A"], info.user, info.workdir, info.command) == ("b", "12", "/tmp", ("x",))
+    assert info.architecture == "amd64"
+    assert info.size > 50 * MIB
+    assert info.layers == engine.inspect(built.image_id).layers
+    assert info.layers[: len(engine.inspect(base.reference).layers)] == engine.inspect(base.reference).layers
+    assert [found.id for found in engine.images(label)] == [built.image_id]
+    assert any("USER 12" in entry.created_by for entry in engine.history(tag))
+    engine.tag(tag, f"{tag}-second")
+    engine.untag(tag)
+    assert engine.find(tag) is None
+    assert engine.inspect(f"{tag}-second").id == built.image_id
+    engine.remove(f"{tag}-second")
+
+
+def test_free_space_is_known_beside_the_engine_and_only_there(engine: Engine) -> None:
+    free = engine.free_bytes()
+    assert (free is not None and free > 0) == engine.facts.local
+
+
+# --- which engine, which base ---------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_was_named_is_never_replaced_by_another(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nobody = f"unix://{tmp_path}/nobody.sock"
+    with pytest.raises(UserError, match=r"--engine: .*nobody\.sock"):
+        connect(nobody)
+    monkeypatch.setenv("DOCKER_HOST", nobody)
+    with pytest.raises(UserError, match="DOCKER_HOST"):
+        connect()
+    with connect(engine.facts.url) as found:
+        assert found.facts.url == engine.facts.url
+
+
+def test_dockers_current_context_is_honoured(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"currentContext": "elsewhere"}')
+    with pytest.raises(UserError, match="context"):
+        connect()
+    meta = tmp_path / "contexts" / "meta" / hashlib.sha256(b"elsewhere").hexdigest()
+    meta.mkdir(parents=True)
+    (meta / "meta.json").write_text(
+        f'{{"Name": "elsewhere", "Metadata": {{}}, "Endpoints": {{"docker": {{"Host": "{engine.facts.url}"}}}}}}'
+    )
+    with connect() as found:
+        assert found.facts.url == engine.facts.url
+
+
+def test_the_base_is_there_and_says_where_it_came_from(engine: Engine, base: AcquiredBase) -> None:
+    assert engine.find(base.reference) is not None
+    assert base.origin in (Origin.TAG, Origin.BOOTSTRAPPED)
+    assert base.digest.startswith("sha256:")
+    assert base.python is None
+
+
+def test_a_given_base_is_read(engine: Engine, base: AcquiredBase, tag: str) -> None:
+    host = host_settings()
+    mount = "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env;"
+    engine.build(
+        {
+            "Dockerfile": dockerfile(
+                base,
+                f"{mount} apt-get update && apt-get install -y --no-install-recommends python3-venv python3-packaging",
+                "RUN python3 -m venv --system-site-packages /opt/own",
+                "RUN mkdir $(echo /opt/own/lib/*/site-packages)/torch",
+                "RUN echo 'cuda = \"12.6\"' > $(echo /opt/own/lib/*/site-packages)/torch/version.py",
+            ),
+            **host.files(),
+        },
+        tag,
+        network="host" if host.loopback else None,
+    )
+    system = read_python(engine, tag)
+    assert system is not None
+    assert (system.executable, system.is_venv, system.externally_managed) == ("/usr/bin/python3", False, True)
+    assert system.packages["packaging"]
+    assert system.torch_cuda is None
+
+    own = f"{tag}-own"
+    engine.build({"Dockerfile": f"FROM {tag}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n".encode()}, own)
+    wanted = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
+    given = acquire(engine, wanted, own, pinned={}, host=host, say=print)
+    engine.remove(own)
+    assert given.origin is Origin.GIVEN
+    assert given.reference == own
+    assert given.python is not None
+    assert (given.python.prefix, given.python.is_venv, given.python.has_pip) == ("/opt/own", True, True)
+    assert given.python.torch_cuda == "12.6"
+
+
+def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:
+    base = Base(
+        key="none", reference="truetag-none.invalid/none:1", suite=None, python=Minor(3, 11), glibc=Minor(2, 36)
+    )
+    with pytest.raises(UserError, match="no registry answers"):
+        acquire(engine, base, pinned={}, host=HostSettings(), say=print)

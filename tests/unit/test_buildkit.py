@@ -1,0 +1,166 @@
+"""BuildKit's reports into events, contexts into archives. The reports are built with the same public descriptors."""
+
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from images import buildkit
+from images.archive import ChunkReader, pack
+from images.buildkit import LogLine, Step, StepFinished, StepProgress, StepStarted, Trace, plain_line, stage_of
+
+
+def report(
+    *,
+    vertex: Mapping[str, object] | None = None,
+    started: float | None = None,
+    completed: float | None = None,
+    log: bytes = b"",
+    progress: tuple[str, int, int] | None = None,
+) -> bytes:
+    message = buildkit._STATUS_RESPONSE()
+    if vertex is not None:
+        one = message.vertexes.add(digest="d", name="[torch 2/5] RUN pip", **vertex)
+        for field, value in (("started", started), ("completed", completed)):
+            if value is not None:
+                getattr(one, field).FromNanoseconds(int(value * 1e9))
+    if log:
+        message.logs.add(vertex="d", msg=log)
+    if progress:
+        message.statuses.add(ID=progress[0], vertex="d", current=progress[1], total=progress[2])
+    return message.SerializeToString()
+
+
+def feed(*reports: bytes) -> tuple[Trace, list[buildkit.BuildEvent]]:
+    trace = Trace()
+    return trace, [event for data in reports for event in trace.feed(data)]
+
+
+def test_a_step_from_its_start_over_its_log_to_its_end() -> None:
+    trace, events = feed(
+        report(vertex={}),
+        report(vertex={}, started=10),
+        report(log=b"one\ntw"),
+        report(log=b"o\nthree"),
+        report(vertex={}, started=10, completed=12.5),
+    )
+    name = "[torch 2/5] RUN pip"
+    assert events == [
+        StepStarted(step="d", name=name),
+        LogLine(step="d", name=name, text="one"),
+        LogLine(step="d", name=name, text="two"),
+        LogLine(step="d", name=name, text="three"),
+        StepFinished(step="d", name=name, seconds=2.5, cached=False),
+    ]
+    assert trace.steps() == (Step(name=name, seconds=2.5, cached=False),)
+    assert trace.failed() is None
+
+
+def test_a_step_that_runs_twice_counts_both_times_and_reports_each_end_once() -> None:
+    trace, events = feed(
+        report(vertex={}, started=1, completed=2),
+        report(vertex={}, started=1, completed=2),
+        report(vertex={"cached": True}, started=5, completed=6),
+    )
+    assert [type(event) for event in events] == [StepStarted, StepFinished, StepStarted, StepFinished]
+    assert trace.steps() == (Step(name="[torch 2/5] RUN pip", seconds=2, cached=True),)
+
+
+def test_a_failed_step_tells_its_error_and_its_log() -> None:
+    trace, events = feed(
+        report(vertex={}, started=1), report(log=b"no such compiler\n"), report(vertex={"error": "exit code: 3"})
+    )
+    assert trace.failed() == ("[torch 2/5] RUN pip", "exit code: 3", ("no such compiler",))
+    assert not any(isinstance(event, StepFinished) for event in events)  # BuildKit has not said that it ended
+
+
+def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
+    message = buildkit._STATUS_RESPONSE()
+    message.vertexes.add(digest="a", name="bystander", error="context canceled")
+    message.vertexes.add(digest="b", name="culprit", error="exit code: 1")
+    trace, _ = feed(message.SerializeToString())
+    assert trace.failed() == ("culprit", "exit code: 1", ())
+
+
+def test_downloads_are_reported_in_bytes() -> None:
+    _, events = feed(report(vertex={}, started=1, progress=("sha256:ab", 10, 40)))
+    assert events[-1] == StepProgress(step="d", name="[torch 2/5] RUN pip", what="sha256:ab", current=10, total=40)
+
+
+def test_other_bytes_are_no_report() -> None:
+    with pytest.raises(ValueError, match="not a BuildKit report"):
+        feed(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"  1%\r 50%\r100%", "100%"),
+        (b"crlf\r", "crlf"),
+        (b"\xff broken", "\ufffd broken"),
+    ],
+)
+def test_lines_read_as_a_terminal_would_leave_them(line: bytes, shown: str) -> None:
+    assert plain_line(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("[torch 2/5] RUN pip", "torch"),
+        ("[torch  2/15] RUN pip", "torch"),
+        ("[base] FROM x", "base"),
+        ("[internal] load build definition", ""),
+        ("exporting to image", ""),
+    ],
+)
+def test_stages(name: str, stage: str) -> None:
+    assert stage_of(name) == stage
+
+
+def unpack(chunks: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(chunks)) as archive:
+        return {member.name: member for member in archive}
+
+
+def test_an_archive_does_not_depend_on_order_time_or_owner(tmp_path: Path) -> None:
+    file = tmp_path / "wheel"
+    file.write_bytes(b"w" * 1000)
+    first = b"".join(pack({"b/c": b"1", "a": file}))
+    os.utime(file, (1, 1))
+    assert b"".join(pack({"a": file, "b/c": b"1"})) == first
+    members = unpack(first)
+    assert list(members) == ["a", "b", "b/c"]
+    assert {(member.mtime, member.uid, member.gid) for member in members.values()} == {(0, 0, 0)}
+    assert members["b"].isdir()
+    assert members["b"].mode == 0o755
+    assert first[257:265] == b"ustar  \0"  # GNU's magic: BuildKit takes a PAX archive for a Dockerfile
+
+
+def test_an_archive_keeps_modes_folders_links_and_long_names(tmp_path: Path) -> None:
+    script = tmp_path / "folder" / "run"
+    script.parent.mkdir()
+    script.write_bytes(b"x")
+    script.chmod(0o700)
+    (script.parent / "link").symlink_to("run")
+    name = "long/" * 60 + "name"
+    members = unpack(b"".join(pack({"f": script.parent, "s": b"#!/bin/sh\n", name: b"deep"}, uid=7, gid=8)))
+    assert (members["f/run"].mode, members["s"].mode, members[name].mode) == (0o755, 0o755, 0o644)
+    assert members["f/link"].linkname == "run"
+    assert {(member.uid, member.gid) for member in members.values()} == {(7, 8)}
+
+
+def test_an_archive_of_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(pack({"a": tmp_path / "missing"}))
+
+
+def test_chunks_read_as_a_stream() -> None:
+    stream = ChunkReader(iter((b"ab", b"", b"cdef")))
+    assert stream.read(3) == b"ab"
+    assert stream.read() == b"cdef"
+    assert stream.read(1) == b""
