@@ -10,6 +10,7 @@ from typing import Any
 
 from images.engine import Engine, Exit, ImageInfo
 from images.errors import Problem, UserError
+from images.gpus import NO_GPU, Attachment
 from images.matrix import ROOT
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -18,6 +19,9 @@ SUITE = ROOT / "validate"
 _INSIDE = "/judge"
 """A volume of its own: the container's root is read-only."""
 _GIB = 1024**3
+_MOST_ON_GPUS = 6
+_GPU_MEMORY_EACH = 3 * _GIB
+"""A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,8 @@ class Bounds:
     """What a trial may use. Memory in bytes, timeout in seconds for the whole suite."""
 
     memory: int = 12 * _GIB
+    gpu_memory: int = 24 * _GIB
+    """In place of `memory` where probes use GPUs: each holds torch and a CUDA context."""
     scratch: int = 4 * _GIB
     timeout: float = 1200
 
@@ -35,6 +41,7 @@ class Trial:
 
     tiers: Sequence[Tier]
     bounds: Bounds = field(default_factory=Bounds)
+    gpus: Attachment = NO_GPU
     on_record: Callable[[Record], None] = lambda _record: None
 
 
@@ -42,18 +49,22 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     """Measure an image: no network, read-only root, its own user, bounded memory, always removed.
 
     Files are read in a container of their own, with the image's home as it is; whatever runs the image's code gets
-    an empty, writable home. Raises UserError when the suite could not even start there (no Python, say).
+    an empty, writable home. Only the gpu tiers' container gets GPUs: what attaches them (the driver's libraries,
+    LD_LIBRARY_PATH) is never taken for the image's. Raises UserError when the suite could not even start there (no
+    Python, say).
     """
     image = engine.inspect(reference)
     reading = [tier for tier in trial.tiers if tier is Tier.STATIC]
-    running = [tier for tier in trial.tiers if tier is not Tier.STATIC]
-    writable = ["/tmp"]
+    running = [tier for tier in trial.tiers if tier is Tier.CPU]
+    on_gpus = [tier for tier in trial.tiers if tier in (Tier.GPU, Tier.MULTIGPU) and trial.gpus.attached]
+    home = image.env.get("HOME", "/root")
     records: list[Record] = []
-    host: dict[str, Any] = {"engine": engine.facts.version, "cpus": engine.facts.cpus, "gpus": []}
-    for tiers, folders in ((reading, writable), (running, [*writable, image.env.get("HOME", "/root")])):
+    host: dict[str, Any] = {"engine": engine.facts.version, "cpus": engine.facts.cpus, **_gpus_of_host(trial.gpus)}
+    for tiers, folders in ((reading, ["/tmp"]), (running, ["/tmp", home]), (on_gpus, ["/tmp", home])):
         asked = claims.of(tiers)
         if asked.claims:
-            found, end = _run_suite(engine, image, asked, folders, trial)
+            gpus = trial.gpus if tiers is on_gpus else NO_GPU
+            found, end = _run_suite(engine, image, asked, folders, trial, gpus)
             records += found
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
     return Evidence(
@@ -66,10 +77,12 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
 
 
 def _run_suite(
-    engine: Engine, image: ImageInfo, claims: ClaimSet, writable: Sequence[str], trial: Trial
+    engine: Engine, image: ImageInfo, claims: ClaimSet, writable: Sequence[str], trial: Trial, gpus: Attachment
 ) -> tuple[list[Record], Exit]:
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
     command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
+    command += ["--jobs", str(_at_once(engine, gpus))] if gpus.attached else []
+    memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
     records: list[Record] = []
     complaints: list[str] = []
     with engine.container(
@@ -77,7 +90,11 @@ def _run_suite(
         command,
         tmpfs=dict.fromkeys(writable, tmpfs),
         scratch=[_INSIDE],
-        memory=min(trial.bounds.memory, engine.facts.memory * 3 // 4),
+        memory=min(memory, engine.facts.memory * 3 // 4),
+        env=gpus.environment(image.env),
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.requests,
     ) as container:
         container.put(suite_files(claims), _INSIDE)
         container.start()
@@ -93,6 +110,18 @@ def _run_suite(
         name = image.tags[0] if image.tags else image.id
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
+
+
+def _at_once(engine: Engine, gpus: Attachment) -> int:
+    """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow."""
+    memory = min((gpu.memory for gpu in gpus.inventory.gpus), default=0) if gpus.inventory else 0
+    return max(1, min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH))
+
+
+def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:
+    """The host's GPUs and how the container got them, for the evidence."""
+    seen = gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}
+    return {**seen, "attached": gpus.as_json()}
 
 
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:

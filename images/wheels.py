@@ -7,7 +7,7 @@ import os
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from images.errors import Problem, UserError
 from images.image import Image, Pin, Prebuilt
+from images.lock import Lock
 
 _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
@@ -68,6 +69,32 @@ def gather(
     if installer:
         files[installer.name] = installer
     return Gathered(files=files, missing=missing)
+
+
+def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[str, Path]:
+    """The locked wheels that a build without a network installs, by file name, each of the lock's own hash.
+
+    `kept` are packages that the base has already. Raises UserError with everything that the wheelhouse lacks.
+    """
+    held = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in _listing(wheelhouse)}
+    found: dict[str, Path] = {}
+    lacking: list[str] = []
+    for layer, packages in locked.layers.items():
+        for package in packages:
+            if package.name in kept and layer in locked.inputs.layers:
+                continue
+            path = next((held[digest] for digest in package.hashes if digest in held), None)
+            if path:
+                found[path.name] = path
+            else:
+                lacking.append(f"{package.name} {package.version}")
+    if lacking:
+        cause = (
+            f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"
+        )
+        then = "`pip download --no-deps NAME==VERSION` on a machine with a network, then --wheelhouse FOLDER"
+        raise UserError(Problem(where=str(wheelhouse or "--offline without --wheelhouse"), cause=cause, then=then))
+    return found
 
 
 def fits(filename: str, pin: Pin, image: Image) -> bool:
