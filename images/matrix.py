@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, ValidationError
 
-from images import yamlfile
+from images import selectors, yamlfile
 from images.errors import Problem, UserError
-from images.facts import Capability, Facts, MinorText, Row, Sentence, VersionText
+from images.facts import Capability, Facts, MinorText, Row, Sentence
 from images.names import ImageName, Minor
 from images.yamlfile import YamlFile
 
@@ -33,24 +34,67 @@ def _image_name(value: object) -> str:
 
 
 def _exact(value: object) -> str:
-    text = str(value)
+    """`name==version` and no more: a marker or an extra would be dropped by what installs it."""
+    name, _, version = str(value).partition("==")
+    if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name) or not version:
+        raise ValueError(f"{str(value)!r} must name one version with ==")
+    return f"{name}=={_pin(version)}"
+
+
+def _pin(value: object) -> str:
+    """A version without a local part: whose build it is (`+cpu`, `+cu126`) is the plan's to say."""
     try:
-        requirement = Requirement(text)
-    except InvalidRequirement:
-        raise ValueError(f"{text!r} is no requirement") from None
-    if [spec.operator for spec in requirement.specifier] != ["=="]:
-        raise ValueError(f"{text!r} must name one version with ==")
-    return text
+        local = Version(str(value)).local
+    except InvalidVersion:
+        raise ValueError(f"{str(value)!r} is no version (PEP 440)") from None
+    if local:
+        raise ValueError(f"{str(value)!r} names one build of a version: write it without +{local}")
+    return str(value)
+
+
+def _selector(value: object) -> str:
+    try:
+        return str(selectors.parse(str(value)))
+    except UserError as error:
+        raise ValueError(f"{error.problems[0].where} {error.problems[0].cause}: {error.problems[0].then}") from None
+
+
+def _left_out(value: object) -> str:
+    if value == "torch":
+        raise ValueError("an image without torch is none")
+    return str(value)
+
+
+def _word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
+    """Text that goes into a Dockerfile, a file name or a tag as it stands."""
+
+    def check(value: object) -> str:
+        if not re.fullmatch(pattern, str(value), re.ASCII) or value in but:
+            raise ValueError(f"{str(value)!r} is no {what}")
+        return str(value)
+
+    return BeforeValidator(check)
 
 
 ImageNameText = Annotated[str, BeforeValidator(_image_name)]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
+PinText = Annotated[str, BeforeValidator(_pin)]
+SelectorText = Annotated[str, BeforeValidator(_selector)]
+LeftOut = Annotated[str, BeforeValidator(_left_out)]
+Reference = Annotated[str, _word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
+Variable = Annotated[str, _word(r"[A-Za-z_]\w*", "name of an environment variable")]
+Alias = Annotated[str, _word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")]
+LayerName = Annotated[
+    # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
+    str,
+    _word(r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit")),
+]
 
 
 class BaseRow(Row):
     """A Linux userland to stand on."""
 
-    reference: Sentence
+    reference: Reference
     suite: str = ""
     """The Debian suite it can be bootstrapped from where no registry answers; empty: registry only."""
     python: MinorText
@@ -71,14 +115,14 @@ class ImageRow(Row):
     name: ImageNameText
     archs: list[Capability] = []
     """Promise these architectures alone; empty: all that torch and bitsandbytes have code for."""
-    without: list[str] = []
+    without: list[LeftOut] = []
     """Distributions of the stack that this image leaves out."""
 
 
 class Exclusion(Row):
     """Images that the facts would allow and we do not build."""
 
-    select: Sentence
+    select: SelectorText
     reason: Sentence
 
 
@@ -93,19 +137,19 @@ class Matrix(Row):
 
     defaults: Defaults
     bases: dict[str, BaseRow] = Field(min_length=1)
-    layers: dict[str, list[str]] = Field(min_length=1)
-    """Python layers, bottom first, and the distributions each installs."""
+    layers: dict[LayerName, list[str]] = Field(min_length=2)
+    """Python layers, bottom first, and the distributions each installs. The toolkit comes below the last."""
     optional: list[str] = []
     """Distributions an image may lack, with a warning, where no wheel can be had."""
-    environment: dict[str, str] = {}
+    environment: dict[Variable, str] = {}
     toolkits: dict[MinorText, ToolkitRow]
-    common: dict[str, VersionText] = {}
+    common: dict[str, PinText] = {}
     """Pins of every stack that does not say otherwise."""
-    stacks: dict[MinorText, dict[str, VersionText]] = Field(min_length=1)
+    stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
     """Per torch minor: distribution -> version."""
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
-    aliases: dict[str, ImageNameText] = {}
+    aliases: dict[Alias, ImageNameText] = {}
 
     def row(self, name: ImageName) -> ImageRow | None:
         return next((row for row in self.images if row.name == str(name)), None)
@@ -144,8 +188,21 @@ def load(matrix: Path = MATRIX, facts: Path = FACTS) -> Sources:
     wanted, problems, pruned = _validate(Matrix, matrix_file)
     if known is None or wanted is None or facts_problems:
         raise UserError([*facts_problems, *problems])
-    consistency = _consistency(wanted, matrix_file)
-    return Sources(wanted, known, matrix_file, (*problems, *consistency), pruned)
+    consistency = tuple(_consistency(wanted, matrix_file, pruned))
+    return _plannable(Sources(wanted, known, matrix_file, (*problems, *consistency), pruned))
+
+
+def _plannable(sources: Sources) -> Sources:
+    """The same without what no plan can be made of, all of it told in `problems` already."""
+    wanted = sources.matrix
+    torchless = {torch for torch, pins in wanted.stacks.items() if "torch" not in pins}
+    base = wanted.defaults.base if wanted.defaults.base in wanted.bases else next(iter(wanted.bases))
+    sound = {
+        "stacks": {torch: pins for torch, pins in wanted.stacks.items() if torch not in torchless},
+        "defaults": Defaults(base=base),
+    }
+    pruned = sources.pruned | {("stacks", torch) for torch in torchless}
+    return replace(sources, matrix=wanted.model_copy(update=sound), pruned=pruned)
 
 
 def _read(path: Path) -> str:
@@ -226,11 +283,11 @@ def _without(data: Any, paths: set[yamlfile.Path]) -> Any:
     return data
 
 
-def _consistency(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+def _consistency(matrix: Matrix, file: YamlFile, pruned: frozenset[yamlfile.Path]) -> Iterator[Problem]:
     """What the types can't say: names that stand twice, or point at nothing."""
     then = _then(file)
     yield from _twice(matrix, file)
-    if matrix.defaults.base not in matrix.bases:
+    if matrix.defaults.base not in matrix.bases and ("bases", matrix.defaults.base) not in pruned:
         known = ", ".join(matrix.bases)
         cause = f"there is no base {matrix.defaults.base!r} (there are {known})"
         yield Problem(where=file.where(("defaults", "base")), cause=cause, then=then)
@@ -246,15 +303,32 @@ def _consistency(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
             cause = f"no layer installs {name!r}"
             yield Problem(where=file.where(path), cause=cause, then="name it under `layers`")
     for torch, pins in matrix.stacks.items():
-        if "torch" not in pins:
+        if "torch" not in pins and ("stacks", torch, "torch") not in pruned:
             yield Problem(where=file.where(("stacks", torch)), cause="has no torch", then="pin torch in it")
-        elif str(Minor.parse(pins["torch"])) != torch:
+        elif "torch" in pins and str(Minor.parse(pins["torch"])) != torch:
             where, cause = file.where(("stacks", torch, "torch")), f"torch {pins['torch']} is no {torch}"
             yield Problem(where=where, cause=cause, then=then)
+    for index, name in enumerate(matrix.optional):
+        if name not in layered:
+            cause = f"no layer installs {name!r}, so no image can lack it"
+            yield Problem(where=file.where(("optional", index)), cause=cause, then="name it under `layers`")
+    yield from _left_out_in_vain(matrix, file, pruned)
     for alias in matrix.aliases:
         if alias in {row.name for row in matrix.images}:
             cause = f"the alias {alias!r} is the name of an image"
             yield Problem(where=file.where(("aliases", alias)), cause=cause, then="rename the alias")
+
+
+def _left_out_in_vain(matrix: Matrix, file: YamlFile, pruned: frozenset[yamlfile.Path]) -> Iterator[Problem]:
+    """Names under `without` that the image's stack does not pin: a typo would leave in what was to be left out."""
+    raw = {str(item.get("name")): index for index, item in enumerate(file.data["images"]) if isinstance(item, dict)}
+    for row in matrix.images:
+        torch = str(ImageName.parse(row.name).torch)
+        pins = {**matrix.common, **matrix.stacks.get(torch, {})}
+        for name in row.without:
+            if torch in matrix.stacks and name not in pins and ("stacks", torch, name) not in pruned:
+                cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
+                yield Problem(where=file.where(("images", raw.get(row.name, 0))), cause=cause, then=_then(file))
 
 
 def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:

@@ -10,12 +10,13 @@ from images.errors import Problem, UserError
 
 _GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE]"
 _NAME = re.compile(
-    r"cu(?P<cuda_major>[1-9]\d)(?P<cuda_minor>0|[1-9]\d*)"
-    r"-torch(?P<torch_major>[1-9])(?P<torch_minor>0|[1-9]\d*)"
-    r"(?:-py(?P<py_major>3)(?P<py_minor>[1-9]\d*))?"
+    r"cu(?P<cuda_major>[1-9]\d)(?P<cuda_minor>0|[1-9]\d?)"
+    r"-torch(?P<torch_major>[1-9])(?P<torch_minor>0|[1-9]\d{0,2})"
+    r"(?:-py(?P<py_major>3)(?P<py_minor>[1-9]\d{0,2}))?"
     r"(?:-sm(?P<arch>[1-9]\d{1,2}))?"
     r"(?P<devel>-devel)?"
-    r"(?:-(?P<profile>(?!devel\b|(?:sm|py)\d+(?:-|$))[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?"
+    r"(?:-(?P<profile>(?!devel\b|(?:sm|py)\d+(?:-|$))[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?",
+    re.ASCII,
 )
 
 
@@ -30,7 +31,7 @@ class Minor:
     @classmethod
     def parse(cls, text: str) -> Minor:
         """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
-        match = re.fullmatch(r"(\d+)\.(\d+)(?:\.[0-9a-z.]+)?", text.split("+")[0])
+        match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
         if not match:
             raise ValueError(f"{text!r} is not a version of the form X.Y")
         return cls(int(match[1]), int(match[2]))
@@ -58,9 +59,9 @@ class Arch:
     @classmethod
     def parse(cls, text: str) -> Arch:
         """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
-        if match := re.fullmatch(r"sm_?(\d{1,2})(\d)", text):
+        if match := re.fullmatch(r"sm_?([0-9]{1,2})([0-9])", text):
             return cls(int(match[1]), int(match[2]))
-        if match := re.fullmatch(r"(\d{1,2})\.(\d)", text):
+        if match := re.fullmatch(r"([0-9]{1,2})\.([0-9])", text):
             return cls(int(match[1]), int(match[2]))
         raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
 

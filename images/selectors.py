@@ -101,11 +101,11 @@ def _wrong(it: Condition) -> str:
     if it.key not in _VERSIONED and it.op not in ("=", "!="):
         return f"{it.key} is compared with = or != only"
     try:
-        if it.key in _VERSIONED:
-            Minor.parse(it.value)
-        elif it.key == "arch":
+        if it.key in _VERSIONED and str(Minor.parse(it.value)) != it.value:
+            return f"images are told apart by X.Y alone, and {it.value} is more: write {Minor.parse(it.value)}"
+        if it.key == "arch":
             Arch.parse(it.value)
-        elif not re.fullmatch(r"[a-z][a-z0-9-]*", it.value):
+        if it.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", it.value):
             return f"{it.value!r} is no profile name"
     except ValueError as error:
         return str(error)

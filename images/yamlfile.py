@@ -32,24 +32,33 @@ class YamlFile:
 
 def parse(name: str, text: str) -> YamlFile:
     """Read YAML. Raises UserError on a syntax error or an empty file, with file and line."""
-    loader = yaml.BaseLoader(text)
     try:
-        node = loader.get_single_node()
+        node = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         cause = f"is not YAML: {error.problem or error.context}"
         raise UserError(Problem(where=name + line, cause=cause, then="mend the line; editors show it too")) from None
-    except yaml.YAMLError as error:
-        raise UserError(Problem(where=name, cause=f"is not YAML: {error}", then="mend the file")) from None
-    finally:
-        loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = f":{text.count(chr(10), 0, error.position) + 1}"
+        cause = f"is not YAML: it holds the control character {chr(error.character)!r}"
+        raise UserError(Problem(where=name + line, cause=cause, then="take it out of the line")) from None
+    except RecursionError:
+        raise _endless(name) from None
     if node is None:
         raise UserError(Problem(where=f"{name}:1", cause="is empty", then=f"`git checkout {name}` brings it back"))
     lines: dict[Path, int] = {}
     duplicates: list[Problem] = []
-    data = _plain(node, (), name, lines, duplicates)
+    try:
+        data = _plain(node, (), name, lines, duplicates)
+    except RecursionError:  # an alias inside of what it stands for
+        raise _endless(name) from None
     return YamlFile(name, data, lines, tuple(duplicates))
+
+
+def _endless(name: str) -> UserError:
+    cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
+    return UserError(Problem(where=name, cause=cause, then="write the values out"))
 
 
 def _plain(node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]) -> Any:

@@ -94,3 +94,42 @@ def test_every_fact_has_a_source() -> None:
     rows += [*facts.torchao.values(), *facts.cuda.values(), *facts.driver_floors.values()]
     assert rows
     assert all(row.source for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ("  base: bookworm", "  base: bookwrm", "there is no base 'bookwrm' (there are bookworm"),
+        ("    torch: 2.7.1", "    torch: newest", "'newest' is no version"),
+        ("    torch: 2.7.1\n", "", "has no torch"),
+        ("    torch: 2.7.1", "    torch: 2.7.1+cpu", "write it without +cpu"),
+        ("gcc: 12}", "gcc: twelve}", "bases.bookworm.gcc: Input should be a valid integer"),
+        ("{name: cu126-torch27}", "{name: cu126-torch27, without: [torch]}", "an image without torch is none"),
+        ("{name: cu126-torch27}", "{name: cu126-torch27, without: [xformer]}", "leaves out 'xformer', which its stack"),
+        ("optional: [flash-attn]", "optional: [flash-atn]", "no layer installs 'flash-atn'"),
+        ("optional: [flash-attn]", "optional: &a [*a]", "nests too deep, or refers to itself"),
+        ("select: cu118-*", "select: colour=red", "there is nothing called 'colour'"),
+        ("  light: [", "  toolkit: [", "'toolkit' is no name for a layer"),
+        ("NVIDIA_VISIBLE_DEVICES: all", '"A B": all', "'A B' is no name of an environment variable"),
+        ("debian:bookworm-slim", "debian book", "'debian book' is no image reference"),
+        ("  latest: ", '  "cu12*": ', "'cu12*' is no name for an image"),
+        ("-cu12==12.6.85", "-cu12==12.*", "'12.*' is no version"),
+        ("\noptional", " \a\noptional", "holds the control character"),
+    ],
+)
+def test_each_mistake_is_told_and_none_is_a_traceback(tmp_path: Path, before: str, after: str, sentence: str) -> None:
+    assert before in GOOD
+    found = problems(tmp_path, GOOD.replace(before, after, 1))
+    assert any(sentence in problem for problem in found), found
+    assert all(problem.startswith("matrix.yaml") for problem in found)
+
+
+def test_brackets_without_end_are_told(tmp_path: Path) -> None:
+    assert "nests too deep" in problems(tmp_path, "[" * 20_000)[0]
+
+
+def test_the_toolkit_needs_a_layer_above_and_one_below(tmp_path: Path) -> None:
+    layers = GOOD.partition("layers:\n")[2].partition("\n\n")[0]
+    assert any(
+        "at least 2 items" in problem for problem in problems(tmp_path, GOOD.replace(layers, "  torch: [torch]"))
+    )

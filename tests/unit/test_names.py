@@ -44,7 +44,17 @@ def test_whatever_parses_prints_as_it_stood(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "cu126", "torch25-cu126", "cu126-torch25-", "cu126-torch25-sm9", "cu126_torch25", "cu126-torch25-devel-devel"],
+    [
+        "",
+        "cu126",
+        "torch25-cu126",
+        "cu126-torch25-",
+        "cu126-torch25-sm9",
+        "cu126_torch25",
+        "cu126-torch25-devel-devel",
+        "cu12\N{FULLWIDTH DIGIT SIX}-torch25",
+        f"cu126-torch2{'9' * 5000}",
+    ],
 )
 def test_what_is_no_name_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(UserError, match="names read"):

@@ -63,7 +63,19 @@ def test_an_alias_names_its_image() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["torch=>2.8", "torch>=", "torch>=two", "colour=red", "arch>=sm90", "arch=90", "", "cu126 torch25"]
+    "text",
+    [
+        "torch=>2.8",
+        "torch=2.5.0",
+        "cuda=12.6.3",
+        "torch>=",
+        "torch>=two",
+        "colour=red",
+        "arch>=sm90",
+        "arch=90",
+        "",
+        "cu126 torch25",
+    ],
 )
 def test_what_is_no_selector_is_told(text: str) -> None:
     with pytest.raises(UserError) as error:
