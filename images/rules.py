@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, TorchFacts, TorchVariant
 from images.image import Base
 from images.matrix import ToolkitRow
 from images.names import Arch, ImageName, Minor
+
+ON_ARM_ALONE = frozenset(map(Arch.parse, ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0", "12.1")))
+"""GPUs of boards with ARM processors: Jetson TX1 to Thor (10.1 is Thor's number before CUDA 13), DGX Spark (NVIDIA,
+"CUDA GPU Compute Capability"). Code for their desktop relatives does not run there either (CUDA C++ Programming Guide,
+"Binary Compatibility": none between desktop and Tegra)."""
 
 
 class Weight(StrEnum):
@@ -139,8 +145,12 @@ def xformers_fits(it: Candidate) -> Iterator[Finding]:
         yield _refuse(f"nothing is known of xformers {version}: add its row to images/facts.yaml")
         return
     if it.torch not in SpecifierSet(row.torch):
-        fitting = [other for other, facts in it.facts.xformers.items() if it.torch in SpecifierSet(facts.torch)]
-        fix = f"pin {fitting[-1]}" if fitting else "leave xformers out of the stack"
+        fitting = [
+            other
+            for other, facts in it.facts.xformers.items()
+            if it.torch in SpecifierSet(facts.torch) and Minor.parse(facts.cuda).major == it.wheel_cuda.major
+        ]
+        fix = f"pin {max(fitting, key=Version)}" if fitting else "leave xformers out of the stack"
         yield _refuse(f"xformers {version} needs torch {row.torch}, the stack pins {it.torch}: {fix}")
     own = Minor.parse(row.cuda)
     if own.major != it.wheel_cuda.major:
@@ -162,8 +172,12 @@ def torchao_fits(it: Candidate) -> Iterator[Finding]:
         yield _refuse(f"nothing is known of torchao {version}: add its row to images/facts.yaml")
         return
     if it.torch not in SpecifierSet(row.torch):
-        fitting = [other for other, facts in it.facts.torchao.items() if it.torch in SpecifierSet(facts.torch)]
-        fix = f"pin {fitting[-1]}" if fitting else "leave torchao out of the stack"
+        fitting = [
+            other
+            for other, facts in it.facts.torchao.items()
+            if it.torch in SpecifierSet(facts.torch) and facts.cuda_major in (None, it.wheel_cuda.major)
+        ]
+        fix = f"pin {max(fitting, key=Version)}" if fitting else "leave torchao out of the stack"
         yield _refuse(f"torchao {version} goes with torch {row.torch}, the stack pins {it.torch}: {fix}")
     if row.cuda_major and row.cuda_major != it.wheel_cuda.major:
         yield _refuse(
@@ -205,6 +219,12 @@ def flash_attn_has_a_wheel(it: Candidate) -> Iterator[Finding]:
         yield _warn(f"{text}: built without it, unless a wheelhouse has one (--wheelhouse)")
     else:
         yield _refuse(f"{text}: mark it optional in matrix.yaml")
+
+
+def archs_are_of_this_processor(it: Candidate) -> Iterator[Finding]:
+    for arch in it.asked_archs:
+        if arch in ON_ARM_ALONE:
+            yield _refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
 
 
 def archs_are_covered(it: Candidate) -> Iterator[Finding]:
@@ -250,6 +270,7 @@ RULES: tuple[Rule, ...] = (
     torchao_fits,
     bitsandbytes_fits,
     flash_attn_has_a_wheel,
+    archs_are_of_this_processor,
     archs_are_covered,
     xformers_covers_archs,
     some_arch_is_left,

@@ -58,6 +58,7 @@ def test_a_variant_of_its_own_index_is_pinned_by_its_local_version() -> None:
     [
         ("cu118-torch215", "none for CUDA 11"),
         ("cu126-torch27-sm120", "torch 2.7.1 cu126 has no code for sm_120"),
+        ("cu126-torch27-sm87", "sm_87 is a GPU of boards with ARM processors"),
         ("cu126-torch27-devel", "published as wheels only from 13.0"),
         ("cu126-torch27-py311", "the name is cu126-torch27"),
         ("cu124-torch26-py313", "xformers 0.0.29.post3 needs Python"),
@@ -90,6 +91,8 @@ def test_an_arch_image_promises_that_arch_alone() -> None:
     [
         ("2.11", {"xformers": "0.0.35"}, "cu130-torch211", "without: [xformers]"),
         ("2.7", {"xformers": "0.0.30"}, "cu126-torch27", "needs torch ==2.7.0, the stack pins 2.7.1: pin 0.0.31.post1"),
+        ("2.11", {"xformers": "0.0.34"}, "cu130-torch211", "the stack pins 2.11.0: leave xformers out"),
+        ("2.12", {"torchao": "0.16.0"}, "cu126-torch212-py312", "the stack pins 2.12.1: leave torchao out"),
         ("2.9", {"xformers": "0.0.33"}, "cu128-torch29", "built for CUDA 13.0"),
         ("2.7", {"triton": "3.4.0"}, "cu126-torch27", "needs triton==3.3.1"),
         ("2.8", {"torchao": "0.18.0"}, "cu128-torch28", "needs libcudart.so.13"),
