@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import http.client
+import re
 import shutil
+import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +20,8 @@ from packaging.version import Version
 
 from images.errors import Problem, UserError
 from images.image import Image, Pin, Prebuilt
-from images.lock import Lock
+from images.lock import TOOLS, Lock
+from images.names import Minor
 
 _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
@@ -46,7 +50,7 @@ def gather(
 ) -> Gathered:
     """Find a wheel for each optional pin: the wheelhouse first, then the official one by URL.
 
-    An installer (uv) in the wheelhouse is taken along too: it makes builds without an index possible. `fetch` gets
+    The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. `fetch` gets
     URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit.
     """
     listing = _listing(wheelhouse)
@@ -65,9 +69,10 @@ def gather(
             files[path.name] = path
         else:
             missing[pin.name] = f"{pin.requirement}: {reason}" + ("" if wheelhouse else "; no --wheelhouse given")
-    installer = next((path for path in listing if path.name.startswith("uv-")), None)
-    if installer:
-        files[installer.name] = installer
+    for requirement in TOOLS:
+        name, _, version = requirement.partition("==")
+        if installer := _in_wheelhouse(Pin(name=name, version=version, layer="tools"), image, listing):
+            files[installer.name] = installer
     return Gathered(files=files, missing=missing)
 
 
@@ -109,13 +114,22 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
 
 
 def _runs_on(tags: frozenset[Tag], image: Image) -> bool:
-    python = f"cp{image.python.digits}"
-    pythons = {python, "py3", f"py{image.python.digits}"}
-    return any(
-        (tag.interpreter in pythons or (tag.abi == "abi3" and tag.interpreter.startswith("cp3")))
-        and (tag.platform == "any" or tag.platform.endswith("_x86_64"))
-        for tag in tags
-    )
+    return any(_is_for(tag, image.python) and _platform_fits(tag.platform, image.base.glibc) for tag in tags)
+
+
+def _is_for(tag: Tag, python: Minor) -> bool:
+    """Its own Python, any Python 3, or the stable ABI of this Python or an older one."""
+    stable_since = re.fullmatch(r"cp3(\d+)", tag.interpreter) if tag.abi == "abi3" else None
+    if stable_since:
+        return int(stable_since[1]) <= python.minor
+    return tag.interpreter in (f"cp{python.digits}", f"py{python.digits}", "py3")
+
+
+def _platform_fits(platform: str, glibc: Minor) -> bool:
+    """Linux with glibc on x86-64; manylinux names the oldest glibc that will do (PEP 600)."""
+    if needed := re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform):
+        return Minor(int(needed[1]), int(needed[2])) <= glibc
+    return platform in ("any", "linux_x86_64") or re.fullmatch(r"manylinux(1|2010|2014)_x86_64", platform) is not None
 
 
 def _same_build(local: str, image: Image) -> bool:
@@ -150,7 +164,7 @@ def _official(prebuilt: Prebuilt | None, cache: Path, fetch: Callable[[str, Path
     if prebuilt is None:
         return None, "no official wheel for this combination"
     target = cache / prebuilt.filename
-    if target.is_file():
+    if zipfile.is_zipfile(target):
         return target, ""
     try:
         fetch(prebuilt.url, target)
@@ -160,15 +174,19 @@ def _official(prebuilt: Prebuilt | None, cache: Path, fetch: Callable[[str, Path
 
 
 def download(url: str, target: Path) -> None:
-    """Fetch a file whole or not at all. Raises OSError."""
+    """Fetch a wheel whole or not at all. Raises OSError, also for an answer that is no whole wheel (a proxy's page)."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:
-            shutil.copyfileobj(answer, file)
+    # A folder of its own: builds that run at once fetch the same file.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+        partial = Path(folder, target.name)
+        try:
+            with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+        except http.client.HTTPException as error:
+            raise OSError(f"{type(error).__name__}: {error}") from None
+        if not zipfile.is_zipfile(partial):
+            raise OSError(f"the answer of {partial.stat().st_size} bytes is no whole wheel")
         partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _host(url: str) -> str:

@@ -3,7 +3,7 @@ set -eu
 . /run/host/env
 "$1" -m venv /opt/tools
 if ls /run/wheels/uv-*.whl >/dev/null 2>&1; then
-  /opt/tools/bin/pip install --quiet --no-index --no-deps /run/wheels/uv-*.whl
+  /opt/tools/bin/pip install --quiet --no-index --find-links /run/wheels --no-deps --require-hashes -r /run/locks/tools.txt
 else
   /opt/tools/bin/pip install --quiet --no-cache-dir --no-deps --require-hashes -r /run/locks/tools.txt
 fi

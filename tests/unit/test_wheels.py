@@ -1,6 +1,13 @@
 """Wheels that no index has: which file fits which image, and what happens when none can be had."""
 
 import hashlib
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -8,6 +15,7 @@ import pytest
 from images import matrix, plan, wheels
 from images.errors import UserError
 from images.image import Image, Pin
+from images.lock import TOOLS
 
 SOURCES = matrix.load()
 
@@ -38,6 +46,11 @@ def flash_attn(of: Image) -> Pin:
         ("cu126-torch27", "flash_attn-2.8.2-cp311-cp311-linux_x86_64.whl", False),
         ("cu126-torch27", "flash_attn-2.8.3-cp312-cp312-linux_x86_64.whl", False),
         ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-linux_aarch64.whl", False),
+        ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-musllinux_1_2_x86_64.whl", False),
+        ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-macosx_11_0_x86_64.whl", False),
+        ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-manylinux_2_36_x86_64.whl", True),
+        ("cu126-torch27", "flash_attn-2.8.3-cp311-cp311-manylinux_2_39_x86_64.whl", False),
+        ("cu126-torch27", "flash_attn-2.8.3-cp313-abi3-manylinux_2_28_x86_64.whl", False),
         ("cu126-torch27", "xformers-2.8.3-cp311-cp311-linux_x86_64.whl", False),
         ("cu126-torch27", "flash-attn-2.8.3.tar.gz", False),
         ("cu126-torch27", "not a wheel.whl", False),
@@ -67,7 +80,8 @@ def test_the_official_wheel_is_fetched_once(tmp_path: Path) -> None:
     def fetch(url: str, target: Path) -> None:
         asked.append(url)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(b"wheel")
+        with zipfile.ZipFile(target, "w") as archive:
+            archive.writestr("flash_attn/__init__.py", "")
 
     for _ in range(2):
         found = wheels.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=fetch)
@@ -98,3 +112,59 @@ def test_a_broken_download_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"refused|unreachable"):
         wheels.download("http://127.0.0.1:9/x.whl", tmp_path / "x.whl")
     assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def serving(content: bytes, length: int | None = None) -> Iterator[str]:
+    """A host that answers every request with `content`, saying that it has `length` bytes."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(length or len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/x.whl"
+        server.shutdown()
+
+
+def a_wheel() -> bytes:
+    with io.BytesIO() as buffer:
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("content", bytes(1 << 20))
+        return buffer.getvalue()
+
+
+def test_builds_at_once_fetch_one_whole_wheel(tmp_path: Path) -> None:
+    with serving(a_wheel()) as url, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: wheels.download(url, tmp_path / "x.whl"), range(8)))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.whl"]
+    assert (tmp_path / "x.whl").read_bytes() == a_wheel()
+
+
+def test_half_a_wheel_and_a_page_are_no_wheel(tmp_path: Path) -> None:
+    for content, length in ((a_wheel()[:-100], len(a_wheel())), (b"<html>sign in</html>", None)):
+        with serving(content, length) as url, pytest.raises(OSError, match="no whole wheel"):
+            wheels.download(url, tmp_path / "x.whl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spoilt_wheel_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
+    name = image("cu126-torch27").prebuilt[0].filename
+    (tmp_path / name).write_bytes(b"half a whe")
+    found = wheels.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=refuse)
+    assert found.files == {}
+
+
+def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
+    locked = f"uv-{TOOLS[0].partition('==')[2]}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    for name in (locked, "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl", locked.replace("x86_64", "aarch64")):
+        (tmp_path / name).write_bytes(b"")
+    found = wheels.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path / "cache", fetch=refuse)
+    assert list(found.files) == [locked]
