@@ -350,13 +350,20 @@ def _mirrors(suite: str) -> list[str]:
     """The mirrors this machine's own apt uses for Debian, asked for another suite; none: mmdebstrap's default."""
     if not shutil.which("apt-get"):
         return []
-    listing = subprocess.run(
+    listing = _index_targets()
+    if not listing and os.geteuid() == 0:  # apt tells of its sources only once it has read them
+        subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
+        listing = _index_targets()
+    return mirror_lines(suite, listing)
+
+
+def _index_targets() -> str:
+    return subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)", "Created-By: Packages"],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    return mirror_lines(suite, listing)
 
 
 def mirror_lines(suite: str, listing: str) -> list[str]:
