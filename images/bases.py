@@ -135,6 +135,10 @@ def _satisfies(found: str, pin: Pin) -> bool:
     return Version(version.public) == wanted and (local == pin.local if pin.local else local.split(".")[0] != "cpu")
 
 
+# Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
+_ONE_AT_A_TIME = threading.Lock()
+
+
 def acquire(
     engine: Engine,
     base: Base,
@@ -149,9 +153,11 @@ def acquire(
     auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
     from a Debian mirror. `say` gets a sentence about everything that isn't the ordinary way. Raises UserError.
     """
-    if wanted != "auto":
-        return _given(engine, wanted, say)
-    return _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say) or _bootstrapped(engine, base, host, say)
+    with _ONE_AT_A_TIME:
+        if wanted != "auto":
+            return _given(engine, wanted, say)
+        found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)
+        return found or _bootstrapped(engine, base, host, say)
 
 
 def _given(engine: Engine, reference: str, say: Callable[[str], None]) -> AcquiredBase:

@@ -12,7 +12,7 @@ from images import bases, lock, promises, render, trial, wheels
 from images.bases import AcquiredBase
 from images.buildkit import BuildResult
 from images.engine import Engine, ImageInfo
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, problem_of
 from images.facts import Facts
 from images.hosting import HostSettings
 from images.image import Image
@@ -68,7 +68,6 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     """
     name = str(image.name)
     locked = lock.read(image)
-    _room(engine)
     base = bases.acquire(
         engine,
         image.base,
@@ -77,9 +76,10 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
         host=host,
         say=lambda text: progress.say(name, text, "yellow"),
     )
-    gathered = wheels.gather(image, wheelhouse=order.wheelhouse, cache=order.cache / "wheels")
+    require_no_contradiction(image, base)
+    lacking = tuple(pin for pin in image.pins if pin.name not in ground(base).kept)
+    gathered = wheels.gather(replace(image, pins=lacking), wheelhouse=order.wheelhouse, cache=order.cache / "wheels")
     _tell_missing(gathered.missing, order, name, progress)
-    _require_no_contradiction(image, base)
     extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing)
     context = render.render(image, locked.files, ground(base), extras)
     folder = order.out / name
@@ -88,14 +88,23 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     result = engine.build(context, candidate, no_cache=order.no_cache, on_event=progress.job(name))
     lock_pins = None if base.python else pins_of(locked)
     claims = promises.promises(image, lock_pins, gathered.missing, facts=order.facts)
-    evidence, verdict = prove(engine, candidate, claims, order.tiers, lambda record: _tell(progress, name, record))
-    info = engine.inspect(candidate)
+    evidence, verdict = prove(
+        engine, result.image_id, claims, order.tiers, lambda record: _tell(progress, name, record)
+    )
+    info = engine.inspect(result.image_id)
     record(folder, info, result, engine, base, gathered, evidence, verdict)
     withheld = why_withheld(verdict, order.tiers)
     if not withheld:
-        engine.tag(candidate, name)
-        engine.untag(candidate)
+        give_name(engine, result.image_id, name)
     return Built(name=name, info=info, result=result, verdict=verdict, withheld=withheld)
+
+
+def give_name(engine: Engine, image_id: str, name: str) -> None:
+    """Name the very image that was judged: by now a build beside this one may have made another candidate."""
+    engine.tag(image_id, name)
+    candidate = engine.find(f"{name}-candidate")
+    if candidate and candidate.id == image_id:
+        engine.untag(f"{name}-candidate")
 
 
 def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
@@ -115,11 +124,13 @@ def build_all(
         try:
             built = build(engine, image, order, host, progress)
         except UserError as error:
-            progress.finish(str(image.name), error.problems[0].cause, ok=False)
-            return error
+            return _given_up(image, error, progress)
+        except OSError as error:
+            return _given_up(image, UserError(problem_of(error, str(image.name)), code=1), progress)
         progress.finish(built.name, _summary(built), ok=not built.withheld)
         return built
 
+    _room(engine, min(jobs, len(images)))
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         running = [pool.submit(one, image) for image in images]
         try:
@@ -130,6 +141,11 @@ def build_all(
             engine.cancel()
             raise
     return [future.result() for future in running]
+
+
+def _given_up(image: Image, error: UserError, progress: Progress) -> UserError:
+    progress.finish(str(image.name), error.problems[0].cause, ok=False)
+    return error
 
 
 def prove(
@@ -163,8 +179,8 @@ def pins_of(locked: Lock) -> dict[str, dict[str, str]]:
     return {layer: locked.versions([layer]) for layer in locked.inputs.layers}
 
 
-def _require_no_contradiction(image: Image, base: AcquiredBase) -> None:
-    """A base keeps what fits a pin; what contradicts one is refused, never reinstalled."""
+def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
+    """A base keeps what fits a pin. Raises UserError with all that contradicts one: it is never reinstalled."""
     if base.python is None:
         return
     wrong = []
@@ -172,16 +188,20 @@ def _require_no_contradiction(image: Image, base: AcquiredBase) -> None:
         wrong.append(f"Python {base.python.version}, the image promises {image.python}")
     reconciled = bases.reconcile(image.pins, base.python.packages)
     wrong += map(str, reconciled.contradictions)
+    if "torch" in base.python.packages and base.python.torch_cuda != str(image.wheel_cuda):
+        made_for = f"CUDA {base.python.torch_cuda}" if base.python.torch_cuda else "the CPU or an unknown CUDA"
+        wrong.append(f"torch: the base's is made for {made_for}, the image promises CUDA {image.wheel_cuda}")
     if wrong:
         cause = f"contradicts the pins of {image.name}: {'; '.join(wrong)}"
         then = "pin what it has in matrix.yaml, or take another base"
         raise UserError(Problem(where=base.reference, cause=cause, then=then))
 
 
-def _room(engine: Engine) -> None:
-    free = engine.free_bytes()
-    if free is not None and free < ROOM_NEEDED:
-        cause = f"{free / 1e9:.1f} GB free, a cold build may need {ROOM_NEEDED / 1e9:.0f} GB"
+def _room(engine: Engine, at_once: int) -> None:
+    free, needed = engine.free_bytes(), ROOM_NEEDED * at_once
+    if free is not None and free < needed:
+        builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
+        cause = f"{free / 1e9:.1f} GB free, {builds} may need {needed / 1e9:.0f} GB"
         then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
         raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
 

@@ -16,7 +16,7 @@ from rich.markup import escape
 from images import bases, build, generate, lock, matrix, plan, private_engine, promises, render, tables
 from images import selectors as select
 from images.engine import Engine, connect
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, problem_of
 from images.hosting import host_settings
 from images.image import Image
 from images.matrix import ROOT, Sources
@@ -49,6 +49,12 @@ def main() -> NoReturn:
         for problem in error.problems:
             _print_problem(problem)
         sys.exit(error.code)
+    except BrokenPipeError:  # whoever read the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_INTERRUPTED)
+    except OSError as error:
+        _print_problem(problem_of(error))
+        sys.exit(1)
     except (typer.Abort, KeyboardInterrupt):
         _stopped()
     except typer.TyperException as error:
@@ -147,8 +153,11 @@ def build_verb(
         lock.read(image)
         for warning in image.warnings:
             talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+    host = host_settings()
+    for warning in host.warnings:
+        _say(warning)
     with _open(engine) as docker_engine, Progress() as progress:
-        results = build.build_all(docker_engine, images, order, host_settings(), progress, jobs)
+        results = build.build_all(docker_engine, images, order, host, progress, jobs)
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     problems: list[Problem] = []
     for result in results:
@@ -296,13 +305,17 @@ def _say(text: str) -> None:
 
 
 def _pinned_bases() -> dict[str, str]:
-    file = ROOT / "locks" / "bases.yaml"
-    return dict(bases.load_pins(file.read_text())) if file.is_file() else {}
+    file = ROOT / bases.PINS_FILE
+    return dict(bases.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}
 
 
 def _cache() -> Path:
     """Where downloads are kept: outside the project, so that clones share them."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
+    except RuntimeError:  # an unknown uid without HOME
+        then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
+        raise UserError(Problem(where="HOME", cause="this user has no home folder", then=then)) from None
 
 
 def _stopped() -> NoReturn:

@@ -19,6 +19,13 @@ class Problem:
         return f"{head}\n    next: {self.then}" if self.then else head
 
 
+def problem_of(error: OSError, where: str = "") -> Problem:
+    """What the system refused, as a problem: a folder that can't be written, a full disk, a connection that broke."""
+    place = str(error.filename or where)
+    cause = error.strerror or str(error) or type(error).__name__
+    return Problem(where=place, cause=cause, then="make that work (rights, space, kind of file), or name another place")
+
+
 class UserError(Exception):
     """Problems a person can solve: the CLI prints each one and exits with `code`, never with a traceback.
 

@@ -82,3 +82,17 @@ def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> No
 
 def test_generated_files_are_checked_without_writing() -> None:
     assert images("generate", "--check").returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_told() -> None:
+    finished = images("render", "cu126-torch25", "--out", "/dev/null")
+    assert finished.returncode == 1
+    assert "/dev/null" in finished.stderr and "Not a directory" in finished.stderr
+    assert "next: " in finished.stderr and "Traceback" not in finished.stderr
+
+
+def test_settings_that_are_ignored_are_told(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    finished = images("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9", PIP_CERT=str(tmp_path / "ca.pem"))
+    said = " ".join(finished.stderr.split())
+    assert "PIP_CERT names" in said and "no readable file of certificates" in said

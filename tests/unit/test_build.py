@@ -1,0 +1,60 @@
+"""What a build decides by itself: which bases contradict an image, what is said when the system refuses."""
+
+import dataclasses
+
+import pytest
+
+from images import build, matrix, plan
+from images.bases import AcquiredBase, BasePython, Origin
+from images.errors import UserError, problem_of
+from images.image import Image
+
+SOURCES = matrix.load()
+PYTHON = BasePython(
+    executable="/usr/local/bin/python3",
+    prefix="/usr/local",
+    version="3.11.9",
+    is_venv=False,
+    externally_managed=False,
+    has_pip=False,
+    packages={"torch": "2.7.1"},
+    torch_cuda="12.6",
+)
+
+
+def image() -> Image:
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def on(**python: object) -> AcquiredBase:
+    found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
+    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.GIVEN, python=found)
+
+
+def test_a_base_that_fits_is_taken() -> None:
+    build.require_no_contradiction(image(), on())
+    build.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
+
+
+@pytest.mark.parametrize(
+    ("python", "sentence"),
+    [
+        ({"version": "3.12.1"}, "Python 3.12.1, the image promises 3.11"),
+        ({"packages": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
+        ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image promises CUDA 12.6"),
+        ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image promises CUDA 12.6"),
+        ({"packages": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
+    ],
+)
+def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
+        build.require_no_contradiction(image(), on(**python))
+    assert sentence in str(error.value)
+
+
+def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
+    told = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
+    assert (told.where, told.cause) == ("/mnt/out", "Permission denied")
+    assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
