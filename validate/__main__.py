@@ -1,13 +1,23 @@
-"""Entry point that needs nothing of the environment it judges: `python3 -I -S /any/where/validate --claims FILE`."""
+"""Entry point that needs nothing of the environment it judges: `python3 -I -S /any/where/validate --claims FILE`.
 
+In an image, `validate` and `doctor` on the PATH call it with a first argument of that name.
+"""
+
+import importlib
 import sys
 from pathlib import Path
 
+COMMANDS = {"validate": "validate.inside", "doctor": "validate.doctor"}
+
 
 def main() -> int:
-    """Put the folder that holds `validate` first on the path, in place of `validate` itself, and run the suite."""
+    """Put the folder that holds `validate` first on the path, in place of `validate` itself, and run."""
     here = Path(__file__).resolve().parent
     sys.path[:] = [str(here.parent), *(entry for entry in sys.path if Path(entry or ".").resolve() != here)]
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command in COMMANDS:
+        code: int = importlib.import_module(COMMANDS[command]).main(sys.argv[2:])
+        return code
     from validate.suite import main as suite
 
     return suite()

@@ -200,7 +200,7 @@ def _attention(capability: tuple[int, int], stack: Stack, goal: Goal) -> Setting
         why = f"no flash-attn 2 for this GPU and image; xformers {stack.packages['xformers']} saves as much memory"
         return Setting(name="attention", value="xformers", why=why, source=_AXOLOTL)
     if capability >= (10, 0):
-        why = "published flash-attn and xformers wheels have machine code up to 9.x; torch's SDPA has it for this GPU"
+        why = "not every flash-attn wheel has code for 10.x and newer, and no xformers wheel has; torch's SDPA has it"
     elif capability >= (8, 0):
         why = "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
     else:

@@ -35,11 +35,14 @@ def say(**facts):
 _ASK_DRIVER = """
 sys.path.insert(0, sys.argv[1])
 from validate import nvml
-for call in (nvml.managed, nvml.computing):
+errors = []
+for call in (nvml.computing, nvml.managed):
     try:
         say(**{call.__name__: call()})
     except nvml.DriverError as error:
-        say(error=f"{error}")
+        errors.append(f"{error}")
+if errors:
+    say(error=errors[0])
 """
 _ASK_TORCH = """
 import importlib

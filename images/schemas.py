@@ -1,0 +1,150 @@
+"""The files a trial leaves, as published: verdict.json and evidence.json. docs/schema/ is generated from here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from images.errors import Problem, UserError
+from validate.claims import Tier
+from validate.evidence import Evidence, EvidenceChangedError, Outcome
+from validate.judging import Status
+
+_FAULTS_SHOWN = 5
+Seconds = Annotated[float, Field(ge=0)]
+Digest = Annotated[str, Field(description="`sha256:...` of the image; empty where the image judged itself")]
+
+
+class _File(BaseModel):
+    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class HintRow(_File):
+    """A known error that the claim's reason or evidence speaks of."""
+
+    id: str
+    cause: str
+    fix: str
+    source: str
+    """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
+
+
+class ClaimVerdictRow(_File):
+    """One claim, judged."""
+
+    id: str
+    """Catalogue number: S1, C10, G3."""
+    tier: Tier
+    subject: str
+    required: bool
+    """A required claim that is not PASS is never green."""
+    verdict: Status
+    reason: str
+    seconds: Seconds
+    """What the measurement took."""
+    evidence: dict[str, Any]
+    """What the probe measured; `probe` holds how its process ended, where it did not end well."""
+    hints: Annotated[list[HintRow], Field(min_length=1)] = Field(default=[], validate_default=False)
+    """Only where something is not well and a known error explains it."""
+
+
+class VerdictFile(_File):
+    """verdict.json: an image, judged."""
+
+    image: str
+    digest: Digest
+    overall: Status
+    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
+    claims: list[ClaimVerdictRow]
+
+
+class ClaimRow(_File):
+    """One promise, written from the matrix."""
+
+    id: str
+    subject: str
+    """(id, subject) is unique in an image."""
+    tier: Tier
+    probe: str
+    """`TIER.MODULE` of the probe that measures it."""
+    promise: str
+    required: bool
+    expect: dict[str, Any]
+    """What the judge compares the evidence with."""
+    unproven: str
+    """A reason known before any measuring why it can't be proven."""
+
+
+class MeasurementRow(_File):
+    """What one probe found about one subject."""
+
+    subject: str
+    seconds: Seconds
+    evidence: dict[str, Any]
+
+
+class RecordRow(_File):
+    """One probe's run, in a process of its own."""
+
+    probe: str
+    outcome: Outcome
+    """Only `completed` can carry a PASS."""
+    seconds: Seconds
+    measurements: list[MeasurementRow]
+    exit_code: int | None
+    log: str
+    """The tail of what the process printed."""
+
+
+class EvidenceFile(_File):
+    """evidence.json: everything measured in one image, and the claims it was measured for."""
+
+    image: str
+    digest: Digest
+    records: list[RecordRow]
+    host: dict[str, Any]
+    """Engine, cores, driver and GPUs as the host saw them."""
+    claims: Annotated[list[ClaimRow], Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """Of the rest, as JSON with sorted keys and no spaces: tells a file that was edited or damaged. No signature."""
+
+
+def generated() -> dict[str, bytes]:
+    """Path below the project's root -> JSON Schema."""
+    return {f"docs/schema/{name}.schema.json": _schema(model) for name, model in _MODELS.items()}
+
+
+def read_evidence(path: Path) -> Evidence:
+    """Read an evidence.json. Raises UserError: no such file, no evidence, no claims, changed since it was written."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        EvidenceFile.model_validate(json.loads(text))
+        return Evidence.loads(text)
+    except OSError as error:
+        raise UserError(_unusable(path, f"can't be read: {error.strerror}")) from None
+    except EvidenceChangedError as error:
+        raise UserError(_unusable(path, str(error))) from None
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        more = f"; and {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""
+        raise UserError(_unusable(path, f"is no evidence: {'; '.join(faults[:_FAULTS_SHOWN])}{more}")) from None
+    except ValueError as error:
+        raise UserError(_unusable(path, f"is not JSON: {error}")) from None
+
+
+def _unusable(path: Path, cause: str) -> Problem:
+    then = "name an evidence.json as `nox -s build` or `nox -s validate` wrote it (out/NAME/evidence.json)"
+    return Problem(where=str(path), cause=cause, then=then)
+
+
+_MODELS: dict[str, type[_File]] = {"verdict": VerdictFile, "evidence": EvidenceFile}
+
+
+def _schema(model: type[_File]) -> bytes:
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    return (json.dumps(schema, indent=1, sort_keys=True) + "\n").encode()

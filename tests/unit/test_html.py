@@ -1,0 +1,123 @@
+"""The page: self-contained, escaped, small, and with everything a person asks for."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from validate import page
+from validate.claims import Claim, Tier
+from validate.hints import Hint
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
+
+HOST = {
+    "engine": "28.5",
+    "cpus": 16,
+    "driver": "580.65.06",
+    "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 85_000_000_000}],
+}
+HINT = Hint(id="x", pattern="x", cause="It is <old>.", fix="Renew & restart.", source="a/b#1")
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: elements, attributes, text; closing tags must match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def one(
+    status: Status = Status.PASS, *, reason: str = "because", tier: Tier = Tier.STATIC, **evidence: object
+) -> ClaimVerdict:
+    claim = Claim(id="S1", subject="torch", tier=tier, probe="static.pins", promise="it is", required=True)
+    return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
+
+
+def rendered(*claims: ClaimVerdict) -> str:
+    return page.html(Verdict(image="cu126-torch27", digest="sha256:1f", claims=claims), HOST)
+
+
+def test_it_says_what_was_judged_and_where() -> None:
+    found = Page(rendered(one(files=3), one(Status.UNPROVEN, tier=Tier.GPU, reason="no GPU")))
+    for text in (
+        "cu126-torch27",
+        "sha256:1f",
+        "H100",
+        "9.0, 85 GB",
+        "580.65.06",
+        "Docker 28.5",
+        "because",
+        "0.2 s",
+        "no GPU",
+    ):
+        assert text in found.text, text
+    assert found.open == []
+
+
+def test_evidence_is_there_and_folded_away() -> None:
+    found = Page(rendered(one(files=3)))
+    (details,) = [attributes for tag, attributes in found.elements if tag == "details"]
+    assert "open" not in details and '"files": 3' in found.text and "Promised: it is." in found.text
+
+
+def test_hints_are_seen_without_unfolding_and_failures_are_linked() -> None:
+    failed = dataclasses.replace(one(Status.FAIL, reason="broken"), hints=(HINT,))
+    text = rendered(one(), failed)
+    assert text.index("Renew &amp; restart.") < text.index("</summary>", text.index("broken"))
+    found = Page(text)
+    assert "It is <old>." in found.text
+    links = {str(attributes["href"])[1:] for tag, attributes in found.elements if tag == "a"}
+    assert links and links <= {attributes.get("id") for _, attributes in found.elements}
+
+
+def test_nothing_is_fetched_and_nothing_runs() -> None:
+    found = Page(rendered(one(Status.FAIL)))
+    assert {tag for tag, _ in found.elements}.isdisjoint({"script", "link", "img", "iframe", "object"})
+    assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:|//)", rendered(one()))
+    (policy,) = [one["content"] for tag, one in found.elements if tag == "meta" and "http-equiv" in one]
+    assert policy and "default-src 'none'" in policy
+
+
+@given(st.text())
+def test_what_a_probe_printed_stays_text(said: str) -> None:
+    dangerous = f"</pre><script>{said}"
+    found = Page(rendered(one(Status.FAIL, reason=dangerous, log=dangerous)))
+    assert "script" not in {tag for tag, _ in found.elements} and found.open == []
+
+
+def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
+    claims = [one(Status.FAIL, reason="r" * 300, log=["<&> \"quoted\" 'line'"] * 5000) for _ in range(40)]
+    text = rendered(*claims)
+    assert len(text.encode()) < 300_000
+    assert "more characters in verdict.json" in text
+
+
+def test_both_colour_schemes_and_phones_are_thought_of() -> None:
+    text = rendered()
+    assert "prefers-color-scheme: dark" in text and "max-width: 46rem" in text and "width=device-width" in text
+
+
+def test_a_run_without_gpus_says_none() -> None:
+    text = page.html(Verdict(image="i", digest="", claims=(one(),)), {"gpus": []})
+    assert "<dt>GPU</dt><dd>none</dd>" in text and "not known from inside" in text

@@ -1,0 +1,80 @@
+"""`validate`: an image proves itself, where its user is, against the claims that were baked into it.
+
+    docker run --rm --gpus all IMAGE validate
+
+The build judges with the suite and claims of its own checkout; this copy serves whoever has the image alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from validate import hints, nvml, report, suite
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import explain, judge
+from validate.judging import Status
+
+CLAIMS = Path(__file__).resolve().parent.parent / "claims.json"
+"""Beside the suite, where the build put them."""
+_WRONG = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and judge here. 0: nothing failed; 1: a claim failed; 2: wrong arguments, no claims, nowhere to write."""
+    options = _parser().parse_args(arguments)
+    try:
+        claims = ClaimSet.loads(options.claims.read_text(encoding="utf-8"))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return _complain(f"{options.claims} holds no claims: {error}")
+    tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
+    try:
+        evidence = _measure(claims, tiers, options.jobs)
+    except OSError as error:
+        return _complain(f"{error}; the suite writes to /tmp: `docker run --tmpfs /tmp:exec ...`")
+    verdict = explain(judge(claims, evidence, tiers), hints.known())
+    shown = json.dumps(report.json_data(verdict), indent=1) if options.json else report.text(verdict)
+    sys.stdout.write(shown + "\n")
+    return 1 if verdict.of(Status.FAIL) else 0
+
+
+def default_tiers() -> list[Tier]:
+    """What can be measured here: the GPU tier where the driver names a GPU, several GPUs' where it names more."""
+    try:
+        count = len(nvml.managed()["gpus"])
+    except nvml.DriverError:
+        count = 0
+    return [Tier.STATIC, Tier.CPU, *([Tier.GPU] if count else []), *([Tier.MULTIGPU] if count > 1 else [])]
+
+
+def _measure(claims: ClaimSet, tiers: Sequence[Tier], jobs: int) -> Evidence:
+    """A container can't know its image's digest, so there is none."""
+    records = []
+    for record in suite.run(claims.of(tiers), jobs=jobs):
+        sys.stderr.write(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})\n")
+        records.append(record)
+    return Evidence(image=claims.image, digest="", records=tuple(records))
+
+
+def _complain(text: str) -> int:
+    sys.stderr.write(f"validate: {text}\n")
+    return _WRONG
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="validate", description="Hold this image against what it promises.")
+    parser.add_argument(
+        "--tier",
+        action="append",
+        choices=[tier.value for tier in Tier],
+        help="repeat it for several (default: static and cpu, and gpu where there is one)",
+    )
+    parser.add_argument("--json", action="store_true", help="verdict.json, on stdout and nothing else")
+    parser.add_argument("--claims", type=Path, default=CLAIMS, help="other claims than those of the image")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
+    return parser
