@@ -1,0 +1,109 @@
+"""Each rule over facts bent for it: what only one rule can see must be seen."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from images import matrix, plan
+from images.facts import Facts
+from images.matrix import Sources
+from images.names import ImageName, Minor
+from images.plan import Planned
+
+SOURCES = matrix.load()
+FACTS = SOURCES.facts
+
+
+def one(name: str, facts: Facts = FACTS, **of_matrix: Any) -> Planned:
+    sources: Sources = dataclasses.replace(SOURCES, facts=facts, matrix=SOURCES.matrix.model_copy(update=of_matrix))
+    (planned,) = plan.select([name], sources)
+    return planned
+
+
+def with_library(version: str, cuda: str, **changes: Any) -> Facts:
+    """The facts with another bitsandbytes library."""
+    row = FACTS.bitsandbytes[version]
+    libraries = {**row.libraries, cuda: row.libraries[cuda].model_copy(update=changes)}
+    rows = {**FACTS.bitsandbytes, version: row.model_copy(update={"libraries": libraries})}
+    return FACTS.model_copy(update={"bitsandbytes": rows})
+
+
+def with_flash_attn(**changes: Any) -> Facts:
+    return FACTS.model_copy(update={"flash_attn": [row.model_copy(update=changes) for row in FACTS.flash_attn]})
+
+
+def with_base(key: str, **changes: Any) -> dict[str, Any]:
+    rows = SOURCES.matrix.bases
+    return {"bases": {**rows, key: rows[key].model_copy(update=changes)}}
+
+
+def test_nvcc_must_know_an_asked_arch() -> None:
+    assert "CUDA 12.8 cannot compile for sm_103" in one("cu128-torch210-sm103").reasons
+
+
+def test_a_whole_toolkit_must_accept_the_bases_gcc() -> None:
+    assert one("cu130-torch211-devel").accepted
+    reasons = one("cu130-torch211-devel", **with_base("bookworm", gcc=16)).reasons
+    assert "nvcc 13.0 accepts gcc up to 15, bookworm has gcc 16" in reasons
+
+
+def test_torch_must_have_a_wheel_for_the_bases_python() -> None:
+    reasons = one("cu126-torch27-py399", **with_base("trixie", python="3.99")).reasons
+    assert any(text.startswith("torch 2.7.1 has no wheel for Python 3.99") for text in reasons)
+
+
+def test_another_library_of_bitsandbytes_is_told() -> None:
+    stacks = {**SOURCES.matrix.stacks, "2.8": {**SOURCES.matrix.stacks["2.8"], "bitsandbytes": "0.50.2"}}
+    warnings = one("cu129-torch28", stacks=stacks).warnings
+    assert "bitsandbytes 0.50.2 runs its CUDA 12.8 library beside torch's CUDA 12.9" in warnings
+
+
+def test_an_arch_that_one_part_reaches_by_ptx_alone_is_not_promised_unasked() -> None:
+    bent = with_library("0.49.1", "12.6", archs=["8.0"], ptx=["9.0"])
+    assert [str(arch) for arch in one("cu126-torch27", bent).archs] == ["sm_80", "sm_86"]
+    asked = one("cu126-torch27-sm90", bent)
+    assert asked.accepted and any("sm_90 only through PTX" in text for text in asked.warnings)
+
+
+def test_an_image_for_no_gpu_at_all_is_refused() -> None:
+    reasons = one("cu126-torch27", with_library("0.49.1", "12.6", archs=["3.5"], ptx=[])).reasons
+    assert any(text.startswith("no GPU architecture is covered by torch") for text in reasons)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cxx11_abi": [False]}, {"pythons": ["3.12"]}, {"cuda_majors": [11]}, {"torch": ["2.6"]}]
+)
+def test_a_prebuilt_flash_attn_of_another_build_is_none(changes: dict[str, Any]) -> None:
+    usual, planned = one("cu126-torch27").image, one("cu126-torch27", with_flash_attn(**changes))
+    assert usual is not None and usual.prebuilt
+    assert planned.image is not None and not planned.image.prebuilt
+    assert any("no official flash-attn" in text for text in planned.warnings)
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "library"),
+    [
+        ("0.50.2", "12.6", "12.6"),
+        ("0.50.2", "12.9", "12.8"),
+        ("0.50.2", "12.5", "12.4"),
+        ("0.50.2", "12.0", "12.1"),
+        ("0.50.2", "13.1", "13.0"),
+        ("0.50.2", "14.0", None),
+        ("0.49.1", "12.6", "12.6"),
+        ("0.49.1", "12.7", None),
+    ],
+)
+def test_bitsandbytes_own_lookup(version: str, cuda: str, library: str | None) -> None:
+    found = FACTS.bitsandbytes[version].library_for(Minor.parse(cuda))
+    assert found == (Minor.parse(library) if library else None)
+
+
+def test_the_variant_stands_in_torchs_version_alone() -> None:
+    image = one("cu128-torch27").image
+    assert image is not None
+    assert [pin.requirement for pin in image.pins if "+" in pin.requirement] == ["torch==2.7.1+cu128"]
+
+
+def test_the_nearest_image_serves_the_asked_arch() -> None:
+    assert plan.nearest(ImageName.parse("cu126-torch27-sm120"), plan.plan(SOURCES))[0] == "cu128-torch27"
