@@ -76,6 +76,12 @@ def validate(session: nox.Session) -> None:
 
 
 @nox.session
+def judge(session: nox.Session) -> None:
+    """Judge a recorded run again, from its evidence alone. FILE [--tier static] [--json FILE]"""
+    _images(session, "judge", *session.posargs)
+
+
+@nox.session
 def pin(session: nox.Session) -> None:
     """Record the digests of the base images. Needs a registry."""
     _images(session, "pin", *session.posargs)

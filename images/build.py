@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from images import bases, lock, promises, render, trial, wheels
+from images import bases, carried, lock, promises, render, trial, wheels
 from images.bases import AcquiredBase
 from images.buildkit import BuildResult
 from images.engine import Engine, ImageInfo
@@ -19,7 +19,7 @@ from images.image import Image
 from images.lock import Lock
 from images.progress import Progress
 from images.render import Context, Ground
-from validate import hints, report
+from validate import hints, page, report
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
 from validate.judge import Verdict, explain, judge
@@ -80,13 +80,14 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     lacking = tuple(pin for pin in image.pins if pin.name not in ground(base).kept)
     gathered = wheels.gather(replace(image, pins=lacking), wheelhouse=order.wheelhouse, cache=order.cache / "wheels")
     _tell_missing(gathered.missing, order, name, progress)
-    extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing)
+    lock_pins = None if base.python else pins_of(locked)
+    suite = carried.suite(image, lock_pins, gathered.missing, facts=order.facts)
+    extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
     context = render.render(image, locked.files, ground(base), extras)
     folder = order.out / name
     write(context, folder / "context")
     candidate = f"{name}-candidate"
     result = engine.build(context, candidate, no_cache=order.no_cache, on_event=progress.job(name))
-    lock_pins = None if base.python else pins_of(locked)
     claims = promises.promises(image, lock_pins, gathered.missing, facts=order.facts)
     evidence, verdict = prove(
         engine, result.image_id, claims, order.tiers, lambda record: _tell(progress, name, record)
@@ -281,9 +282,10 @@ def record(
 
 
 def record_trial(folder: Path, evidence: Evidence, verdict: Verdict) -> None:
-    """evidence.json, verdict.json, junit.xml and report.md."""
+    """evidence.json, verdict.json, junit.xml, report.md and report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evidence.json").write_text(evidence.dumps() + "\n")
     (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     (folder / "junit.xml").write_text(report.junit(verdict))
     (folder / "report.md").write_text(report.markdown(verdict))
+    (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")

@@ -13,7 +13,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from images import bases, build, generate, lock, matrix, plan, private_engine, promises, render, tables
+from images import (
+    bases,
+    build,
+    carried,
+    generate,
+    lock,
+    matrix,
+    plan,
+    private_engine,
+    promises,
+    render,
+    schemas,
+    tables,
+)
 from images import selectors as select
 from images.engine import Engine, connect
 from images.errors import Problem, UserError, problem_of
@@ -22,8 +35,9 @@ from images.image import Image
 from images.matrix import ROOT, Sources
 from images.plan import Planned
 from images.progress import Progress
-from validate import report
+from validate import hints, report
 from validate.claims import Tier
+from validate.judge import explain, judge
 from validate.judging import Status
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -110,12 +124,17 @@ def render_verb(
     """Write the build context of images; plain `docker build` accepts it."""
     pinned = _pinned_bases()
     host = host_settings()
-    for image in _accepted(selectors, _sources()):
+    sources = _sources()
+    for image in _accepted(selectors, sources):
         digest = pinned.get(image.base.reference, "")
         reference = base or (f"{image.base.reference}@{digest}" if digest else image.base.reference)
         origin = "given" if base else "digest" if digest else "tag"
         ground = render.Ground(reference=reference, origin=origin, digest=digest)
-        context = render.render(image, lock.read(image).files, ground, render.Extras(host=host.files()))
+        locked = lock.read(image)
+        missing = {pin.name: f"{pin.requirement}: `render` fetches no wheel" for pin in image.pins if pin.optional}
+        suite = carried.suite(image, build.pins_of(locked), missing, facts=sources.facts)
+        extras = render.Extras(host=host.files(), missing=missing, suite=suite)
+        context = render.render(image, locked.files, ground, extras)
         folder = out / str(image.name) / "context"
         build.write(context, folder)
         talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
@@ -200,6 +219,22 @@ def validate_verb(
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     else:
         build.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
+    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(tables.verdict(verdict))
+    raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+
+
+@app.command("judge")
+def judge_verb(
+    evidence: Annotated[Path, typer.Argument(metavar="FILE", help="An evidence.json of a build or a trial.")],
+    tier: Annotated[list[Tier] | None, typer.Option("--tier", help="Judge these alone (repeat it).")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
+) -> None:
+    """Judge a recorded run again, by the claims it was measured for. Needs no engine."""
+    recorded = schemas.read_evidence(evidence)
+    verdict = explain(judge(recorded.promised, recorded, tier or tuple(Tier)), hints.known())
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(tables.verdict(verdict))
     raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from images import hints, lock, plan, render
+from images import hints, lock, plan, render, schemas
 from images.errors import Problem, UserError
 from images.facts import Facts, Row
 from images.matrix import ROOT, Matrix, Sources
@@ -24,6 +24,7 @@ def files(sources: Sources) -> dict[str, bytes]:
     return {
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
+        **schemas.generated(),
         "validate/hints.json": hints.generated(),
         **documents,
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
@@ -35,7 +36,8 @@ def _golden(name: str, sources: Sources) -> bytes:
     if planned.image is None:
         raise UserError(Problem(where=name, cause="is refused", then="choose another image in images/generate.py"))
     ground = render.Ground(reference=planned.image.base.reference, origin="tag")
-    dockerfile = render.render(planned.image, lock.read(planned.image).files, ground)["Dockerfile"]
+    extras = render.Extras(suite={"claims.json": b"{}"})
+    dockerfile = render.render(planned.image, lock.read(planned.image).files, ground, extras)["Dockerfile"]
     return dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
 
 

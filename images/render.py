@@ -67,6 +67,8 @@ class Extras:
     """File name -> file, of wheels that no index has."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional package -> why this image goes without it."""
+    suite: Mapping[str, bytes] = field(default_factory=dict)
+    """The suite and the image's claims (trial.suite_files), for the commands `validate` and `doctor` in the image."""
 
 
 def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Extras | None = None) -> Context:
@@ -79,6 +81,7 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
     files: Context = {f"locks/{name}": _less(content, ground.kept) for name, content in locks.items()}
     files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
     files.update(extras.host)
+    files.update({f"suite/{name}": content for name, content in extras.suite.items()})
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
     files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
     files["Dockerfile"] = _dockerfile(image, files, ground, extras).encode()
@@ -106,6 +109,7 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         labels=labels(image, ground, extras.missing),
         installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
         mounts=macros.mounts,
+        suite=bool(extras.suite),
     )
 
 

@@ -66,6 +66,9 @@ RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
 
 # ---- the image
 FROM light
+RUN --mount=type=bind,source=suite,target=/run/suite \
+    --mount=type=bind,source=scripts,target=/run/scripts \
+    sh /run/scripts/suite.sh /opt/venv/bin/python
 ENV PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     XFORMERS_IGNORE_FLASH_VERSION_CHECK="1" \
     NVIDIA_VISIBLE_DEVICES="all" \

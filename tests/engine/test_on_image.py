@@ -1,0 +1,198 @@
+"""`validate` and `doctor` in a real image, as its users start them, and a recorded run judged again."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from images import build, carried, lock, matrix, plan, render
+from images.engine import Engine, ImageInfo
+from images.image import Image
+from images.matrix import ROOT
+
+pytestmark = pytest.mark.engine
+NAME = "cu126-torch27"
+SOURCES = matrix.load()
+TAG, BROKEN = "truetag-test-on-image", "truetag-test-on-image-broken"
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command in a container ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    (planned,) = plan.select([NAME], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+@pytest.fixture(scope="module")
+def parent(engine: Engine) -> ImageInfo:
+    """The real image: the engine has it from tests before this one, or builds it now."""
+    if engine.find(NAME) is None:
+        environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+        command = [sys.executable, "-m", "images", "build", NAME]
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+    return engine.inspect(NAME)
+
+
+@pytest.fixture(scope="module")
+def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
+    """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
+    missing = render.declared_missing(image, parent.labels)
+    suite = carried.suite(image, build.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+    context = render.render(
+        image, lock.read(image).files, render.Ground(reference="-", origin="tag"), render.Extras(suite=suite)
+    )
+    dockerfile = context["Dockerfile"]
+    assert isinstance(dockerfile, bytes)
+    last = dockerfile.decode().split("FROM light\n")[1]
+    step = last[: last.index("ENV ")]
+    assert "suite.sh" in step
+    context["Dockerfile"] = f"FROM {NAME}\nUSER root\n{step}USER {parent.user}\n".encode()
+    engine.build(context, TAG)
+    yield TAG
+    engine.remove(TAG, force=True)
+
+
+@pytest.fixture(scope="module")
+def broken(engine: Engine, current: str, parent: ImageInfo) -> Iterator[str]:
+    layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\n"
+    engine.build({"Dockerfile": f"FROM {current}\nUSER root\n{layer}USER {parent.user}\n".encode()}, BROKEN)
+    yield BROKEN
+    engine.remove(BROKEN, force=True)
+
+
+def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | None = None, tmp: bool = True) -> Done:
+    """No network; nothing is writable but /tmp, if that."""
+    folders = {"/tmp": "rw,exec,nosuid,nodev,mode=1777"} if tmp else {}
+    lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    with engine.container(reference, command, tmpfs=folders, user=user) as container:
+        container.start()
+        for line in container.lines(timeout=300):
+            lines[line.stream].append(line.text)
+        code = container.wait(timeout=30).code
+    return Done(code, *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")))
+
+
+def test_an_image_prints_its_verdict_table(engine: Engine, current: str) -> None:
+    done = run(engine, current, ["validate", "--tier", "static"])
+    assert done.code == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[0].split() == ["verdict", "claim", "subject", "seconds", "reason"]
+    assert done.stdout.splitlines()[-1].startswith(f"{NAME}: PASS (")
+    assert "measured static.pins" in done.stderr, "progress does not get in the way of the table"
+
+
+def test_it_prints_the_verdict_as_json_and_nothing_else(engine: Engine, current: str) -> None:
+    done = run(engine, current, ["validate", "--tier", "static", "--json"], user="61234:61234")
+    verdict = json.loads(done.stdout)
+    assert (done.code, verdict["image"], verdict["overall"], verdict["digest"]) == (0, NAME, "PASS", "")
+    assert {row["tier"] for row in verdict["claims"]} == {"static"}
+
+
+def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str) -> None:
+    done = run(engine, broken, ["validate", "--json"])
+    verdict = json.loads(done.stdout)
+    assert (done.code, verdict["overall"]) == (1, "FAIL")
+    failed = {(row["id"], row["subject"]): row for row in verdict["claims"] if row["verdict"] == "FAIL"}
+    assert set(failed) >= {("S2", "files"), ("C2", "bitsandbytes")}
+    assert "libbitsandbytes_cuda126.so" in failed["C2", "bitsandbytes"]["reason"]
+    assert failed["C2", "bitsandbytes"]["hints"][0]["id"] == "bitsandbytes-library"
+    assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, "no GPU here, so no gpu tier"
+
+
+def test_asked_for_gpus_where_there_are_none_it_is_not_green(engine: Engine, current: str) -> None:
+    verdict = json.loads(run(engine, current, ["validate", "--tier", "gpu", "--json"]).stdout)
+    assert verdict["overall"] != "PASS" and verdict["claims"]
+    assert all(row["verdict"] != "PASS" for row in verdict["claims"] if row["id"] == "G0")
+
+
+def test_nowhere_to_write_is_said_without_a_traceback(engine: Engine, current: str) -> None:
+    done = run(engine, current, ["validate", "--tier", "static"], tmp=False)
+    assert done.code == 2 and "--tmpfs" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_wrong_claims_are_said_without_a_traceback(engine: Engine, current: str) -> None:
+    for file in ("/etc/hostname", "/etc/passwd", "/nowhere"):
+        done = run(engine, current, ["validate", "--claims", file])
+        assert done.code == 2 and file in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_commands_do_not_change_what_the_image_starts(engine: Engine, current: str, parent: ImageInfo) -> None:
+    done = run(
+        engine,
+        current,
+        ["sh", "-c", "command -v validate; command -v doctor; find /opt/truetag ! -perm -o+r; echo done"],
+    )
+    assert done.stdout.splitlines() == ["/usr/local/bin/validate", "/usr/local/bin/doctor", "done"]
+    found = engine.inspect(current)
+    assert (found.entrypoint, found.command) == (parent.entrypoint, parent.command) == ((), ("bash",))
+
+
+@pytest.mark.parametrize("framework", ["transformers", "axolotl", "unsloth"])
+def test_doctor_sees_the_stack_and_says_that_there_is_no_gpu(engine: Engine, current: str, framework: str) -> None:
+    done = run(engine, current, ["doctor", "--for", framework, "--model-size", "1b", "--json"])
+    assert done.code == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["stack"]["torch"].startswith("2.7.1")
+    assert {"bitsandbytes", "transformers", "xformers"} <= set(data["stack"]["packages"])
+    assert "sm_90" in data["stack"]["archs"]
+    assert data["gpus"] == [] and any("no GPU" in warning for warning in data["warnings"])
+    assert {"no-libcuda"} <= {hint["id"] for hint in data["hints"]}
+
+
+def test_doctor_survives_a_torch_that_does_not(engine: Engine, current: str) -> None:
+    breaking = "import sys, types; sys.modules['torch'] = None"
+    done = run(
+        engine,
+        current,
+        [
+            "sh",
+            "-c",
+            f'mkdir /tmp/broken && echo "{breaking}" > /tmp/broken/sitecustomize.py && '
+            "PYTHONPATH=/tmp/broken doctor --json",
+        ],
+    )
+    assert done.code == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["stack"]["torch"] == "" and any("torch" in trouble for trouble in data["troubles"])
+
+
+def test_the_transformers_snippet_is_accepted_by_the_transformers_of_the_image(engine: Engine, current: str) -> None:
+    """Everything but the model's download: the real classes take the arguments."""
+    text = json.loads(run(engine, current, ["doctor", "--json"]).stdout)["snippet"]["text"]
+    tree = ast.parse(text)
+    kept = [
+        node for node in tree.body if not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "model")
+    ]
+    source = ast.unparse(ast.Module(body=kept, type_ignores=[]))
+    assert "TrainingArguments(" in source and "LoraConfig(" in source
+    done = run(engine, current, ["sh", "-c", f"cd /tmp && python3 - <<'END'\n{source}\nprint(arguments.optim)\nEND"])
+    assert done.code == 0, done.stderr
+    assert "adamw_torch" in done.stdout.lower()
+
+
+def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    command = [sys.executable, "-m", "images", "validate", NAME, "--tier", "static", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (tmp_path / "validate").is_dir(), done.stderr
+    (folder,) = (tmp_path / "validate").iterdir()
+    assert {file.name for file in folder.iterdir()} >= {"evidence.json", "verdict.json", "report.html", "junit.xml"}
+    again = [sys.executable, "-m", "images", "judge", str(folder / "evidence.json"), "--json", str(tmp_path / "v.json")]
+    nowhere = {**os.environ, "DOCKER_HOST": "tcp://127.0.0.1:9"}
+    subprocess.run(again, cwd=ROOT, env=nowhere, capture_output=True, check=False)
+    assert json.loads((tmp_path / "v.json").read_text()) == json.loads((folder / "verdict.json").read_text())

@@ -1,0 +1,164 @@
+"""The published schemas hold for what is really written, and a recorded run can be judged again."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from images import build, schemas
+from images.errors import UserError
+from images.matrix import ROOT
+from validate import hints
+from validate.claims import Claim, Tier
+from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record
+from validate.judge import explain, judge
+from validate.judging import Status
+
+CLAIMS = (
+    Claim(id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", promise="as promised"),
+    Claim(id="C3", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", promise="it compiles"),
+    Claim(
+        id="S1",
+        subject="flash-attn",
+        tier=Tier.STATIC,
+        probe="static.pins",
+        promise="-",
+        required=False,
+        unproven="no wheel",
+    ),
+)
+EVIDENCE = Evidence(
+    image="cu126-torch27",
+    digest="sha256:1",
+    records=(
+        Record(
+            probe="cpu.compiler",
+            outcome=Outcome.CRASHED,
+            seconds=1.5,
+            exit_code=1,
+            measurements=(Measurement(subject="other", seconds=0.1, evidence={"deep": [{"1": None}]}),),
+            log="main.c:6:10: fatal error: Python.h: No such file or directory",
+        ),
+    ),
+    host={"engine": "28.5", "cpus": 2, "gpus": []},
+    claims=CLAIMS,
+)
+
+
+def schema(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((ROOT / "docs" / "schema" / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(content)
+    return content
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """The folder of a trial, as the product writes it."""
+    build.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.promised, EVIDENCE), hints.known()))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["verdict", "evidence"])
+def test_what_is_written_keeps_to_its_schema(name: str, written: Path) -> None:
+    jsonschema.validate(json.loads((written / f"{name}.json").read_text()), schema(name))
+
+
+def test_a_verdict_with_hints_keeps_to_its_schema_and_has_some(written: Path) -> None:
+    verdict = json.loads((written / "verdict.json").read_text())
+    (row,) = [row for row in verdict["claims"] if row["id"] == "C3"]
+    assert [hint["id"] for hint in row["hints"]] == ["no-python-headers"]
+    assert [row for row in verdict["claims"] if row["id"] == "S7" and "hints" in row] == []
+
+
+@pytest.mark.parametrize("name", ["verdict", "evidence"])
+def test_recorded_results_keep_to_the_schemas(name: str) -> None:
+    for file in ROOT.glob(f"results/**/{name}.json"):
+        jsonschema.validate(json.loads(file.read_text()), schema(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("verdict", lambda data: data.update(extra=1)),
+        ("verdict", lambda data: data.pop("overall")),
+        ("verdict", lambda data: data["claims"][0].update(verdict="GREEN")),
+        ("verdict", lambda data: data["claims"][0].update(hints=[])),
+        ("evidence", lambda data: data["records"][0].update(outcome="fine")),
+        ("evidence", lambda data: data.update(claims=[])),
+        ("evidence", lambda data: data.update(sha256="x")),
+    ],
+)
+def test_the_schemas_refuse_what_is_wrong(name: str, change: Any, written: Path) -> None:
+    data = json.loads((written / f"{name}.json").read_text())
+    change(data)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, schema(name))
+
+
+def test_evidence_reads_back_as_it_was() -> None:
+    assert Evidence.loads(EVIDENCE.dumps()) == EVIDENCE
+
+
+def test_evidence_that_was_edited_is_refused() -> None:
+    changed = EVIDENCE.dumps().replace('"exit_code": 1', '"exit_code": 0')
+    with pytest.raises(EvidenceChangedError, match="changed after it was measured"):
+        Evidence.loads(changed)
+
+
+def test_evidence_without_a_seal_can_be_read() -> None:
+    """Recorded pieces in tests have none; only the file of a trial is held to it (EvidenceFile)."""
+    assert Evidence.loads(json.dumps(dataclasses.asdict(EVIDENCE))) == EVIDENCE
+
+
+def judged_again(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "images", "judge", str(file), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_recorded_run_gets_the_same_verdict_again(written: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.json"
+    done = judged_again(written / "evidence.json", "--json", str(again))
+    assert done.returncode == 1, done.stderr
+    assert again.read_bytes() == (written / "verdict.json").read_bytes()
+    assert "Python.h" in done.stdout and "hint" in done.stdout
+
+
+def test_one_tier_of_it_can_be_judged(written: Path) -> None:
+    done = judged_again(written / "evidence.json", "--tier", "static")
+    assert done.returncode == 0 and "c-extension" not in done.stdout, "unproven is not failed"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace("sha256:1", "sha256:2"), "changed after it was measured"),
+        (lambda text: text.replace('"unproven": ""', '"unproven": "let it be"', 1), "changed after it was measured"),
+        (lambda text: text[:-30], "is not JSON"),
+        (lambda text: "{}", "is no evidence"),
+        (lambda text: "[]", "is no evidence"),
+        (lambda text: json.dumps({**json.loads(text), "claims": []}), "claims"),
+    ],
+)
+def test_a_file_that_was_tampered_with_is_a_clear_error(change: Any, words: str, written: Path) -> None:
+    file = written / "evidence.json"
+    file.write_text(change(file.read_text()))
+    done = judged_again(file)
+    assert done.returncode == 2 and words in done.stderr and "next:" in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+def test_no_such_file_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"."):
+        schemas.read_evidence(tmp_path / "evidence.json")
+    done = judged_again(tmp_path)
+    assert done.returncode == 2 and "can't be read" in done.stderr
+
+
+def test_every_status_and_outcome_is_in_the_schemas() -> None:
+    assert schema("verdict")["$defs"]["Status"]["enum"] == [str(status) for status in Status]
+    assert schema("evidence")["$defs"]["Outcome"]["enum"] == [str(outcome) for outcome in Outcome]
