@@ -295,3 +295,74 @@ for some GPUs."""
 
 FLASH_ATTN_ARCHS = (80, 99)
 """From and to: what every prebuilt wheel serves. sm_100 and sm_120 depend on the nvcc that made it."""
+
+MOST_BYTES = 10 * 1000**3
+MOST_DEVEL_BYTES = 16 * 1000**3
+"""Size budgets: the largest runtime image, cu128-torch28, is 8.6 GB (measured); a whole toolkit adds up to 6 GB."""
+
+DRIVER_CAPABILITIES: Sequence[str] = ("compute", "utility")
+"""CUDA and nvidia-smi (NVIDIA container toolkit, "Driver Capabilities")."""
+
+LEFTOVERS: Mapping[str, str] = {
+    "*/.cache/*": "a user's cache",
+    "/var/cache/uv/*": "uv's cache",
+    "*/uv/wheels-v*": "uv's cache",
+    "/var/lib/apt/lists/*": "apt's package lists",
+    "/var/cache/apt/*": "apt's cache",
+    "*/.triton/*": "Triton's cache",
+    "*/torchinductor_*": "TorchInductor's cache",
+    "*/fxgraph/*": "TorchInductor's cache",
+    "*/torch_extensions/*": "compiled extensions",
+    "*/.nv/ComputeCache/*": "the driver's cache of compiled kernels",
+    "*/triton/*.cubin": "Triton's cache",
+    "*/__triton_launcher*.so": "Triton's cache",
+    "*.ttgir": "Triton's cache",
+    "*/huggingface/hub/*": "downloaded models",
+    "*/.npm/*": "npm's cache",
+    "*/conda/pkgs/*": "conda's cache",
+    "/tmp/*": "temporary files",
+    "/var/tmp/*": "temporary files",
+    "/root/.local/*": "root's own packages",
+    "/workspace/*": "files where users put theirs",
+}
+"""What builds leave behind and no image needs. A warm compiler cache also hides a missing compiler."""
+
+IMPORTED: Mapping[str, tuple[str, ...]] = {
+    "triton": ("triton", "triton.language"),
+    "xformers": ("xformers.ops",),
+    "torchao": ("torchao", "torchao.quantization"),
+    "transformers": ("transformers", "transformers.models.llama.modeling_llama"),
+    "safetensors": ("safetensors.torch",),
+    "liger-kernel": ("liger_kernel.transformers",),
+}
+"""What to import of a distribution whose top module imports little."""
+
+NOT_IMPORTED = ("pip", "setuptools")
+"""Pins that are tools, not libraries."""
+
+IMPORT_TORCH_FIRST = ("transformers", "accelerate", "peft", "einops", "liger-kernel")
+"""Pure Python that imports torch before all else, or not at all: to import it first is to import torch first."""
+
+COMPLAINTS: Sequence[str] = (
+    r"(can.?t|cannot|could not|unable to|failed to) (load|import|open|find)",
+    r"undefined\s+symbol",
+    r"was (built|compiled) (for|with)",
+    r"(not|without) (compiled|built) (with|for)|compiled without",
+    r"skipping import",
+    r"no module named",
+    r"incompatible|not compatible|version mismatch",
+    r"fall(ing|s)? ?back",
+    r"(warning|error).*(cuda|c\+\+) extension",
+    r"^\s*Traceback",
+)
+"""What packages say at import when a part of them does not work."""
+
+HARMLESS: Mapping[str, str] = {
+    r"kernels-community": "bitsandbytes looks for a faster CPU kernel in a package that is downloaded at run time",
+    r"no (cuda|nvidia|gpu)|cuda is not available|nvml": "a trial without a GPU",
+    r"triton is not supported on current platform|roll ?back to cpu": "fla's word for no GPU",
+}
+"""What may be said all the same."""
+
+AVX512_NOISE = {"most": 3, "per_bytes": 8_000_000}
+"""AVX-512 instructions that a file may seem to hold by chance: 3, and one more for each so many bytes of code."""

@@ -8,19 +8,20 @@ from typing import Any
 
 from packaging.version import Version
 
-from images import expectations
+from images import expectations, render
 from images.facts import Facts
 from images.gpus import Inventory
 from images.image import Image, Pin
 from images.names import Arch
 from images.promises_gpu import gpu_claims
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import HOST_PROBE, STRANGER, Claim, ClaimSet, Tier
 
 _TRITON_FLOOR = Arch(7, 0)
 """torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's README)."""
 _TRITON_31_CEILING = Arch(9, 0)
 _DOT_FLOOR = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
+_OCI = "org.opencontainers.image"
 _BOGUS_ARCH = 999
 _C10_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
 _NF4 = {"quant_type": "nf4", "block_size": 64, "mean_error": 0.072798, "mean_error_sigma": 7.4e-5}
@@ -112,6 +113,34 @@ def _static(
             "start_files": expectations.START_FILES,
         },
     )
+    yield from _hygiene(image, missing)
+
+
+def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
+    """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
+    gigabytes = (most := expectations.MOST_DEVEL_BYTES if image.devel else expectations.MOST_BYTES) // 1000**3
+    leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
+    rows: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+        "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(image, missing)}),
+        "size": (HOST_PROBE, f"the image is at most {gigabytes} GB", {"bytes": most}),
+        "settings": (
+            HOST_PROBE,
+            "it runs as a user, without an entrypoint, and asks for the driver",
+            {"capabilities": list(expectations.DRIVER_CAPABILITIES)},
+        ),
+        "history": (HOST_PROBE, "no credential in variables, labels and build steps", {}),
+        "leftovers": ("static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
+        "secrets": ("static.hygiene", "no file holds a credential", leftovers),
+    }
+    for subject, (probe, promise, expect) in rows.items():
+        yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, promise=promise, expect=expect)
+
+
+def _labels(image: Image, missing: Mapping[str, str]) -> dict[str, str]:
+    """Labels that say what the image is. Where it was built from differs from build to build."""
+    everything = render.labels(image, render.Ground(reference="", origin=""), missing)
+    builds = {f"{render.LABELS}.{key}" for key in ("matrix-revision", "missing")} | {f"{_OCI}.version"}
+    return {name: value for name, value in everything.items() if name not in builds}
 
 
 def _pinned(image: Image, pin: Pin) -> Claim:
@@ -180,28 +209,28 @@ def _linked(image: Image) -> Iterator[Claim]:
 def _device_code(image: Image, facts: Facts) -> Iterator[Claim]:
     """S5 of each library with kernels: for which archs it has them is the facts' word, not the image's."""
     archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
-    yield _coded(image, "torch", [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")], archs)
+    yield coded(image, "torch", [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")], archs)
     if bitsandbytes := image.pin("bitsandbytes"):
         library = _bitsandbytes_library(image, bitsandbytes, facts)["libraries"]
-        yield _coded(image, "bitsandbytes", library, archs)
+        yield coded(image, "bitsandbytes", library, archs)
     if (xformers := image.pin("xformers")) and (row := facts.xformers.get(xformers.version)):
         covered: dict[Arch, str] = {arch: how for arch in archs if (how := row.covers(arch)) != "no"}
-        yield _coded(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
+        yield coded(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
     if image.pin("flash-attn"):
         low, high = expectations.FLASH_ATTN_ARCHS
         within = {arch: how for arch, how in archs.items() if low <= _number(arch) <= high}
         if within:
-            yield _coded(image, "flash-attn", ["flash_attn_2_cuda*.so"], within)
+            yield coded(image, "flash-attn", ["flash_attn_2_cuda*.so"], within)
     if image.pin("torchao"):
         for name, served in expectations.TORCHAO_DEVICE_CODE.items():
             if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
                 subject = f"torchao {name}"
-                yield replace(_coded(image, subject, [], within, also=[f"torchao/{name}.*so"]), required=False)
+                yield replace(coded(image, subject, [], within, also=[f"torchao/{name}.*so"]), required=False)
     patterns = [f"**/{stem}.so.*" for stem in expectations.CUDA_DEVICE_LIBRARIES]
-    yield _coded(image, "cuda-libraries", patterns, archs, depth="file")
+    yield coded(image, "cuda-libraries", patterns, archs, depth="file")
 
 
-def _coded(
+def coded(
     image: Image,
     subject: str,
     files: Sequence[str],
@@ -235,6 +264,8 @@ def _number(arch: Arch) -> int:
 
 
 def _cpu(image: Image, facts: Facts) -> Iterator[Claim]:
+    # The longest probes first: the suite starts them in this order, and waits for the last.
+    yield from _imports(image)
     for pin in image.pins:
         if expect := _native(image, pin, facts):
             yield Claim(
@@ -246,8 +277,79 @@ def _cpu(image: Image, facts: Facts) -> Iterator[Claim]:
                 expect=expect,
             )
     yield from _compilers(image)
+    yield from _at_work(image)
     if all(image.pin(name) for name in _C10_NEEDS):
         yield from _tiny_llama()
+
+
+def _imports(image: Image) -> Iterator[Claim]:
+    """C1 of each pinned library, and of all together in the reverse of their order in the image."""
+    modules = {
+        pin.name: list(expectations.IMPORTED.get(pin.name, _modules(pin.name)))
+        for pin in image.pins
+        if pin.name not in expectations.NOT_IMPORTED
+    }
+    required = [name for name in modules if not _is_optional(image, name)]
+    modules["all"] = [module for name in reversed(required) for module in modules[name]]
+    for subject, names in modules.items():
+        yield Claim(
+            id="C1",
+            subject=subject,
+            tier=Tier.CPU,
+            probe="cpu.imports",
+            promise=f"importing {subject} works in either order with torch, and nothing complains",
+            expect={
+                "modules": names,
+                "first": subject not in expectations.IMPORT_TORCH_FIRST,
+                "complaints": list(expectations.COMPLAINTS),
+                "harmless": dict(expectations.HARMLESS),
+            },
+        )
+
+
+def _is_optional(image: Image, name: str) -> bool:
+    return any(pin.name == name and pin.optional for pin in image.pins)
+
+
+def _at_work(image: Image) -> Iterator[Claim]:
+    """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512."""
+    modules = [_modules(pin.name)[0] for pin in image.pins if pin.name not in expectations.NOT_IMPORTED]
+    optional = {_modules(pin.name)[0] for pin in image.pins if pin.optional}
+    rows: list[tuple[str, str, str, str, Mapping[str, Any]]] = [
+        (
+            "C5",
+            "torch.compile",
+            "cpu.compile",
+            "torch.compile generates a kernel for the CPU, and that kernel runs",
+            {},
+        ),
+        ("C6", "numpy", "cpu.bridges", "torch and numpy share memory both ways", {}),
+        (
+            "C7",
+            "threads",
+            "cpu.threads",
+            "torch computes with all cores, under one OpenMP runtime",
+            {"modules": [name for name in modules if name not in optional]},
+        ),
+        (
+            "C8",
+            "unknown user",
+            "cpu.stranger",
+            "it works for a user whom it does not know, on a read-only root, without a network",
+            {"uid": STRANGER},
+        ),
+        (
+            "C9",
+            "avx512",
+            "cpu.instructions",
+            "no native code needs AVX-512 without asking for it",
+            expectations.AVX512_NOISE,
+        ),
+    ]
+    if image.pin("torchvision"):
+        rows.append(("C6", "torchvision", "cpu.bridges", "torchvision's own operators work", {}))
+    for id_, subject, probe, promise, expect in rows:
+        yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, promise=promise, expect=expect)
 
 
 def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:

@@ -4,15 +4,16 @@ suite and claims come from this checkout, over whatever copy the image holds."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from images import inspection
 from images.engine import Engine, Exit, ImageInfo
 from images.errors import Problem, UserError
 from images.gpus import NO_GPU, Attachment
 from images.matrix import ROOT
-from validate.claims import ClaimSet, Tier
+from validate.claims import AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
 from validate.evidence import Evidence, Record
 
 SUITE = ROOT / "validate"
@@ -45,40 +46,57 @@ class Trial:
     on_record: Callable[[Record], None] = lambda _record: None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Room:
+    """A container and what is measured in it."""
+
+    claims: ClaimSet
+    writable: Sequence[str] = ("/tmp",)
+    """Folders that are empty and writable there, whatever the image has in them."""
+    user: str | None = None
+    """None: the image's own."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: Attachment = NO_GPU
+
+
 def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, always removed.
 
-    Files are read in a container of their own, with the image's home as it is; whatever runs the image's code gets
-    an empty, writable home. Only the gpu tiers' container gets GPUs: what attaches them (the driver's libraries,
-    LD_LIBRARY_PATH) is never taken for the image's. Raises UserError when the suite could not even start there (no
-    Python, say).
+    Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
-    reading = [tier for tier in trial.tiers if tier is Tier.STATIC]
-    running = [tier for tier in trial.tiers if tier is Tier.CPU]
-    on_gpus = [tier for tier in trial.tiers if tier in (Tier.GPU, Tier.MULTIGPU) and trial.gpus.attached]
-    home = image.env.get("HOME", "/root")
+    asked = claims.of(trial.tiers)
     records: list[Record] = []
+    for record in inspection.records(engine, image, asked):
+        records.append(record)
+        trial.on_record(record)
     host: dict[str, Any] = {"engine": engine.facts.version, "cpus": engine.facts.cpus, **_gpus_of_host(trial.gpus)}
-    for tiers, folders in ((reading, ["/tmp"]), (running, ["/tmp", home]), (on_gpus, ["/tmp", home])):
-        asked = claims.of(tiers)
-        if asked.claims:
-            gpus = trial.gpus if tiers is on_gpus else NO_GPU
-            found, end = _run_suite(engine, image, asked, folders, trial, gpus)
+    for room in _rooms(image, asked.inside(), trial):
+        if room.claims.claims:
+            found, end = _run_suite(engine, image, room, trial)
             records += found
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
-    return Evidence(
-        image=claims.image,
-        digest=image.id,
-        records=tuple(records),
-        host=host,
-        claims=claims.of(trial.tiers).claims,
-    )
+    return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host, claims=asked.claims)
 
 
-def _run_suite(
-    engine: Engine, image: ImageInfo, claims: ClaimSet, writable: Sequence[str], trial: Trial, gpus: Attachment
-) -> tuple[list[Record], Exit]:
+def _rooms(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_Room]:
+    """Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
+    gets an empty, writable home. Only the gpu tiers' room gets GPUs: what attaches them (the driver's libraries,
+    LD_LIBRARY_PATH) is never taken for the image's.
+    """
+    run_in = ["/tmp", image.env.get("HOME", "/root")]
+    special = {*AS_ROOT, *AS_STRANGER}
+    static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
+    yield _Room(claims=static.less(special))
+    yield _Room(claims=static.only(AS_ROOT), writable=(), user="0", environment={"TMPDIR": _INSIDE})
+    yield _Room(claims=cpu.less(special), writable=run_in)
+    yield _Room(claims=cpu.only(AS_STRANGER), writable=run_in, user=f"{STRANGER}:{STRANGER}")
+    if trial.gpus.attached:
+        yield _Room(claims=claims.of([Tier.GPU, Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus)
+
+
+def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit]:
+    gpus = room.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
     command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
     command += ["--jobs", str(_at_once(engine, gpus))] if gpus.attached else []
@@ -88,15 +106,16 @@ def _run_suite(
     with engine.container(
         image.id,
         command,
-        tmpfs=dict.fromkeys(writable, tmpfs),
+        tmpfs=dict.fromkeys(room.writable, tmpfs),
         scratch=[_INSIDE],
         memory=min(memory, engine.facts.memory * 3 // 4),
-        env=gpus.environment(image.env),
+        env={**gpus.environment(image.env), **room.environment},
+        user=room.user,
         binds=gpus.binds,
         devices=gpus.devices,
         device_requests=gpus.requests,
     ) as container:
-        container.put(suite_files(claims), _INSIDE)
+        container.put(suite_files(room.claims), _INSIDE)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None

@@ -7,10 +7,20 @@ The same file travels into the container, so only the standard library is used.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
+
+HOST_PROBE = "host.image"
+"""What the engine's host measures of an image; the suite in the container can't."""
+
+STRANGER = 61234
+"""A user whom no image knows, as Kubernetes and OpenShift choose them."""
+
+AS_ROOT = ("static.hygiene",)
+AS_STRANGER = ("cpu.stranger",)
+"""Probes that the trial runs as somebody else than the image's own user."""
 
 
 class Tier(str, Enum):
@@ -57,6 +67,22 @@ class ClaimSet:
 
     def of(self, tiers: Sequence[Tier]) -> ClaimSet:
         return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.tier in tiers))
+
+    def inside(self) -> ClaimSet:
+        """Those that can be measured in a container."""
+        return self.less([HOST_PROBE])
+
+    def alone(self) -> ClaimSet:
+        """Those that an image's own user can measure in it, without a trial around it."""
+        return self.less([HOST_PROBE, *AS_ROOT, *AS_STRANGER])
+
+    def only(self, probes: Collection[str]) -> ClaimSet:
+        """Those that these probes measure."""
+        return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.probe in probes))
+
+    def less(self, probes: Collection[str]) -> ClaimSet:
+        """Those that other probes measure."""
+        return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.probe not in probes))
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and judge here. 0: nothing failed; 1: a claim failed; 2: wrong arguments, no claims, nowhere to write."""
     options = _parser().parse_args(arguments)
     try:
-        claims = ClaimSet.loads(options.claims.read_text(encoding="utf-8"))
+        claims = ClaimSet.loads(options.claims.read_text(encoding="utf-8")).alone()
     except (OSError, ValueError, LookupError, TypeError) as error:
         return _complain(f"{options.claims} holds no claims: {error}")
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()

@@ -65,7 +65,7 @@ def run(claims: ClaimSet, *, jobs: int, timeout: float | None = None) -> Iterato
 
     `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims known to be unproven are not measured.
     """
-    probes = dict.fromkeys(claim.probe for claim in claims.claims if not claim.unproven)
+    probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
     given = surroundings.of_this_process()
     with tempfile.TemporaryDirectory(prefix="validate-") as folder, ThreadPoolExecutor(max_workers=jobs) as pool:
         scratch = Path(folder)

@@ -249,6 +249,74 @@ FAULTS = {
     "another loss": (("C10", "lora-step"), [put("loss", 6.0)], "the loss is 6.00000"),
     "a base that moved": (("C10", "lora-step"), [put("base_changed", ["model.norm.weight"])], "changed frozen weights"),
     "no base": (("C10", "lora-step"), [put("base_count", 0)], "no base weight"),
+    "an import that raises": (
+        ("C1", "xformers"),
+        [put("orders", "first", "error", {"kind": "status 1", "message": "ImportError: undefined symbol: _ZN3c10"})],
+        "undefined symbol: _ZN3c10",
+    ),
+    "an import that complains": (
+        ("C1", "xformers"),
+        [put("orders", "after torch", "said", ["WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions."])],
+        "after torch it says: WARNING[XFORMERS]: xFormers can't load",
+    ),
+    "nothing imported": (("C1", "all"), [put("orders", {})], "nothing was imported"),
+    "compile switched off": (
+        ("C5", "torch.compile"),
+        [put("captured", 0), put("graphs", 0), put("environment", {"TORCHDYNAMO_DISABLE": "1"})],
+        "captured nothing (TORCHDYNAMO_DISABLE=1)",
+    ),
+    "compile without kernels": (("C5", "torch.compile"), [put("generated", 0)], "generated no kernel"),
+    "a kernel that never ran": (("C5", "torch.compile"), [put("mapped", [])], "is not loaded"),
+    "a graph break": (("C5", "torch.compile"), [put("breaks", 2)], "2 graph breaks"),
+    "compiled to wrong numbers": (("C5", "torch.compile"), [put("found_error", 0.01)], "off by 1.00e-02"),
+    "compile without a control": (("C5", "torch.compile"), [put("control_error", 0.0)], "control: "),
+    "no compiler for torch.compile": (
+        ("C5", "torch.compile"),
+        [put("error", {"kind": "InvalidCxxCompiler", "message": "No working C++ compiler found"})],
+        "No working C++ compiler",
+    ),
+    "numpy of another ABI": (("C6", "numpy"), [put("shared", "float16", False)], "share memory for float16"),
+    "a copy that is wrong": (("C6", "numpy"), [put("copied_sum", 14.0)], "sums up to 14.0"),
+    "a second OpenMP": (
+        ("C7", "threads"),
+        [put("openmp", ["/a/libgomp.so.1", "/b/libiomp5.so"])],
+        "2 OpenMP runtimes in one process: /a/libgomp.so.1, /b/libiomp5.so",
+    ),
+    "one thread by a variable": (
+        ("C7", "threads"),
+        [put("cores", 8), put("torch_threads", 1), put("environment", {"OMP_NUM_THREADS": "1"})],
+        "torch takes 1 thread on 8 cores (OMP_NUM_THREADS=1)",
+    ),
+    "threads that idle": (("C7", "threads"), [put("cores", 8), put("busy_threads", 1)], "1 has worked"),
+    "a user without a name": (
+        ("C8", "unknown user"),
+        [put("steps", "user name", {"error": {"kind": "KeyError", "message": "getpwuid(): uid not found: 61234"}})],
+        "user name: KeyError",
+    ),
+    "a checkpoint that differs": (
+        ("C8", "unknown user"),
+        [put("steps", "training", "answer", "checkpoint", False)],
+        "checkpoint False",
+    ),
+    "AVX-512 unasked": (
+        ("C9", "avx512"),
+        [
+            put(
+                "not_asking",
+                [
+                    {
+                        "path": "/v/site-packages/ds/cpu_adam.so",
+                        "owners": ["ds"],
+                        "avx512": 421,
+                        "code": 9,
+                        "asks": False,
+                    }
+                ],
+            )
+        ],
+        "ds/cpu_adam.so of ds holds 421 AVX-512",
+    ),
+    "no native code": (("C9", "avx512"), [put("files", 0)], "no native code"),
 }
 
 
@@ -272,6 +340,12 @@ def test_fault_is_caught_and_named(fault: str) -> None:
 
 
 JUDGED = {
+    "C1": ("orders",),
+    "C5": ("captured", "graphs", "breaks", "generated", "libraries", "mapped", "found_error", "control_error"),
+    "C6": ("shared", "copied_sum"),
+    "C7": ("cores", "torch_threads", "busy_threads", "openmp", "not_imported"),
+    "C8": ("uid", "known", "root_is_writable", "interfaces", "steps"),
+    "C9": ("files", "asking", "not_asking"),
     "C2": ("files", "libraries", "operators", "cuda_runtimes", "imports"),
     "C3": ("compiler",),
     "C4": ("jit", "kernels", "control"),

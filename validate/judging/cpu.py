@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from validate.claims import Claim
-from validate.judging import Finding, Judging, failed, listed, passed
+from validate.judging import Finding, Judging, failed, listed, passed, unproven
 
 FORWARD_FACTOR, FORWARD_FLOOR = 2.0, 1e-5
 BACKWARD_FLOOR = 2e-4
@@ -23,6 +23,7 @@ DECODER_TOLERANCE = 1e-5
 """How far two float32 decoders of the same codes may differ, in units of the weights' deviation."""
 
 EM_CUDA = 190
+_NUMPY_SUM = 15.0
 _SCALE_BYTES = 4
 _HEAD_CHARACTERS = 160
 _TRACEBACK = ("File ", "Traceback ", "raise ")
@@ -399,4 +400,151 @@ def _telling(text: str) -> str:
     return next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "")[:300]
 
 
-JUDGES: Mapping[str, Judging] = {"C2": native, "C3": compiler, "C4": triton, "C10": quantized_llama}
+def imports(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C1. expect: {modules, first, complaints: [patterns], harmless: {pattern: why it may be said}}."""
+    if not evidence["orders"]:
+        return failed("nothing was imported")
+    problems = []
+    for order, found in evidence["orders"].items():
+        if "error" in found:
+            problems.append(f"imported {order}: {_cause({**found['error'], 'log': ''})}")
+            continue
+        problems += [f"imported {order} it says: {line}" for line in found["said"] if _is_complaint(claim, line)]
+    if problems:
+        return failed(_joined(list(dict.fromkeys(problems))))
+    return passed(f"{listed(list(claim.expect['modules']))} imported {' and '.join(evidence['orders'])}, no complaint")
+
+
+def _is_complaint(claim: Claim, line: str) -> bool:
+    if any(re.search(pattern, line, re.IGNORECASE) for pattern in claim.expect["harmless"]):
+        return False
+    return any(re.search(pattern, line, re.IGNORECASE) for pattern in claim.expect["complaints"])
+
+
+def compile_(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C5: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right."""
+    if "error" in evidence:
+        return failed(f"torch.compile: {_cause(evidence['error'])}")
+    problems = []
+    switches = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
+    if not evidence["graphs"] or not evidence["captured"]:
+        problems.append(f"torch.compile captured nothing{f' ({switches})' if switches else ''}: it is switched off")
+    elif not evidence["generated"] or not evidence["libraries"]:
+        problems.append("torch.compile generated no kernel")
+    elif not evidence["mapped"]:
+        problems.append(f"{evidence['libraries'][0]} was compiled and is not loaded")
+    if evidence["breaks"]:
+        problems.append(f"{evidence['breaks']} graph breaks")
+    tolerance = FORWARD_FACTOR * float(evidence["plain_error"]) + FORWARD_FLOOR
+    if not _within(evidence["found_error"], tolerance):
+        problems.append(f"its numbers are off by {_shown(evidence['found_error'])}, at most {_shown(tolerance)}")
+    if not _beyond(evidence["control_error"], tolerance):
+        problems.append(f"control: 1% more is off by {_shown(evidence['control_error'])}, within what is allowed")
+    if problems:
+        return failed(_joined(problems))
+    made = f"{evidence['generated']} generated, {len(evidence['mapped'])} compiled library loaded"
+    return passed(f"torch {evidence['torch']}: {made}, off by {evidence['found_error']:.1e} (at most {tolerance:.1e})")
+
+
+def bridges(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C6: numpy shares memory with torch both ways; torchvision's nms keeps the boxes that it must."""
+    if "error" in evidence:
+        return failed(f"{claim.subject}: {_cause(evidence['error'])}")
+    return {"numpy": _numpy_bridge, "torchvision": _nms}[claim.subject](evidence)
+
+
+def _numpy_bridge(evidence: Mapping[str, Any]) -> Finding:
+    broken = [name for name, shared in evidence["shared"].items() if shared is not True]
+    if broken or not evidence["shared"]:
+        return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
+    if evidence["copied_sum"] != _NUMPY_SUM:
+        return failed(f"a copied array sums up to {evidence['copied_sum']}, not {_NUMPY_SUM}")
+    return passed(f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types")
+
+
+def _nms(evidence: Mapping[str, Any]) -> Finding:
+    if evidence["kept"] != [1, 2]:
+        return failed(f"nms keeps {evidence['kept']} of three boxes, [1, 2] is right")
+    if evidence["control"] != [1, 0, 2]:
+        return failed(f"control: nms that must drop no box keeps {evidence['control']}")
+    return passed(f"torchvision {evidence['torchvision']}: nms keeps the right boxes")
+
+
+def threads(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C7: more than one thread has computed, under one OpenMP runtime."""
+    if "error" in evidence:
+        return failed(f"threads: {_cause(evidence['error'])}")
+    problems = [f"import {name}: {_cause(error)}" for name, error in evidence["not_imported"].items()]
+    if len(evidence["openmp"]) > 1:
+        problems.append(f"{len(evidence['openmp'])} OpenMP runtimes in one process: {listed(evidence['openmp'])}")
+    if not evidence["openmp"]:
+        problems.append("no OpenMP runtime is loaded")
+    if evidence["cores"] > 1 and evidence["torch_threads"] < 2:
+        settings = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
+        problems.append(f"torch takes 1 thread on {evidence['cores']} cores{f' ({settings})' if settings else ''}")
+    elif evidence["cores"] > 1 and evidence["busy_threads"] < 2:
+        problems.append(f"torch says {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked")
+    if problems:
+        return failed(_joined(problems))
+    if evidence["cores"] < 2:
+        return unproven("only one core is at hand here")
+    runtime = PurePosixPath(evidence["openmp"][0]).name
+    return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime} alone")
+
+
+def stranger(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C8. expect: {uid}. That the trial's own conditions held is part of what is judged."""
+    conditions = []
+    if evidence["uid"] != claim.expect["uid"] or evidence["known"]:
+        conditions.append(f"the probe ran as uid {evidence['uid']}, which the image knows")
+    if evidence["root_is_writable"]:
+        conditions.append("the root was writable")
+    if set(evidence["interfaces"]) - {"lo"}:
+        conditions.append(f"there was a network: {listed(evidence['interfaces'])}")
+    problems = [f"{name}: {_cause(step['error'])}" for name, step in evidence["steps"].items() if "error" in step]
+    training = evidence["steps"]["training"].get("answer")
+    if training and not (training["checkpoint"] and _falls(training["losses"])):
+        problems.append(f"training: losses {training['losses']}, checkpoint {training['checkpoint']}")
+    if problems:
+        return failed(f"for uid {evidence['uid']}: {_joined(problems)}")
+    if conditions:
+        return unproven(_joined(conditions))
+    steps = listed(list(evidence["steps"]), limit=9)
+    return passed(f"uid {evidence['uid']}, read-only root, no network: {steps} work")
+
+
+def _falls(losses: list[Any]) -> bool:
+    return all(_within(loss, math.inf) for loss in losses) and losses[-1] < losses[0]
+
+
+def instructions(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C9. expect: {most, per_bytes}."""
+    if not evidence["files"]:
+        return failed("there is no native code to read")
+    found = evidence["not_asking"]
+    problems = [
+        f"{_shortened(one['path'])} of {listed(one['owners']) or 'no distribution'} holds {one['avx512']} AVX-512 "
+        "instructions and never asks whether the processor has them"
+        for one in found
+    ]
+    if problems:
+        return failed(_joined(problems))
+    return passed(f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first")
+
+
+def _shortened(path: str) -> str:
+    return re.sub(r"^/\S*/site-packages/", "", path)
+
+
+JUDGES: Mapping[str, Judging] = {
+    "C1": imports,
+    "C2": native,
+    "C3": compiler,
+    "C4": triton,
+    "C5": compile_,
+    "C6": bridges,
+    "C7": threads,
+    "C8": stranger,
+    "C9": instructions,
+    "C10": quantized_llama,
+}

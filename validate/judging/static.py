@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from validate.claims import Claim
-from validate.judging import Finding, Judging, failed, listed, not_applicable, passed
+from validate.judging import Finding, Judging, Status, failed, listed, not_applicable, passed, unproven
 from validate.mangled import readable
 
 LOCK = "lock"
@@ -470,6 +470,87 @@ def _start_faults(claim: Claim, start: Mapping[str, Any]) -> Iterator[str]:
             yield f"{one['file']} runs at every start of Python and belongs to no distribution"
 
 
+# ---- S8
+
+
+def hygiene(claim: Claim, evidence: Evidence) -> Finding:
+    """S8. Each subject is a promise of its own; what each expects stands at its judge."""
+    judges: Mapping[str, Judging] = {
+        "labels": _labels,
+        "size": _size,
+        "settings": _settings,
+        "history": _history,
+        "leftovers": _leftovers,
+        "secrets": _secrets,
+    }
+    return judges[claim.subject](claim, evidence)
+
+
+def _labels(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {labels: {name: value}}. That the image holds what these values say is S1's to prove."""
+    found, promised = evidence["labels"], claim.expect["labels"]
+    faults = [
+        f"the label {name} is {found.get(name)!r}, {value!r} is true"
+        for name, value in promised.items()
+        if found.get(name) != value
+    ]
+    return _conclude(faults, f"{len(promised)} labels say what the matrix says")
+
+
+def _size(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {bytes: the most}."""
+    size, most = evidence["bytes"] / 1e9, claim.expect["bytes"] / 1e9
+    if evidence["bytes"] > claim.expect["bytes"]:
+        return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is promised")
+    return passed(f"{size:.2f} GB of at most {most:.1f} GB")
+
+
+def _settings(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {capabilities: [what the container runtime must lend of the driver]}."""
+    faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
+    if evidence["entrypoint"]:
+        faults.append(f"an entrypoint comes before what users run: {' '.join(evidence['entrypoint'])[:80]}")
+    driver = evidence["driver"]
+    lent = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+    lacking = [] if "all" in lent else [one for one in claim.expect["capabilities"] if one not in lent]
+    if lacking:
+        faults.append(f"NVIDIA_DRIVER_CAPABILITIES={','.join(lent)} lacks {listed(lacking)}")
+    if driver.get("NVIDIA_VISIBLE_DEVICES") in (None, "", "void", "none"):
+        faults.append(f"NVIDIA_VISIBLE_DEVICES={driver.get('NVIDIA_VISIBLE_DEVICES')} hides every GPU")
+    if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
+    return _conclude(faults, f"user {evidence['user']}, no entrypoint, the driver's {listed(lent)}")
+
+
+def _history(claim: Claim, evidence: Evidence) -> Finding:
+    faults = [f"{one['where']} holds {one['kind']}" for one in evidence["secrets"]]
+    return _conclude(faults, "no credential in variables, labels and build steps")
+
+
+def _leftovers(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {leftovers: {path pattern: what it is}}."""
+    faults = [
+        f"{found['files']} files ({found['bytes'] / 1e6:.1f} MB) of {claim.expect['leftovers'][pattern]} are left: "
+        f"{found['example']}"
+        for pattern, found in evidence["leftovers"].items()
+    ]
+    return _with_unreadable(evidence, _conclude(faults, f"none of {evidence['files']} files is a build's leftover"))
+
+
+def _secrets(claim: Claim, evidence: Evidence) -> Finding:
+    faults = [
+        f"{one['path']} holds {one['kind']}" + (f" (line {one['line']})" if one["line"] else "")
+        for one in evidence["secrets"]
+    ]
+    return _with_unreadable(evidence, _conclude(faults, f"no credential in {evidence['read']} small files"))
+
+
+def _with_unreadable(evidence: Evidence, finding: Finding) -> Finding:
+    if finding.status is Status.PASS and evidence["unreadable"]:
+        return unproven(f"{finding.reason}, but {listed(evidence['unreadable'])} can't be read by this user")
+    return finding
+
+
 JUDGES: Mapping[str, Judging] = {
     "S1": pins,
     "S2": files,
@@ -478,4 +559,5 @@ JUDGES: Mapping[str, Judging] = {
     "S5": devicecode,
     "S6": toolkit,
     "S7": environment,
+    "S8": hygiene,
 }

@@ -1,0 +1,83 @@
+"""Recognises credentials in text and in file names. Gives back what kind they are, never the credentials themselves."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping
+
+_BY_VARIABLE = "a secret"
+_CODE = (
+    ".h",
+    ".hpp",
+    ".hxx",
+    ".c",
+    ".cc",
+    ".cpp",
+    ".cu",
+    ".cuh",
+    ".py",
+    ".pyi",
+    ".js",
+    ".ts",
+    ".pl",
+    ".pm",
+    ".rs",
+    ".go",
+)
+"""In programs a variable named `token` holds anything."""
+
+_KINDS: Mapping[str, str] = {
+    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----",
+    "a Hugging Face token": r"\bhf_[A-Za-z]{30,}\b",
+    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{50,})",
+    "a GitLab token": r"\bglpat-[\w-]{20,}",
+    "an AWS access key": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+    "a PyPI token": r"\bpypi-AgE[\w-]{50,}",
+    "a Slack token": r"\bxox[abprs]-[\w-]{20,}",
+    "an OpenAI or Anthropic key": r"\bsk-(?:ant-|proj-)?[\w-]{32,}",
+    "a Google API key": r"\bAIza[\w-]{35}\b",
+    "a password in an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@'\"$<{]+:(?!\*)[^\s/@'\"$<{]{3,}@[\w.-]+",
+    "a password": r"(?i)\blogin\s+\S+\s+password\s+\S{3,}",
+    _BY_VARIABLE: r"(?i)\b\w*(?:api_?key|auth_?token|access_?token|secret(?:_?access)?(?:_?key)?|passw(?:or)?d|_token)"
+    r"[\"']?\s*[=:]\s*[\"']?(?![\"'$<{\s*]|true|false|none|null|file:)[\w+/.~-]{8,}",
+}
+"""What a credential looks like, as its issuers document it; the last is a variable whose name says what it holds."""
+
+_PATTERNS = {kind: re.compile(pattern) for kind, pattern in _KINDS.items()}
+
+FILES: Mapping[str, str] = {
+    "*/.netrc": "logins",
+    "*/_netrc": "logins",
+    "*/.git-credentials": "logins",
+    "*/.pypirc": "logins",
+    "*/.docker/config.json": "registry logins",
+    "*/.aws/credentials": "AWS keys",
+    "*/.kube/config": "cluster logins",
+    "*/.config/gcloud/*": "Google Cloud logins",
+    "*/.azure/*": "Azure logins",
+    "*/.config/gh/hosts.yml": "a GitHub login",
+    "*/.ssh/id_*": "a private key",
+    "*/.kaggle/kaggle.json": "a Kaggle key",
+    "*/.huggingface/token": "a Hugging Face token",
+    "*/huggingface/token": "a Hugging Face token",
+    "*/huggingface/stored_tokens": "Hugging Face tokens",
+    "/etc/apt/auth.conf*": "package index logins",
+    "*/.env": "a project's secrets",
+    "/run/secrets/*": "a build's secrets",
+}
+"""Files that hold credentials and nothing else."""
+
+
+def in_text(text: str, name: str = "") -> Iterator[tuple[int, str]]:
+    """(line number, kind) of each credential in the text of a file of this name."""
+    for kind, pattern in _PATTERNS.items():
+        if kind == _BY_VARIABLE and name.endswith(_CODE):
+            continue
+        for found in pattern.finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, kind
+
+
+def by_name(path: str) -> str:
+    """What a file of this name holds; empty for all others."""
+    return next((kind for pattern, kind in FILES.items() if fnmatch.fnmatchcase(path, pattern)), "")

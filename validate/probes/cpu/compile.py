@@ -1,0 +1,64 @@
+"""C5: torch.compile on the CPU, from nothing to a generated kernel that was run. Switched off, it gives right numbers
+as well: so the counters, the cache folder and the process's map are read, not the numbers alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import apart
+
+_ROWS, _COLUMNS = 37, 301
+"""Odd, so that vectorised loops have a tail."""
+_CONTROL_SCALE = 1.01
+_SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for claim in claims:
+        with tempfile.TemporaryDirectory(prefix="inductor-") as cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+            importlib.import_module("torch")
+            yield claim.subject, apart(partial(_compiled, Path(cache)))
+
+
+def _compiled(cache: Path) -> dict[str, Any]:
+    torch = importlib.import_module("torch")
+    metrics = importlib.import_module("torch._inductor.metrics")
+    counters = importlib.import_module("torch._dynamo.utils").counters
+
+    def function(value: Any, weight: Any) -> Any:
+        return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
+
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(_ROWS, _COLUMNS, generator=generator)
+    weight = torch.randn(_COLUMNS, generator=generator)
+    wanted = function(value.double(), weight.double())
+    found = torch.compile(function, fullgraph=True)(value, weight)
+    libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    return {
+        "torch": torch.__version__,
+        "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS)},
+        "captured": counters["stats"].get("calls_captured", 0),
+        "graphs": counters["stats"].get("unique_graphs", 0),
+        "breaks": sum(counters["graph_break"].values()),
+        "generated": metrics.generated_kernel_count,
+        "libraries": libraries,
+        "mapped": [name for name in libraries if str(cache / name) in maps],
+        "plain_error": _error(function(value, weight), wanted),
+        "found_error": _error(found, wanted),
+        "control_error": _error(found * _CONTROL_SCALE, wanted),
+    }
+
+
+def _error(found: Any, wanted: Any) -> float:
+    """In the 2-norm, relative."""
+    return float((found.double() - wanted).norm() / wanted.norm())

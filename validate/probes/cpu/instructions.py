@@ -1,0 +1,100 @@
+"""C9: libraries that use AVX-512 without asking the processor: on a machine that lacks it they end in SIGILL.
+
+No disassembler is at hand, so two things are read from a file's machine code: how many of its instructions are AVX-512
+(the EVEX prefix, which in 64-bit code is nothing else, before common vector opcodes), and whether it asks what the
+processor can do (CPUID with a leaf set just before, or a call to a library that asks). A compiler told `-mavx512f` or
+`-march=native` makes the first and none of the second. A file that asks is taken to heed the answer: this finds code
+that was built for the builder's machine, not a wrong dispatcher.
+
+Claim `expect`: {"most": such instructions that a file without a check may hold, "per_bytes": bytes of code that may
+look like one more}. Four healthy images have at most 1 in 50 MB; gcc's `-mavx512f` makes 2 of one small loop.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate import dynsym, elf, installed
+from validate.claims import Claim
+from validate.elf import ElfError
+from validate.linking import objects
+
+_EXECUTABLE = 4  # SHF_EXECINSTR
+_AVX512 = re.compile(
+    rb"\x62"
+    rb"[\x01-\x03\x11-\x13\x21-\x23\x31-\x33\x41-\x43\x51-\x53\x61-\x63\x71-\x73"
+    rb"\x81-\x83\x91-\x93\xa1-\xa3\xb1-\xb3\xc1-\xc3\xd1-\xd3\xe1-\xe3\xf1-\xf3]"
+    rb"[\x04-\x07\x0c-\x0f\x14-\x17\x1c-\x1f\x24-\x27\x2c-\x2f\x34-\x37\x3c-\x3f\x44-\x47\x4c-\x4f\x54-\x57\x5c-\x5f"
+    rb"\x64-\x67\x6c-\x6f\x74-\x77\x7c-\x7f\x84-\x87\x8c-\x8f\x94-\x97\x9c-\x9f\xa4-\xa7\xac-\xaf\xb4-\xb7\xbc-\xbf"
+    rb"\xc4-\xc7\xcc-\xcf\xd4-\xd7\xdc-\xdf\xe4-\xe7\xec-\xef\xf4-\xf7\xfc-\xff]"
+    rb"[\x08\x28\x40\x48\x58]"
+    rb"[\x10\x11\x18\x19\x28\x29\x51\x54\x57-\x59\x5c-\x5f\x6f\x7f\x98\xa8\xb8\xbc\xef\xfe]"
+)
+"""P0 with a known opcode map and its zero bits, P1 with its one bit, P2 without a mask, then moves, sums, products,
+fused products (Intel SDM volume 2, 2.7 "EVEX")."""
+
+_CPUID = re.compile(rb"(?:\xb8[\x00-\x1f]\x00\x00[\x00\x80]|[\x31\x33]\xc0)[\x00-\xff]{0,24}?\x0f\xa2", re.DOTALL)
+_ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|__cpu_features2?|getauxval|.*is_avx512.*")
+"""Functions and data by which other libraries tell what the processor can do."""
+
+_MOST_LISTED = 20
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    everything = installed.distributions(sys.path)
+    owners = {path: sorted({one.name for one in own}) for path, own in installed.owners(everything).items()}
+    locations = list(dict.fromkeys(one.location for one in everything))
+    paths = sorted({os.path.realpath(path) for path in objects(locations, owners)}, key=_size, reverse=True)
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        found = [one for one in pool.imap_unordered(_look, paths, chunksize=4) if one]
+    for claim in claims:
+        many = [one for one in found if one["avx512"] > _allowed(claim, one["code"])]
+        yield (
+            claim.subject,
+            {
+                "files": len(found),
+                "bytes": sum(one["code"] for one in found),
+                "asking": sum(one["asks"] for one in many),
+                "not_asking": [
+                    {**one, "owners": owners.get(one["path"], [])}
+                    for one in sorted(many, key=lambda one: -one["avx512"])
+                    if not one["asks"]
+                ][:_MOST_LISTED],
+            },
+        )
+
+
+def _allowed(claim: Claim, code: int) -> int:
+    return int(claim.expect["most"]) + code // int(claim.expect["per_bytes"])
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _look(path: str) -> dict[str, Any] | None:
+    """None for what is no x86-64 library or program; S3 names those that can't be read."""
+    try:
+        with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if elf.machine(data) != elf.X86_64:
+                return None
+            parts = [(one.offset, one.offset + one.size) for one in elf.sections(data) if one.flags & _EXECUTABLE]
+            avx512 = sum(1 for begin, end in parts for _ in _AVX512.finditer(data, begin, end))
+            asks = any(_CPUID.search(data, begin, end) for begin, end in parts) or _asks_others(path)
+            return {"path": path, "code": sum(end - begin for begin, end in parts), "avx512": avx512, "asks": asks}
+    except (OSError, ValueError, ElfError):
+        return None
+
+
+def _asks_others(path: str) -> bool:
+    return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)

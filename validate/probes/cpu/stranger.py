@@ -1,0 +1,103 @@
+"""C8: the image runs as a user that it has never heard of, on a read-only root, without a network.
+
+The trial starts this probe as such a user: Kubernetes and OpenShift choose their own numbers. What asks the system who
+the user is fails there (pytorch#140765), and only when it is used, not when it is imported.
+"""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import os
+import pwd
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import apart, attempt
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for claim in claims:
+        steps: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+            "user name": lambda: {"answer": getpass.getuser()},
+            "home": _home,
+            "temporary files": _temporary,
+            "compiler caches": _caches,
+            "training": _train,
+        }
+        yield (
+            claim.subject,
+            {
+                "uid": os.getuid(),
+                "known": _known(os.getuid()),
+                "root_is_writable": os.access("/", os.W_OK) and not _is_read_only("/"),
+                "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
+                "steps": {name: apart(step) for name, step in steps.items()},
+            },
+        )
+
+
+def _known(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _is_read_only(path: str) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _home() -> dict[str, Any]:
+    home = Path.home()
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        Path(folder, "file").write_text("written")
+    return {"answer": str(home)}
+
+
+def _temporary() -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile() as file:
+        return {"answer": file.name}
+
+
+def _caches() -> dict[str, Any]:
+    """Where torch.compile and Triton would put what they compile, when nothing in the environment says."""
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        os.environ.pop(name, None)
+    inductor = importlib.import_module("torch._inductor.codecache").cache_dir()
+    triton = attempt(_triton_cache)
+    folders = {"inductor": str(inductor), **({"triton": triton["folder"]} if "folder" in triton else {})}
+    for folder in folders.values():
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    return {"answer": folders}
+
+
+def _triton_cache() -> dict[str, Any]:
+    return {"folder": str(Path.home() / ".triton" / "cache")}
+
+
+def _train() -> dict[str, Any]:
+    """A few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
+    torch = importlib.import_module("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    inputs = torch.randn(32, 8)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        torch.save(model.state_dict(), file.name)
+        again = torch.load(file.name, weights_only=True)
+    same = all(torch.equal(again[name], value) for name, value in model.state_dict().items())
+    return {"answer": {"losses": losses, "checkpoint": same}}

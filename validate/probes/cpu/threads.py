@@ -1,0 +1,77 @@
+"""C7: torch computes with more than one thread, on one OpenMP runtime, when all packages of the image are imported.
+
+Threads are told by the processor time that the kernel has counted for each, not by what torch says of itself. Two
+OpenMP runtimes in one process have a pool of threads each: they compete for the cores, and some pairs hang.
+
+Claim `expect`: {"modules": [what to import first]}.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import apart, attempt
+
+_OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
+_SIZE = 1200
+_SECONDS = 1.0
+"""Long enough for the kernel's clock, which ticks a hundred times a second."""
+_BUSY_TICKS = 5
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    importlib.import_module("torch")
+    for claim in claims:
+        yield claim.subject, apart(partial(_worked, claim.expect["modules"]))
+
+
+def _worked(modules: Sequence[str]) -> dict[str, Any]:
+    torch = importlib.import_module("torch")
+    errors = {name: found["error"] for name in modules if "error" in (found := attempt(partial(_import, name)))}
+    matrix = torch.randn(_SIZE, _SIZE)
+    before = _ticks()
+    end = time.monotonic() + _SECONDS
+    while time.monotonic() < end:
+        # One product for the BLAS, one loop for OpenMP's own scheduler.
+        torch.tanh(matrix @ matrix)
+    spent = {thread: ticks - before.get(thread, 0) for thread, ticks in _ticks().items()}
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "torch_threads": torch.get_num_threads(),
+        "busy_threads": sum(ticks >= _BUSY_TICKS for ticks in spent.values()),
+        "environment": {name: text for name, text in os.environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
+        "not_imported": errors,
+        "openmp": sorted(_openmp()),
+    }
+
+
+def _import(name: str) -> dict[str, Any]:
+    importlib.import_module(name)
+    return {}
+
+
+def _ticks() -> dict[str, int]:
+    """Processor time of each thread of this process: utime and stime of proc(5)."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found[task.name] = int(fields[11]) + int(fields[12])
+    return found
+
+
+def _openmp() -> set[str]:
+    """Files of OpenMP runtimes that this process has mapped."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
+    return {os.path.realpath(path) for path in paths if _OPENMP.match(Path(path).name)}

@@ -1,0 +1,103 @@
+"""S8: what a build left in the image besides the product: caches, package lists, temporary files, credentials.
+
+Every folder of the image is walked, on its own file system alone: what is mounted there is not the image's.
+Small text files outside of the packages are read for credentials; what is found is told by kind and line, never quoted.
+
+Claim `expect`: {"leftovers": {path pattern: what it is}}.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate import credentials, installed, interpreter, surroundings
+from validate.claims import Claim
+
+_LARGEST_TEXT = 128 << 10
+_MOST_LISTED = 40
+_SYSTEM = ("/usr/lib/", "/usr/share/", "/usr/include/", "/usr/libexec/", "/usr/bin/", "/usr/sbin/", "/var/lib/dpkg/")
+"""Debian's own files, of which dpkg keeps checksums."""
+_NEVER = ("/proc", "/sys", "/dev", "/judge")
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    given = surroundings.recorded()
+    start = interpreter.start(given)
+    folders = [entry or given.directory for entry in start.path]
+    packages = {f"{one.location}/" for one in installed.distributions(folders)}
+    skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
+    patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
+    evidence = _look(patterns, skipped)
+    yield from ((claim.subject, evidence) for claim in claims)
+
+
+def _look(leftovers: Mapping[str, str], unread: Sequence[str]) -> dict[str, Any]:
+    compiled = [(re.compile(fnmatch.translate(pattern)), pattern) for pattern in leftovers]
+    unreadable: list[str] = []
+    left: dict[str, dict[str, Any]] = {}
+    secrets: list[dict[str, Any]] = []
+    files = read = 0
+    for path, facts in _walk("/", unreadable):
+        files += 1
+        pattern = next((text for match, text in compiled if match.match(path)), None)
+        if pattern:
+            entry = left.setdefault(pattern, {"files": 0, "bytes": 0, "example": path})
+            entry["files"] += 1
+            entry["bytes"] += facts.st_size
+        if kind := credentials.by_name(path):
+            secrets.append({"path": path, "line": 0, "kind": kind})
+        elif facts.st_size <= _LARGEST_TEXT and not path.startswith(tuple(unread)):
+            read += 1
+            secrets += _credentials(path)
+    return {
+        "files": files,
+        "read": read,
+        "unreadable": unreadable[:_MOST_LISTED],
+        "leftovers": left,
+        "secrets": secrets[:_MOST_LISTED],
+        "secrets_count": len(secrets),
+    }
+
+
+def _walk(top: str, unreadable: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Regular files that are not empty, on the file system of `top`."""
+    device = os.lstat(top).st_dev
+
+    def complain(error: OSError) -> None:
+        unreadable.append(str(error.filename))
+
+    for folder, folders, names in os.walk(top, onerror=complain):
+        folders[:] = sorted(name for name in folders if _is_on(device, os.path.join(folder, name)))  # noqa: PTH118
+        for name in sorted(names):
+            path = os.path.join(folder, name)  # noqa: PTH118
+            try:
+                facts = os.lstat(path)
+            except OSError:
+                continue
+            if stat.S_ISREG(facts.st_mode) and facts.st_size and facts.st_dev == device:
+                yield path, facts
+
+
+def _is_on(device: int, path: str) -> bool:
+    if path in _NEVER:
+        return False
+    try:
+        return os.lstat(path).st_dev == device
+    except OSError:
+        return False
+
+
+def _credentials(path: str) -> Iterator[dict[str, Any]]:
+    try:
+        content = Path(path).read_bytes()
+    except OSError:
+        return
+    if b"\0" not in content:
+        for line, kind in credentials.in_text(content.decode("utf-8", "replace"), path):
+            yield {"path": path, "line": line, "kind": kind}
