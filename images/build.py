@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -234,7 +235,10 @@ def _summary(built: Built) -> str:
 
 
 def write(context: Context, folder: Path) -> None:
-    """A context to disk, for reading and for plain `docker build`. Files of an earlier one are removed."""
+    """A context to disk, for reading and for plain `docker build`. Files of an earlier one are removed.
+
+    Index addresses with passwords may be among the host's settings: nobody else can read those.
+    """
     wanted = {folder / path for path in context}
     for old in sorted(folder.rglob("*")):
         if (old.is_file() or old.is_symlink()) and old not in wanted:
@@ -242,11 +246,20 @@ def write(context: Context, folder: Path) -> None:
     for path, content in context.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
         if isinstance(content, bytes):
-            target.unlink(missing_ok=True)
+            target.touch(mode=0o600 if path.startswith("host/") else 0o666)
             target.write_bytes(content)
-        elif not target.is_symlink():
-            target.symlink_to(content.resolve())
+        else:
+            _place(content.resolve(), target)
+
+
+def _place(file: Path, target: Path) -> None:
+    """A large file into a context, copied only across file systems. A symlink would lead out of the context."""
+    try:
+        target.hardlink_to(file)
+    except OSError:
+        shutil.copyfile(file, target)
 
 
 def record(

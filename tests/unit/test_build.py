@@ -1,6 +1,7 @@
 """What a build decides by itself: which bases contradict an image, what is said when the system refuses."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,16 @@ def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
     told = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
     assert (told.where, told.cause) == ("/mnt/out", "Permission denied")
     assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
+
+
+def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path) -> None:
+    wheel, folder = tmp_path / "a.whl", tmp_path / "context"
+    for content in (b"older", b"newer"):
+        wheel.unlink(missing_ok=True)
+        wheel.write_bytes(content)
+        build.write({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
+    placed = folder / "wheels" / "a.whl"
+    assert placed.read_bytes() == b"newer" and not placed.is_symlink()
+    assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
+    build.write({"Dockerfile": b"FROM y\n"}, folder)
+    assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}
