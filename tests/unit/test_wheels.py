@@ -118,6 +118,9 @@ def test_a_broken_download_leaves_nothing(tmp_path: Path) -> None:
 def serving(content: bytes, length: int | None = None) -> Iterator[str]:
     """A host that answers every request with `content`, saying that it has `length` bytes."""
 
+    class Host(ThreadingHTTPServer):
+        request_queue_size = 64  # the default of 5 refuses connections on a busy machine
+
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -128,7 +131,7 @@ def serving(content: bytes, length: int | None = None) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with Host(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/x.whl"
         server.shutdown()
@@ -142,8 +145,8 @@ def a_wheel() -> bytes:
 
 
 def test_builds_at_once_fetch_one_whole_wheel(tmp_path: Path) -> None:
-    with serving(a_wheel()) as url, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: wheels.download(url, tmp_path / "x.whl"), range(8)))
+    with serving(a_wheel()) as url, ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: wheels.download(url, tmp_path / "x.whl"), range(6)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.whl"]
     assert (tmp_path / "x.whl").read_bytes() == a_wheel()
 
