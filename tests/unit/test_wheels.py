@@ -145,14 +145,16 @@ def a_wheel() -> bytes:
 
 
 def test_builds_at_once_fetch_one_whole_wheel(tmp_path: Path) -> None:
-    with serving(a_wheel()) as url, ThreadPoolExecutor(3) as pool:
+    whole = a_wheel()
+    with serving(whole) as url, ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: wheels.download(url, tmp_path / "x.whl"), range(6)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.whl"]
-    assert (tmp_path / "x.whl").read_bytes() == a_wheel()
+    assert (tmp_path / "x.whl").read_bytes() == whole
 
 
 def test_half_a_wheel_and_a_page_are_no_wheel(tmp_path: Path) -> None:
-    for content, length in ((a_wheel()[:-100], len(a_wheel())), (b"<html>sign in</html>", None)):
+    whole = a_wheel()
+    for content, length in ((whole[:-100], len(whole)), (b"<html>sign in</html>", None)):
         with serving(content, length) as url, pytest.raises(OSError, match="no whole wheel"):
             wheels.download(url, tmp_path / "x.whl")
     assert list(tmp_path.iterdir()) == []
