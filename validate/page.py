@@ -113,7 +113,7 @@ def _terms(verdict: Verdict, host: Mapping[str, Any]) -> Iterator[tuple[str, str
         yield "driver", escape(str(driver))
     if engine := host.get("engine"):
         yield "engine", escape(f"Docker {engine}, {host.get('cpus', '?')} cores")
-    yield "measured in", _seconds(sum(one.seconds for one in verdict.claims))
+    yield "measuring", f"{_seconds(sum(one.seconds for one in verdict.claims))}, all claims together"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
