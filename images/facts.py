@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -30,6 +31,15 @@ def _specifier(value: object) -> str:
     return text
 
 
+def _requirement(value: object) -> str:
+    text = str(value)
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(f"{text!r} is no requirement (PEP 508)") from None
+    return text
+
+
 def _capability(value: object) -> str:
     return Arch.parse(str(value)).capability
 
@@ -43,6 +53,7 @@ def _minor(value: object) -> str:
 
 VersionText = Annotated[str, BeforeValidator(_version)]
 RangeText = Annotated[str, BeforeValidator(_specifier)]
+RequirementText = Annotated[str, BeforeValidator(_requirement)]
 Capability = Annotated[str, BeforeValidator(_capability)]
 MinorText = Annotated[str, BeforeValidator(_minor), Field(pattern=r"^\d+\.\d+$")]
 Sentence = Annotated[str, StringConstraints(min_length=1)]
@@ -146,6 +157,22 @@ class TorchaoFacts(Row):
     source: Source
 
 
+class PackageFacts(Row):
+    """One release of a framework, or of what one asks for: its requirements, and what its binaries were made for."""
+
+    form: Literal["wheel", "source", "cuda-source"] = "wheel"
+    """What an index has of it: a wheel; pure Python as source; source that only nvcc can compile."""
+    python: RangeText = ""
+    requires: list[RequirementText] = []
+    """Requires-Dist, of the release itself without its extras."""
+    torch: RangeText = ""
+    """The torch its binaries were compiled against, where its metadata does not say so."""
+    cuda_majors: list[int] = []
+    """CUDA majors its binaries run with; empty: any."""
+    note: str = ""
+    source: Source
+
+
 class CudaFacts(Row):
     """One CUDA toolkit release line."""
 
@@ -164,6 +191,13 @@ class DriverFloor(Row):
     source: Source
 
 
+class Replacement(Row):
+    """A dead distribution and its successor."""
+
+    by: str
+    source: Source
+
+
 class Facts(Row):
     """The whole of facts.yaml."""
 
@@ -177,6 +211,10 @@ class Facts(Row):
     flash_attn: list[FlashAttnFacts]
     bitsandbytes: dict[VersionText, BitsandbytesFacts]
     torchao: dict[VersionText, TorchaoFacts]
+    packages: dict[str, dict[VersionText, PackageFacts]] = {}
+    """Canonical name -> version -> what is known of it."""
+    replaced: dict[str, Replacement] = {}
+    """Distributions that pages still name though they are dead."""
     cuda: dict[MinorText, CudaFacts]
     driver_floors: dict[str, DriverFloor]
 

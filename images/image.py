@@ -81,6 +81,14 @@ class Image:
     prebuilt: tuple[Prebuilt, ...] = ()
     """Official wheels by URL for pins that no index has (flash-attn)."""
     warnings: tuple[str, ...] = ()
+    from_source: tuple[str, ...] = ()
+    """Distributions that are installed from source: pure Python that no index has as a wheel."""
+    waived: tuple[str, ...] = ()
+    """Distributions that something requires and the image goes without, as the matrix says."""
+    beyond_proof: Mapping[str, str] = field(default_factory=dict)
+    """`C10` or `C10 subject` -> why the profile's own pins put that claim out of reach."""
+    entrypoint: str = ""
+    """A script of templates/entrypoints that each container starts with."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property

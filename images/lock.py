@@ -30,6 +30,8 @@ FOLDER = ROOT / "locks"
 RECORD = "lock.json"
 TOOLS = ("uv==0.13.8",)
 """What installs the rest inside a build and is left out of the image."""
+BUILD_TOOLS = ("setuptools==80.9.0", "setuptools-scm==8.3.1", "wheel==0.45.1")
+"""What builds packages that are locked as source, and is left out of the image."""
 
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux x86-64, each by hash.\n"
 _ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
@@ -49,15 +51,30 @@ class LockInputs:
     """Layer -> its pins, bottom first: each is resolved with all that its packages need."""
     alone: Mapping[str, tuple[str, ...]]
     """File -> exact wheels that are installed by themselves (toolkit parts, the installer)."""
+    from_source: tuple[str, ...] = ()
+    """Distributions locked as source."""
+    excluded: tuple[str, ...] = ()
+    """Distributions left out though something requires them."""
 
     @property
     def target(self) -> Target:
-        return Target(python=self.python, platform=self.platform, index=self.index)
+        return Target(
+            python=self.python,
+            platform=self.platform,
+            index=self.index,
+            from_source=self.from_source,
+            excluded=self.excluded,
+        )
+
+    @property
+    def place(self) -> tuple[str, str, str | None]:
+        """What a layer must have in common to be shared, besides its pins."""
+        return self.python, self.platform, self.index
 
     def shares(self, other: LockInputs) -> tuple[str, ...]:
         """The layers, bottom first, that both images could have in common."""
         shared = []
-        if self.target == other.target:
+        if self.place == other.place:
             for mine, theirs in zip(self.layers.items(), other.layers.items(), strict=False):
                 if mine != theirs:
                     break
@@ -105,7 +122,13 @@ def inputs(image: Image) -> LockInputs:
             layer: tuple(pin.requirement for pin in image.pins if pin.layer == layer and not pin.optional)
             for layer in image.layers
         },
-        alone={"toolkit": tuple(pin.requirement for pin in image.toolkit), "tools": TOOLS},
+        alone={
+            "toolkit": tuple(pin.requirement for pin in image.toolkit),
+            "tools": TOOLS,
+            **({"build": BUILD_TOOLS} if image.from_source else {}),
+        },
+        from_source=image.from_source,
+        excluded=image.waived,
     )
 
 
@@ -159,7 +182,8 @@ def update(
         wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
-    for name, image in wanted.items():
+    # A profile's packages are choosier than a stack's: what they settle on, images that share a layer can follow.
+    for name, image in sorted(wanted.items(), key=lambda item: item[1].profile is None):
         known = [*made.values(), *([] if upgrade else _present(others, folder))]
         own = {} if upgrade else _versions_at(folder / name)
         tell(f"resolving {name}")
@@ -199,6 +223,8 @@ def written(lock: Lock) -> dict[str, bytes]:
         "index": lock.inputs.index,
         "layers": lock.inputs.layers,
         "alone": lock.inputs.alone,
+        **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
+        **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
     }
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
@@ -354,6 +380,8 @@ def _record(path: Path) -> LockInputs:
             index=data["index"],
             layers={str(layer): tuple(map(str, pins)) for layer, pins in data["layers"].items()},
             alone={str(name): tuple(map(str, pins)) for name, pins in data["alone"].items()},
+            from_source=tuple(map(str, data.get("from_source", ()))),
+            excluded=tuple(map(str, data.get("excluded", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"`nox -s lock -- {path.parent.name}` makes it anew"
@@ -374,6 +402,8 @@ def _differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
         ("Python", old.python, new.python),
         ("platform", old.platform, new.platform),
         ("index", old.index or "default", new.index or "default"),
+        ("packages from source", _joined(old.from_source), _joined(new.from_source)),
+        ("packages left out", _joined(old.excluded), _joined(new.excluded)),
     ):
         if left != right:
             yield f"{what} {left} -> {right}"
@@ -388,6 +418,10 @@ def _differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
             yield f"{name} {was} -> {now}"
     if not {*before} ^ {*after} and [*old.layers] != [*new.layers]:
         yield f"layers {' '.join(old.layers)} -> {' '.join(new.layers)}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _pins(found: LockInputs) -> dict[tuple[str, str], str]:

@@ -12,13 +12,14 @@ from typing import Annotated, Any, TypeVar
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 
 from images import selectors, yamlfile
 from images.errors import Problem, UserError
-from images.facts import Capability, Facts, MinorText, Row, Sentence
+from images.facts import Capability, Facts, MinorText, RangeText, Row, Sentence, VersionText
 from images.names import ImageName, Minor
 from images.yamlfile import YamlFile
+from validate.claims import Tier
 
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "matrix.yaml"
@@ -77,6 +78,7 @@ def _word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator
 
 
 ImageNameText = Annotated[str, BeforeValidator(_image_name)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ExactRequirement = Annotated[str, BeforeValidator(_exact)]
 PinText = Annotated[str, BeforeValidator(_pin)]
 SelectorText = Annotated[str, BeforeValidator(_selector)]
@@ -87,7 +89,7 @@ Alias = Annotated[str, _word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower 
 LayerName = Annotated[
     # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
     str,
-    _word(r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit")),
+    _word(r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit", "profile", "build")),
 ]
 
 
@@ -102,11 +104,40 @@ class BaseRow(Row):
     gcc: int
 
 
+class CompilerRow(Row):
+    """Who has an nvcc where wheels have none: Debian's package for images on that suite, else NVIDIA's devel image."""
+
+    debian: str = ""
+    image: str = ""
+
+
 class ToolkitRow(Row):
     """The wheels that make up /usr/local/cuda-X.Y: in every image, and in a -devel image on top."""
 
     parts: list[ExactRequirement] = Field(min_length=1)
     devel: list[ExactRequirement] = []
+    compiler: CompilerRow | None = None
+
+
+class SourceRow(Row):
+    """How a package that is published as source only is compiled."""
+
+    distribution: str = ""
+    """What it is called on an index; empty: as the row."""
+    releases: dict[VersionText, Digest] = Field(min_length=1)
+    """Version -> sha256 of its source archive."""
+    torch: RangeText = ""
+    """The torch releases that it compiles on."""
+    nvcc: bool = True
+    """It compiles code for GPUs."""
+    floor: Capability = "7.5"
+    """The oldest GPU architecture that its code is written for."""
+    ptx: bool = False
+    """Keep PTX of the newest architecture, too."""
+    environment: dict[str, str] = {}
+    """What its setup.py is told: `{numbers}` becomes 80;90, `{capabilities}` 8.0;9.0."""
+    job_memory: Annotated[int, Field(ge=1)] = 2
+    """GiB that its largest file takes to compile."""
 
 
 class ImageRow(Row):
@@ -117,6 +148,26 @@ class ImageRow(Row):
     """Promise these architectures alone; empty: all that torch and bitsandbytes have code for."""
     without: list[LeftOut] = []
     """Distributions of the stack that this image leaves out."""
+
+
+class Profile(Row):
+    """An environment that people train in, as a thin layer over the shared ones."""
+
+    page: Sentence
+    """The reference page it answers to."""
+    extends: str = ""
+    """Another profile, whose pins and settings it takes over."""
+    stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
+    """Per torch minor, its own pins. One that differs from the stack's is an override, and the plan says so."""
+    offers: dict[str, PinText] = {}
+    """What the page names as optional: in the image where the facts allow it, left out with the reason elsewhere."""
+    waived: dict[MinorText, dict[str, Sentence]] = {}
+    """Per torch minor, distributions that its packages require and the image goes without, each with the reason."""
+    unproven: dict[MinorText, dict[str, Sentence]] = {}
+    """Per torch minor, claims (`C10`, `C10 nf4-logits`) that its own pins put out of reach, each with the reason."""
+    environment: dict[Variable, str] = {}
+    entrypoint: str = ""
+    """A script of templates/entrypoints that each container starts with."""
 
 
 class Exclusion(Row):
@@ -141,15 +192,22 @@ class Matrix(Row):
     """Python layers, bottom first, and the distributions each installs. The toolkit comes below the last."""
     optional: list[str] = []
     """Distributions an image may lack, with a warning, where no wheel can be had."""
+    pure_python: list[str] = []
+    """Pure Python that an index has as source alone: built while it is installed, from sources that the lock hashes."""
     environment: dict[Variable, str] = {}
     toolkits: dict[MinorText, ToolkitRow]
+    sources: dict[str, SourceRow] = {}
+    """Packages that are compiled here into wheels."""
     common: dict[str, PinText] = {}
     """Pins of every stack that does not say otherwise."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
     """Per torch minor: distribution -> version."""
+    profiles: dict[str, Profile] = {}
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
     aliases: dict[Alias, ImageNameText] = {}
+    gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
+    """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""
 
     def row(self, name: ImageName) -> ImageRow | None:
         return next((row for row in self.images if row.name == str(name)), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from images import rules, selectors
+from images import profiles, rules, selectors
 from images.errors import Problem, UserError
 from images.facts import Facts
 from images.image import Base, Image, Pin, Prebuilt
@@ -126,7 +126,8 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
 def check(sources: Sources) -> tuple[Planned, ...]:
     """The whole plan. Raises UserError with everything that is wrong in the matrix, at once."""
     planned = plan(sources)
-    problems = [*sources.problems, *_alias_problems(planned, sources)]
+    problems = [*sources.problems, *profiles.problems(sources.matrix, sources.matrix_file)]
+    problems += _alias_problems(planned, sources)
     if problems:
         raise UserError(sorted(problems, key=lambda problem: _line(problem.where)))
     return planned
@@ -189,8 +190,8 @@ def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
     if str(name.torch) not in matrix.stacks:
         has = ", ".join(matrix.stacks)
         reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {has})")
-    if name.profile:
-        reasons.append(f"matrix.yaml has no profile {name.profile!r}")
+    if unknown := profiles.refusal(matrix, name):
+        reasons.append(unknown)
     if name.python and name.python == Minor.parse(matrix.bases[matrix.defaults.base].python):
         plain = ImageName(cuda=name.cuda, torch=name.torch, arch=name.arch, devel=name.devel, profile=name.profile)
         reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")
@@ -205,11 +206,13 @@ def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
 
 def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
     stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    pins = {key: version for key, version in stack.items() if key not in row.without}
+    profile = profiles.resolve(matrix, name)
+    asked = {**stack, **(profile.pins if profile else {})}
+    pins = {key: version for key, version in asked.items() if key not in row.without}
     torch = pins["torch"]
     wheel_cuda = rules.choose_variant(facts.torch[torch], name.cuda) or name.cuda
     key = _base_key(name, matrix)
-    return Candidate(
+    candidate = Candidate(
         name=name,
         facts=facts,
         base=_base(key, matrix),
@@ -224,7 +227,23 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
         known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
+        profile=profile,
+        stack=stack,
     )
+    return _with_offers(candidate) if profile else candidate
+
+
+def _with_offers(it: Candidate) -> Candidate:
+    """The candidate with what its profile offers and the facts allow; the rest is noted with the reasons."""
+    for name, version in it.profile.offers.items() if it.profile else ():
+        row = it.facts.packages.get(name, {}).get(version)
+        unknown = f"nothing is known of {name} {version}"
+        reasons = tuple(rules.unfit(it, name, version, row)) if row else (unknown,)
+        if reasons:
+            it = replace(it, declined={**it.declined, f"{name} {version}": reasons})
+        else:
+            it = replace(it, pins={**it.pins, name: version})
+    return it
 
 
 def bases(sources: Sources) -> tuple[Base, ...]:
@@ -280,11 +299,15 @@ def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
         cxx11_abi=it.variant.cxx11_abi,
         pins=tuple(_pins(it, matrix, "" if default_index else variant)),
         toolkit=tuple(_toolkit(it)),
-        layers=tuple(matrix.layers),
+        layers=profiles.layers(matrix, it.profile),
         environment=_environment(it, planned, matrix),
         revision=sources.revision,
         prebuilt=tuple(_prebuilt(it, facts)),
         warnings=planned.warnings,
+        from_source=tuple(sorted(matrix.pure_python)) if any(_own_pins(it, matrix)) else (),
+        waived=tuple(sorted(it.profile.waived)) if it.profile else (),
+        beyond_proof=it.profile.unproven if it.profile else {},
+        entrypoint=it.profile.entrypoint if it.profile else "",
     )
     return replace(planned, image=image)
 
@@ -297,6 +320,15 @@ def _pins(it: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
                 own = local if name == "torch" else ""
                 optional = name in it.optional
                 yield Pin(name=name, version=it.pins[name], layer=layer, optional=optional, local=own)
+        if layer == list(matrix.layers)[-2]:
+            yield from _own_pins(it, matrix)
+
+
+def _own_pins(it: Candidate, matrix: Matrix) -> Iterator[Pin]:
+    """What only the profile installs."""
+    for name, version in it.pins.items():
+        if matrix.layer_of(name) is None:
+            yield Pin(name=name, version=version, layer=profiles.LAYER, optional=name in it.optional)
 
 
 def _toolkit(it: Candidate) -> Iterator[Pin]:
@@ -321,6 +353,7 @@ def _environment(it: Candidate, planned: Planned, matrix: Matrix) -> dict[str, s
         "CUDA_HOME": f"/usr/local/cuda-{it.name.cuda}",
         "NVIDIA_REQUIRE_CUDA": f"cuda>={it.wheel_cuda.major}.0",
         "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in planned.archs),
+        **(it.profile.environment if it.profile else {}),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jinja2
 
+from images import profiles
 from images.image import Image
 from images.matrix import ROOT
 
@@ -55,6 +56,8 @@ class Stage:
     index: str = ""
     wheels: tuple[str, ...] = ()
     toolkit_above: bool = False
+    from_source: bool = False
+    """Some of its packages are built while they are installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,8 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
     extras = extras or Extras()
     files: Context = {f"locks/{name}": _less(content, ground.kept) for name, content in locks.items()}
     files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
+    if image.entrypoint:
+        files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
     files.update({f"suite/{name}": content for name, content in extras.suite.items()})
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
@@ -126,7 +131,9 @@ def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
             lock=isinstance(lock, bytes) and _names_something(lock),
             index=f" --index {image.index} --index-strategy unsafe-best-match" if image.index else "",
             wheels=tuple(file for file in sorted(extras.wheels) if file.split("-")[0] in distributions),
-            toolkit_above=name == image.layers[-2],
+            # Below what a profile adds, so that the toolkit's layer is shared too.
+            toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
+            from_source=name == profiles.LAYER and bool(image.from_source),
         )
         below = name
 

@@ -12,10 +12,13 @@ from enum import StrEnum
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, TorchFacts, TorchVariant
+from images import profiles, requirements
+from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, PackageFacts, TorchFacts, TorchVariant
 from images.image import Base
 from images.matrix import ToolkitRow
 from images.names import Arch, ImageName, Minor
+from images.profiles import Resolved
+from images.requirements import Unmet
 
 ON_ARM_ALONE = frozenset(map(Arch.parse, ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0", "12.1")))
 """GPUs of boards with ARM processors: Jetson TX1 to Thor (10.1 is Thor's number before CUDA 13), DGX Spark (NVIDIA,
@@ -58,6 +61,11 @@ class Candidate:
     asked_archs: tuple[Arch, ...] = ()
     """What the name or the matrix asks for; empty: whatever all parts cover."""
     known_toolkits: tuple[Minor, ...] = field(default=())
+    profile: Resolved | None = None
+    stack: Mapping[str, str] = field(default_factory=dict)
+    """The pins of the stack alone."""
+    declined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the profile offers and this image can't have -> why not."""
 
 
 Rule = Callable[[Candidate], Iterator[Finding]]
@@ -257,6 +265,75 @@ def some_arch_is_left(it: Candidate) -> Iterator[Finding]:
         yield _refuse(f"no GPU architecture is covered by {' and '.join(binaries(it))} together")
 
 
+def profile_overrides_are_said(it: Candidate) -> Iterator[Finding]:
+    for name, version in it.profile.pins.items() if it.profile else ():
+        if name in it.stack and it.stack[name] != version:
+            yield _warn(f"the profile {it.name.profile} pins {name} {version} over the stack's {it.stack[name]}")
+
+
+def profile_packages_are_known(it: Candidate) -> Iterator[Finding]:
+    for name, version in it.profile.pins.items() if it.profile else ():
+        if name not in it.stack and version not in it.facts.packages.get(name, {}):
+            row = f"`python -m images facts {name}=={version}` prints its row for images/facts.yaml"
+            yield _refuse(f"nothing is known of {name} {version}: {row}")
+
+
+def requirements_agree(it: Candidate) -> Iterator[Finding]:
+    """What contradicts is refused with both sides named; nothing is moved to make it fit."""
+    known = {(name, version): row for name, version in it.pins.items() if (row := _package(it, name, version))}
+    for (name, version), row in known.items():
+        yield from map(_refuse, unfit(it, name, version, row))
+    for found in requirements.clashing(known, frozenset(it.pins), it.base.python):
+        yield _refuse(f"{found.by} requires {found.requirement}, which excludes the {found.on} {found.found}")
+
+
+def nothing_dead_is_pinned(it: Candidate) -> Iterator[Finding]:
+    for name in it.pins:
+        if successor := it.facts.replaced.get(name):
+            yield _refuse(f"{name} is dead: pin {successor.by} instead")
+
+
+def waivers_are_said(it: Candidate) -> Iterator[Finding]:
+    waived = it.profile.waived if it.profile else {}
+    for name, reason in waived.items():
+        asking = [found for pin in it.pins for found in _unmet(it, pin) if found.on == name and not found.found]
+        by = ", ".join(f"{found.by} requires {found.requirement}" for found in asking) or f"nothing requires {name}"
+        yield _warn(f"{by}: waived, {reason}")
+
+
+def declined_offers_are_said(it: Candidate) -> Iterator[Finding]:
+    for name, reasons in it.declined.items():
+        yield _warn(f"goes without {name} (optional): {'; '.join(reasons)}")
+
+
+def unfit(it: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
+    """Why a package of known facts has no place in an image, in sentences."""
+    waived = frozenset(it.profile.waived) if it.profile else frozenset()
+    for found in requirements.unmet(name, version, row, it.pins, frozenset(), it.base.python):
+        if found.on not in waived:
+            owner = profiles.owner(found.on, it.profile, it.name.torch)
+            yield f"{found.by} requires {found.requirement}, {owner} pins {found.on} {found.found}"
+    if row.torch and it.torch not in SpecifierSet(row.torch):
+        yield f"{name} {version} is compiled against torch {row.torch}, the stack pins {it.torch}"
+    if row.cuda_majors and it.wheel_cuda.major not in row.cuda_majors:
+        majors = ", ".join(map(str, row.cuda_majors))
+        yield f"{name} {version} is built for CUDA {majors}, torch's wheel brings CUDA {it.wheel_cuda}"
+    if row.python and not _python_fits(it.base.python, row.python):
+        yield f"{name} {version} needs Python {row.python}, the base has {it.base.python}"
+    if row.form == "cuda-source":
+        yield f"{name} {version} is published as source that nvcc must compile: {row.note}".rstrip(": ")
+
+
+def _unmet(it: Candidate, name: str) -> Iterator[Unmet]:
+    row = _package(it, name, it.pins[name])
+    if row and it.profile:
+        yield from requirements.unmet(name, it.pins[name], row, it.pins, frozenset(it.profile.waived), it.base.python)
+
+
+def _package(it: Candidate, name: str, version: str) -> PackageFacts | None:
+    return it.facts.packages.get(name, {}).get(version)
+
+
 RULES: tuple[Rule, ...] = (
     wheel_is_older_than_toolkit,
     variant_is_verified,
@@ -274,6 +351,12 @@ RULES: tuple[Rule, ...] = (
     archs_are_covered,
     xformers_covers_archs,
     some_arch_is_left,
+    profile_overrides_are_said,
+    profile_packages_are_known,
+    requirements_agree,
+    nothing_dead_is_pinned,
+    waivers_are_said,
+    declined_offers_are_said,
 )
 
 

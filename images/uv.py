@@ -42,6 +42,10 @@ class Target:
     """uv's name of it: `x86_64-manylinux_2_36`."""
     index: str | None = None
     """An index looked at beside the default one."""
+    from_source: tuple[str, ...] = ()
+    """Distributions that are taken as source: an index has no wheel of them."""
+    excluded: tuple[str, ...] = ()
+    """Distributions that are left out though something requires them."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def packages(
         options += [] if dependencies else ["--no-deps", "--refresh"]
         _compile(requirements, target, options, scratch, run, where)
         rows = tomllib.loads(output.read_text()).get("packages", [])
-    found = (_package(row, where) for row in rows)
+    found = (_package(row, target, where) for row in rows)
     return tuple(sorted(found, key=lambda package: package.name))
 
 
@@ -142,6 +146,12 @@ def _compile(
     arguments += ["--python-version", target.python, "--python-platform", target.platform]
     if target.index:
         arguments += ["--index", target.index, "--index-strategy", "unsafe-best-match"]
+    for name in target.from_source:
+        arguments += ["--no-binary", name]
+    if target.excluded:
+        left_out = Path(scratch, "excluded.txt")
+        left_out.write_text(_lines(target.excluded))
+        arguments += ["--excludes", str(left_out)]
     answer = run([*arguments, *options])
     if answer.code:
         raise _failure(answer.errors, requirements, target, where)
@@ -151,9 +161,9 @@ def _lines(texts: Iterable[str]) -> str:
     return "".join(f"{text}\n" for text in texts)
 
 
-def _package(row: Mapping[str, Any], where: str) -> Package:
+def _package(row: Mapping[str, Any], target: Target, where: str) -> Package:
     name = str(canonicalize_name(row["name"]))
-    wheels = row.get("wheels", [])
+    wheels = [row["sdist"]] if name in target.from_source and "sdist" in row else row.get("wheels", [])
     local = [key for key in ("directory", "vcs", "archive") if key in row]
     local += [wheel.get("path") or wheel["url"] for wheel in wheels if _is_local(wheel)]
     shown = f"{name} {row.get('version', '')}".strip()
@@ -177,7 +187,8 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
     text = " ".join(re.sub(r"\n\s+cause:", ":", told).split())
     if source := re.search(r"(\S+) has no usable wheels", text):
         cause = f"{source[1]} is published as source only: there is no wheel for Python {target.python} on Linux x86-64"
-        then = "pin a version that has one, or name it under `optional` in matrix.yaml and build with --wheelhouse"
+        then = "pin a version that has one, or name it in matrix.yaml: under `pure_python` if it is that, "
+        then += "else under `optional`, and build with --wheelhouse"
         return UserError(Problem(where=where, cause=cause, then=then))
     if "No solution found" in text:
         reason = text.partition("No solution found when resolving dependencies")[2].lstrip(": ")
