@@ -357,7 +357,7 @@ def test_uvs_own_settings_come_before_pips() -> None:
     assert uv.environment({**env, "PIP_CERT": "/p.pem"}) == kept
 
 
-@pytest.mark.parametrize("address", ["file:///opt/pypi/simple", "/opt/pypi", "mine=file:///opt/pypi"])
+@pytest.mark.parametrize("address", ["file:///srv/index/simple", "/srv/index", "mine=file:///srv/index"])
 @pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"])
 def test_a_default_index_that_is_a_folder_is_refused(variable: str, address: str) -> None:
     with pytest.raises(UserError, match="folder of this machine"):
