@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from images.plan import Planned
+from images.publish import Check
 from validate import report
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
@@ -76,6 +77,17 @@ def verdict(judged: Verdict) -> Table:
             f"{row.seconds:.1f}",
             _reason(row),
         )
+    return table
+
+
+def checks(reference: str, found: Sequence[Check]) -> Table:
+    """One row a check of a published image."""
+    table = Table(title=reference, title_justify="left")
+    for heading in ("check", "verdict"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("reason", ratio=1)
+    for row in found:
+        table.add_row(row.subject, f"[{_COLOURS[row.status]}]{row.status}[/]", escape(row.reason))
     return table
 
 

@@ -50,7 +50,8 @@ PLATFORM = "linux/amd64"
 _BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
 _TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
 _PULL_HINT = "check the name and that its registry can be reached; `docker login` where it asks for a password"
-_BACKOFF = 5.0  # seconds before the second attempt of a build; doubled before each further one
+_PUSH_HINT = "does the registry run, and may you write there? `docker login HOST`, then give the command again"
+_BACKOFF = 5.0  # seconds before the second attempt of a build or a push; doubled before each further one
 
 
 def ignore(_: BuildEvent) -> None:
@@ -451,6 +452,56 @@ class Engine:
                     on_event(event)
         on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
         return self.inspect(ref)
+
+    def push(
+        self,
+        ref: str,
+        *,
+        attempts: int = 4,
+        sleep: Callable[[float], object] | None = None,
+        on_event: Callable[[BuildEvent], None] = ignore,
+    ) -> None:
+        """Send an image (`host/name:tag`) to its registry; layers that are there are not sent again.
+
+        Trouble that may pass is tried again, up to `attempts` times with doubled pauses (`sleep` gets seconds). Raises
+        NoSuchImage, UserError with the registry's words.
+        """
+        start, name = time.monotonic(), f"pushing {ref}"
+        on_event(StepStarted(step=ref, name=name))
+        for attempt in range(1, attempts + 1):
+            try:
+                self._push_once(ref, name, on_event)
+                break
+            except UserError as error:
+                cause = error.problems[0].cause
+                if attempt == attempts or isinstance(error, NoSuchImage) or _is_refusal(cause):
+                    raise
+                delay = _BACKOFF * 2 ** (attempt - 1)
+                on_event(Retrying(attempt=attempt + 1, of=attempts, delay=delay, cause=cause))
+                (sleep or self._cancelled.wait)(delay)
+        on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
+
+    def _push_once(self, ref: str, name: str, on_event: Callable[[BuildEvent], None]) -> None:
+        repository, tag = parse_repository_tag(ref)
+        headers = _registry_credentials(self._api, ref) or {"X-Registry-Auth": auth.encode_header({}).decode()}
+        with asking(ref, image=ref, then=_PUSH_HINT):
+            response = self._api._post(
+                self._api._url("/images/{0}/push", repository),
+                params={"tag": tag or "latest"},
+                headers=headers,
+                stream=True,
+                timeout=None,  # a registry may be silent while it checks a layer of gigabytes
+            )
+            try:
+                self._api._raise_for_status(response)
+                for message in self._api._stream_helper(response, decode=True):
+                    if "error" in message:
+                        cause = f"can't be pushed: {message['error']}"
+                        raise UserError(Problem(where=ref, cause=cause, then=_PUSH_HINT), code=1)
+                    if event := _pull_event(ref, name, message):
+                        on_event(event)
+            finally:
+                response.close()
 
     # --- housekeeping -----------------------------------------------------------------------------------------------
 

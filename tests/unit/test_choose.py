@@ -1,0 +1,170 @@
+"""What a machine is told to pull: models, architectures, drivers, and the reasons."""
+
+import json
+import re
+
+import pytest
+from packaging.version import Version
+
+from images import choose, matrix, plan
+from images.choose import Fit, Machine, Wish
+from images.errors import UserError
+from images.facts import DeviceCode
+from images.gpus import Gpu, Inventory
+from images.image import Image
+from images.names import Arch
+
+SOURCES = matrix.load()
+IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
+
+
+def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> choose.Choice:
+    machine = choose.machine(gpu, arch, driver)
+    return choose.choose(IMAGES, machine, Wish(**wish), SOURCES.facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "model", "capability"),
+    [
+        ("RTX 4090", "GeForce RTX 4090", "8.9"),
+        ("rtx4090", "GeForce RTX 4090", "8.9"),
+        ("NVIDIA GeForce RTX 4090", "GeForce RTX 4090", "8.9"),
+        ("NVIDIA GeForce RTX 3080 Ti Laptop GPU", "GeForce RTX 3080 Ti", "8.6"),
+        ("RTX 4070Ti SUPER", "GeForce RTX 4070 Ti", "8.9"),
+        ("NVIDIA H100 80GB HBM3", "H100", "9.0"),
+        ("NVIDIA A100-SXM4-80GB", "A100", "8.0"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100", "8.0"),
+        ("Tesla T4", "T4", "7.5"),
+        ("Tesla V100-SXM2-32GB", "V100", "7.0"),
+        ("NVIDIA L40S", "L40S", "8.9"),
+        ("Quadro RTX 6000", "Quadro RTX 6000", "7.5"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "8.9"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell", "12.0"),
+    ],
+)
+def test_models_as_drivers_and_people_call_them(said: str, model: str, capability: str) -> None:
+    name, row = choose.model(said)
+    assert (name, row.capability) == (model, capability)
+
+
+@pytest.mark.parametrize("said", ["4090", "RTX 6000", "RTX 9990", "Radeon RX 7900", "", "H100 and A100"])
+def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
+    with pytest.raises(UserError, match="--arch sm89") as told:
+        choose.model(said)
+    assert said not in ("4090", "RTX 6000") or f"RTX {said.removeprefix('RTX ')}" in str(told.value)
+
+
+def test_every_model_means_itself_and_has_a_source() -> None:
+    names = choose._by_name()
+    assert len(names) > 90
+    for name, row in names.items():
+        assert choose.model(name) == (name, row)
+        assert row.source.startswith("https://") and Arch.parse(row.capability)
+
+
+def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
+    found = answer("RTX 4090", "550.90")
+    best = found.fitting[0]
+    chosen = next(image for image in IMAGES if str(image.name) == best.name)
+    assert chosen.wheel_cuda.major == 12
+    assert "machine code for sm_89 through sm_86, of the same major" in best.reasons
+    rivals = [image for image in IMAGES if image.wheel_cuda.major == 12 and not image.profile]
+    assert Version(best.torch) == max(Version(image.pin("torch").version) for image in rivals)  # type: ignore[union-attr]
+    assert any(reasons == ("CUDA 13 needs driver 580 or newer",) for _, reasons in found.others)
+
+
+@pytest.mark.parametrize("gpu", ["RTX 4090", "Tesla P40", "B200", "H100", "V100", "RTX 5090", "B300"])
+@pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
+def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
+    machine = choose.machine(gpu, "", driver)
+    found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
+    by_name = {str(image.name): image for image in IMAGES}
+    for one in found.fitting:
+        image = by_name[one.name]
+        assert not driver or Version(driver) >= Version(image.min_driver)
+        code = DeviceCode(archs=[arch.capability for arch in image.archs], ptx=[arch.capability for arch in image.ptx])
+        assert all(code.covers(arch) != "no" for arch in machine.archs)
+    fits = [one.fit for one in found.fitting]
+    assert fits == sorted(fits, key=list(Fit).index), "machine code before PTX"
+    assert found.fitting or found.others
+
+
+def test_an_arch_that_nothing_covers_says_what_there_is() -> None:
+    found = answer("GTX 980")
+    assert not found.fitting
+    assert re.match(r"has no code for sm_52 \(it has sm_", found.others[0][1][0])
+
+
+def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> None:
+    image = next(image for image in IMAGES if image.ptx)
+    newer = Arch(99, 0)
+    new, old = (Machine(gpus=("x",), archs=(newer,), driver=driver) for driver in ("999", image.min_driver))
+    (one,) = choose.choose([image], new, Wish(), SOURCES.facts).fitting
+    assert one.fit is Fit.PTX and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
+    found = choose.choose([image], old, Wish(), SOURCES.facts)
+    floor = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
+    assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {floor} or newer",)
+
+
+def test_arm_hosts_get_none() -> None:
+    for machine in (choose.machine("GH200", "", ""), choose.machine("", "sm_121", "")):
+        found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
+        assert not found.fitting and "ARM" in found.others[0][1][0]
+
+
+def test_the_torch_range_is_kept() -> None:
+    found = answer("H100", "580.65", torch=choose.torch_range("2.7"))
+    assert {one.torch for one in found.fitting} == {"2.7.1"}
+    assert all(one.torch < "2.9" for one in answer("H100", "580.65", torch=choose.torch_range("<2.9,>=2.7")).fitting)
+
+
+def test_profiles_are_kept_apart() -> None:
+    assert all("axolotl" not in one.name for one in answer("H100", "580.65").fitting)
+    for profile in {image.profile for image in IMAGES if image.profile}:
+        found = answer("H100", "580.65", profile=profile)
+        assert found.fitting and all(one.name.endswith(f"-{profile}") for one in found.fitting)
+
+
+def test_another_python_or_a_toolkit_is_given_only_when_asked_for() -> None:
+    assert not [one for one in answer("H100", "999").fitting if "-py" in one.name or one.name.endswith("-devel")]
+    assert all(one.name.endswith("-devel") for one in answer("H100", "999", devel=True).fitting)
+    assert all("-py313" in one.name for one in answer("H100", "999", python="3.13").fitting)
+
+
+def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
+    machine = Machine(gpus=("V100", "B200"), archs=(Arch(7, 0), Arch(10, 0)), driver="580.65")
+    found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
+    assert found.fitting and all(one.fit is Fit.CUBIN for one in found.fitting)
+    assert "cu130" not in found.fitting[0].name, "CUDA 13 has dropped Volta"
+
+
+def test_a_host_is_read_without_any_table() -> None:
+    gpu = Gpu(name="NVIDIA Something New", capability=(9, 0), memory=1)
+    machine = choose.machine_of(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"))
+    assert (machine.archs, machine.driver, machine.gpus) == ((Arch(9, 0),), "575.57.08", ("NVIDIA Something New",))
+
+
+def test_wrong_words_are_told() -> None:
+    with pytest.raises(UserError, match="no version of a driver"):
+        choose.machine("RTX 4090", "", "new")
+    with pytest.raises(UserError, match="--arch ninety"):
+        choose.machine("", "ninety", "")
+    with pytest.raises(UserError, match="no range of versions"):
+        choose.torch_range("newest")
+
+
+def test_the_answer_is_told_to_people_and_to_machines() -> None:
+    found = answer("RTX 4090", "550.90")
+    text = "\n".join(choose.told(found, choose.machine("RTX 4090", "", "550.90"), "ghcr.io/me/images"))
+    assert f"docker pull ghcr.io/me/images:{found.fitting[0].name}" in text and "\nNot " in text
+    data = json.loads(json.dumps(found.as_json()))
+    assert data["fitting"][0]["fits"] and data["others"][0]["against"]
+
+
+def test_an_arch_image_goes_before_its_parent() -> None:
+    (small,) = (one.image for one in plan.select(["cu126-torch27-sm90"], SOURCES))
+    assert isinstance(small, Image)
+    machine = choose.machine("H100", "", "580.65")
+    found = choose.choose([*IMAGES, small], machine, Wish(torch=choose.torch_range("2.7")), SOURCES.facts)
+    names = [one.name for one in found.fitting]
+    assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")

@@ -1,0 +1,107 @@
+"""SBOM and provenance: valid by their own schemas, complete, and the same bytes for the same image."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from images import provenance, sbom
+from images.names import ImageName
+
+DIGEST = "sha256:" + "ab" * 32
+FOUND = {
+    "python": [
+        {"name": "torch", "version": "2.7.1+cu126", "licence": "BSD-3-Clause"},
+        {"name": "Flash_Attn", "version": "2.8.3", "licence": ""},
+        {"name": "odd", "version": "1", "licence": "whatever I like"},
+    ],
+    "toolkit": [{"name": "nvidia_cuda_nvcc_cu12", "version": "12.6.85", "licence": ""}],
+    "debian": [
+        {"name": "libc6", "version": "2.36-9+deb12u13", "architecture": "amd64", "source": "glibc"},
+        {"name": "adduser", "version": "3.134", "architecture": "all", "source": ""},
+    ],
+    "os": {"ID": "debian", "VERSION_ID": "12", "VERSION_CODENAME": "bookworm"},
+}
+CREATED = datetime(2026, 11, 21, 2, 20, tzinfo=UTC)
+
+
+def written(digest: str = DIGEST) -> bytes:
+    return sbom.cyclonedx(sbom.packages_of(FOUND), name="cu126-torch27", digest=digest, created=CREATED)
+
+
+def test_the_sbom_keeps_to_cyclonedx_own_schema() -> None:
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(written().decode()) is None
+
+
+def test_every_package_is_in_it_by_its_purl() -> None:
+    data = json.loads(written())
+    assert {row["purl"] for row in data["components"]} == {
+        "pkg:pypi/torch@2.7.1%2Bcu126",
+        "pkg:pypi/flash-attn@2.8.3",
+        "pkg:pypi/odd@1",
+        "pkg:pypi/nvidia-cuda-nvcc-cu12@12.6.85?toolkit=true",
+        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u13?arch=amd64&distro=debian-12&upstream=glibc",
+        "pkg:deb/debian/adduser@3.134?arch=all&distro=debian-12",
+    }
+    assert data["metadata"]["component"]["version"] == DIGEST
+
+
+def test_the_same_image_has_the_same_sbom_and_another_another() -> None:
+    assert written() == written() != written("sha256:" + "cd" * 32)
+
+
+def test_versions_are_read_back_without_local_parts_and_toolkit() -> None:
+    assert sbom.versions(written()) == {"torch": "2.7.1", "flash-attn": "2.8.3", "odd": "1"}
+
+
+BUILD: dict[str, Any] = {
+    "base": {"reference": "debian:bookworm-slim", "origin": "digest", "digest": "sha256:" + "11" * 32},
+    "engine": {"version": "20.10.24"},
+    "wheels": {"flash_attn-2.8.3.whl": "22" * 32},
+    "missing": {},
+}
+
+
+def statement(**build: Any) -> dict[str, Any]:
+    made = provenance.Made(
+        name=ImageName.parse("cu126-torch27"),
+        repository="ghcr.io/me/images",
+        digest=DIGEST,
+        image_id="sha256:" + "ef" * 32,
+        revision="0123456789ab",
+        source="c0ffee",
+        locks={"locks/cu126-torch27/torch.txt": b"torch==2.7.1\n"},
+        build={**BUILD, **build},
+        created="2026-11-21T02:20:36Z",
+    )
+    return json.loads(provenance.statement(made))  # type: ignore[no-any-return]
+
+
+def test_provenance_is_an_in_toto_statement_about_the_digest() -> None:
+    found = statement()
+    assert (found["_type"], found["predicateType"]) == (provenance.STATEMENT, provenance.PREDICATE)
+    assert found["subject"] == [{"name": "ghcr.io/me/images", "digest": {"sha256": "ab" * 32}}]
+    definition = found["predicate"]["buildDefinition"]
+    assert definition["externalParameters"] == {"name": "cu126-torch27", "matrixRevision": "0123456789ab"}
+    names = {row["name"]: row["digest"] for row in definition["resolvedDependencies"]}
+    assert names["checkout"] == {"gitCommit": "c0ffee"}
+    assert names["base:debian:bookworm-slim"] == {"sha256": "11" * 32}
+    assert names["flash_attn-2.8.3.whl"] == {"sha256": "22" * 32}
+    assert len(names["locks/cu126-torch27/torch.txt"]["sha256"]) == 64
+    assert set(found["predicate"]["runDetails"]) == {"builder", "metadata", "byproducts"}
+
+
+def test_provenance_is_read_back() -> None:
+    content = json.dumps(statement()).encode()
+    assert provenance.read(content) == {
+        "digest": DIGEST,
+        "matrix-revision": "0123456789ab",
+        "base-digest": "sha256:" + "11" * 32,
+    }
+    bare = json.dumps(statement(base={**BUILD["base"], "digest": ""})).encode()
+    assert provenance.read(bare)["base-digest"] == ""
+    with pytest.raises(ValueError, match="it is a"):
+        provenance.read(content.replace(b"slsa.dev/provenance", b"example.org/other"))
