@@ -70,6 +70,12 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def wheels(session: nox.Session) -> None:
+    """Compile packages that exist as source only, once. NAME [PACKAGE...] [--jobs N] [--again]"""
+    _images(session, "wheels", *session.posargs)
+
+
+@nox.session
 def validate(session: nox.Session) -> None:
     """Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]"""
     _images(session, "validate", *session.posargs)

@@ -16,7 +16,7 @@ from images.engine import Engine, ImageInfo
 from images.errors import Problem, UserError, problem_of
 from images.facts import Facts
 from images.hosting import HostSettings
-from images.image import Image
+from images.image import Image, Pin
 from images.lock import Lock
 from images.progress import Progress
 from images.render import Context, Ground
@@ -48,6 +48,8 @@ class Order:
     no_cache: bool = False
     tiers: Sequence[Tier] = ANYWHERE
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
+    compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None
+    """Where wheels lie that were compiled here (source_wheels.keeper)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,12 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     )
     require_no_contradiction(image, base)
     lacking = tuple(pin for pin in image.pins if pin.name not in ground(base).kept)
-    gathered = wheels.gather(replace(image, pins=lacking), wheelhouse=order.wheelhouse, cache=order.cache / "wheels")
+    gathered = wheels.gather(
+        replace(image, pins=lacking),
+        wheelhouse=order.wheelhouse,
+        cache=order.cache / "wheels",
+        compiled=order.compiled,
+    )
     _tell_missing(gathered.missing, order, name, progress)
     lock_pins = None if base.python else pins_of(locked)
     suite = carried.suite(image, lock_pins, gathered.missing, facts=order.facts)
@@ -214,7 +221,7 @@ def _tell_missing(missing: Mapping[str, str], order: Order, name: str, progress:
             Problem(
                 where=name,
                 cause=f"goes without {reason}",
-                then="put a wheel into a folder and give --wheelhouse FOLDER",
+                then=f"`nox -s wheels -- {name}` compiles what `sources` in matrix.yaml has, or give --wheelhouse",
             )
             for reason in missing.values()
         ]

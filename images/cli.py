@@ -25,9 +25,11 @@ from images import (
     promises,
     render,
     schemas,
+    source_wheels,
     tables,
 )
 from images import selectors as select
+from images import wheelhouse as wheelhouses
 from images.engine import Engine, connect
 from images.errors import Problem, UserError, problem_of
 from images.hosting import host_settings
@@ -167,6 +169,7 @@ def build_verb(
         no_cache=no_cache,
         tiers=tier or build.ANYWHERE,
         pinned_bases=_pinned_bases(),
+        compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
     )
     for image in images:
         lock.read(image)
@@ -192,6 +195,44 @@ def build_verb(
             )
     if problems:
         raise UserError(problems, code=1)
+
+
+@app.command("wheels")
+def wheels_verb(
+    name: OneName,
+    packages: Annotated[
+        list[str] | None, typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins.")
+    ] = None,
+    engine: EngineUrl = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Compile what is kept already, too.")] = False,
+    sdists: Annotated[
+        Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
+    ] = None,
+    out: Out = Path("out"),
+) -> None:
+    """Compile packages that are published as source only. What was compiled before is taken, not compiled again."""
+    sources = _sources()
+    (image,) = _accepted([name], sources, exactly_one=True)
+    chosen = packages or source_wheels.packages(image, sources.matrix)
+    if not chosen:
+        known = ", ".join(sources.matrix.sources)
+        cause = f"pins nothing that is compiled here ({known})"
+        raise UserError(Problem(where=name, cause=cause, then=f"name one: `nox -s wheels -- {name} PACKAGE`"))
+    recipes = [source_wheels.recipe(image, package, sources.matrix) for package in chosen]
+    order = source_wheels.Order(
+        out=out,
+        facts=sources.facts,
+        house=wheelhouses.default(),
+        jobs=jobs,
+        again=again,
+        sdists=sdists,
+        pinned_bases=_pinned_bases(),
+    )
+    with _open(engine) as docker_engine, Progress() as progress:
+        made = [source_wheels.make(docker_engine, image, one, order, host_settings(), progress) for one in recipes]
+    for one in made:
+        typer.echo(str(one))
 
 
 @app.command("validate")

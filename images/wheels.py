@@ -47,8 +47,9 @@ def gather(
     wheelhouse: Path | None,
     cache: Path,
     fetch: Callable[[str, Path], None] | None = None,
+    compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None,
 ) -> Gathered:
-    """Find a wheel for each optional pin: the wheelhouse first, then the official one by URL.
+    """Find a wheel for each optional pin: the wheelhouse first, then one that `compiled` has, then the official one.
 
     The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. `fetch` gets
     URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit.
@@ -59,7 +60,7 @@ def gather(
     for pin in image.pins:
         if not pin.optional:
             continue
-        found = _in_wheelhouse(pin, image, listing)
+        found = _in_wheelhouse(pin, image, listing) or compiled(image, pin)
         if found:
             files[found.name] = found
             continue

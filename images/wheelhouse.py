@@ -1,0 +1,79 @@
+"""Wheels compiled here, kept by what they were made from: `KEY/` holds a wheel and its `record.json`.
+
+A wheel is there whole or not at all, and is what its record says: one that was changed is not taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECORD = "record.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One wheel with its record."""
+
+    key: str
+    wheel: Path
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wheelhouse:
+    """A folder of compiled wheels, shared by all checkouts of a person."""
+
+    folder: Path
+
+    def find(self, key: str, tell: Callable[[str], None] = lambda _text: None) -> Kept | None:
+        """The wheel of a key. One that is damaged is told and not taken."""
+        place = self.folder / key
+        try:
+            record = json.loads((place / RECORD).read_text())
+            wheel = place / record["wheel"]
+            if _digest(wheel) == record["sha256"]:
+                return Kept(key=key, wheel=wheel, record=record)
+        except FileNotFoundError:
+            if not place.exists():
+                return None
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
+        tell(f"{place} is not what its record says: not taken")
+        return None
+
+    def keep(self, key: str, filename: str, content: bytes, record: Mapping[str, Any]) -> Kept:
+        """Put a wheel in, in place of whatever lay there. Raises OSError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as scratch:
+            made = Path(scratch, key)
+            made.mkdir()
+            (made / filename).write_bytes(content)
+            whole = {**record, "wheel": filename, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+            (made / RECORD).write_text(json.dumps(whole, indent=1) + "\n")
+            place = self.folder / key
+            if place.exists():
+                place.rename(Path(scratch, "old"))
+            made.rename(place)
+        return Kept(key=key, wheel=place / filename, record=whole)
+
+    def remove(self, key: str) -> None:
+        shutil.rmtree(self.folder / key, ignore_errors=True)
+
+
+def default() -> Wheelhouse:
+    """The one of the person who runs this."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Wheelhouse(Path(cache) / "truetag" / "wheelhouse")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

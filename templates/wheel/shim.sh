@@ -1,0 +1,12 @@
+# shim.sh HOME: /build/cuda is the toolkit at HOME, with our nvcc in place of its own.
+set -eu
+mkdir -p /build/cuda/bin
+for part in "$1"/*; do
+  [ "$(basename "$part")" = bin ] || ln -s "$part" /build/cuda/
+done
+for tool in "$1"/bin/*; do
+  [ "$(basename "$tool")" = nvcc ] || ln -s "$tool" /build/cuda/bin/
+done
+cp /run/recipe/nvcc.py /build/cuda/bin/nvcc
+chmod 755 /build/cuda/bin/nvcc
+"$1/bin/nvcc" --version >/build/nvcc.version

@@ -1,0 +1,168 @@
+"""A package of our own, compiled for real: for the asked arch alone, once, and resumed after an interruption."""
+
+import hashlib
+import io
+import json
+import tarfile
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from images import matrix, plan, source_wheels
+from images.engine import Engine
+from images.errors import UserError
+from images.failures import Cancelled
+from images.hosting import host_settings
+from images.image import Image
+from images.private_engine import open_engine
+from images.progress import Progress
+from images.source_wheels import Made, Order, Recipe
+from images.wheelhouse import Wheelhouse
+
+pytestmark = pytest.mark.engine
+SOURCES = matrix.load()
+ASKED = "arch=compute_90,code=sm_90"
+SETUP = """
+import os
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+
+flags = ["-O3"]
+for arch in (75, 80, 90, 120):
+    flags += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+sources = ["module.cpp", "one.cu", "two.cu", "three.cu"]
+extension = CUDAExtension("tiny_cuda", sources, extra_compile_args={"cxx": [], "nvcc": flags})
+setup(name="tiny", version="1.0", py_modules=["tiny"], ext_modules=[extension], cmdclass={"build_ext": BuildExtension})
+"""
+MODULE = """
+#include <Python.h>
+extern "C" void one(float*);
+extern "C" void two(float*);
+extern "C" void three(float*);
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tiny_cuda"};
+PyMODINIT_FUNC PyInit_tiny_cuda() {
+    if (getenv("NEVER")) { one(nullptr); two(nullptr); three(nullptr); }
+    return PyModule_Create(&definition);
+}
+"""
+KERNEL = """
+__global__ void {name}_kernel(float* x) {{ x[threadIdx.x] *= {factor}f; }}
+extern "C" void {name}(float* x) {{ {name}_kernel<<<1, 32>>>(x); }}
+"""
+
+
+def sources(**changed: str) -> dict[str, str]:
+    """A package that nothing compiled before: its numbers are new in each test."""
+    new = uuid.uuid4().int % 10**6
+    kernels = {
+        f"{name}.cu": KERNEL.format(name=name, factor=f"{new}.{place}")
+        for place, name in enumerate(("one", "two", "three"))
+    }
+    return {"setup.py": SETUP, "tiny.py": "", "module.cpp": f"// {new}\n{MODULE}", **kernels, **changed}
+
+
+def sdist(files: Mapping[str, str], folder: Path) -> str:
+    """The source archive of a package in a folder. Returns its sha256."""
+    everything = {**files, "PKG-INFO": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"}
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, text in everything.items():
+            member = tarfile.TarInfo(f"tiny-1.0/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    folder.mkdir(exist_ok=True)
+    (folder / "tiny-1.0.tar.gz").write_bytes(content.getvalue())
+    return hashlib.sha256(content.getvalue()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    (planned,) = plan.select(["cu130-torch211-sm90"], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def tiny(image: Image, digest: str) -> Recipe:
+    like = source_wheels.recipe(image, "causal-conv1d", SOURCES.matrix)
+    return replace(like, package="tiny", distribution="tiny", version="1.0", sdist=digest, environment={})
+
+
+def order(folder: Path) -> Order:
+    return Order(out=folder / "out", facts=SOURCES.facts, house=Wheelhouse(folder / "house"), sdists=folder / "sdists")
+
+
+def make(
+    engine: Engine, image: Image, files: Mapping[str, str], folder: Path, progress: Progress | None = None
+) -> Made:
+    recipe = tiny(image, sdist(files, folder / "sdists"))
+    with progress or Progress(Console(stderr=True)) as shown:
+        return source_wheels.make(engine, image, recipe, order(folder), host_settings(), shown)
+
+
+def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
+    files = sources()
+    first = make(engine, image, files, tmp_path)
+    record = json.loads((first.kept.wheel.parent / "record.json").read_text())
+    assert (first.compiled, first.from_cache) == (4, 0)
+    assert record["shim"]["kept"] == [ASKED]
+    assert len(record["shim"]["dropped"]) == 3
+    assert record["shim"]["added"] == []
+    assert {(one["id"], one["verdict"]) for one in record["verdict"]} >= {("S4", "PASS"), ("S5", "PASS")}
+    assert "gcc" in record["compilers"]["g++"].lower() or "g++" in record["compilers"]["g++"]
+    assert "cuda_13.0" in record["compilers"]["nvcc"]
+    second = make(engine, image, files, tmp_path)
+    assert (second.compiled, second.from_cache, second.seconds) == (0, 0, 0)
+    assert second.kept.wheel == first.kept.wheel
+    assert engine.find(f"truetag-wheel:{first.recipe.key}") is None
+
+
+class Watching(Progress):
+    """Calls `act` when the first object is finished."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__(Console(stderr=True))
+        self._act = act
+
+    def say(self, name: str, text: str, style: str = "") -> None:
+        super().say(name, text, style)
+        if text.startswith("object 2 "):
+            threading.Thread(target=self._act).start()
+
+
+def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image, tmp_path: Path) -> None:
+    slow = sources()
+    # Compiles for many seconds more than the others, so that the interruption comes in time.
+    slow["three.cu"] += "".join(
+        f"template <int N> __global__ void k{i}(float* x) {{\n#pragma unroll\nfor (int j = 0; j < N; ++j) "
+        f"x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\ntemplate __global__ void k{i}<2000>(float*);\n"
+        for i in range(40)
+    )
+    with open_engine(None, say=print) as own, pytest.raises(Cancelled):
+        make(own, image, slow, tmp_path, Watching(own.cancel))
+    resumed = make(engine, image, slow, tmp_path)
+    assert resumed.from_cache >= 2
+    assert resumed.compiled == 4 - resumed.from_cache
+
+
+def test_a_compilers_error_names_package_file_line_and_log(engine: Engine, image: Image, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        make(engine, image, sources(**{"two.cu": "int one;\nint two = nothing;\n"}), tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.where == "tiny 1.0"
+    assert 'two.cu:2: identifier "nothing" is undefined' in problem.cause
+    log = problem.then.partition("read ")[2]
+    assert "nothing" in Path(log).read_text()
+
+
+def test_a_wheel_without_its_arch_is_not_kept(engine: Engine, image: Image, tmp_path: Path) -> None:
+    around = 'import os\nos.environ["PYTORCH_NVCC"] = os.environ["TRUETAG_NVCC"]\n' + SETUP.replace(
+        "(75, 80, 90, 120)", "(80,)"
+    )
+    with pytest.raises(UserError, match=r"S5 is FAIL.*sm_90"):
+        make(engine, image, sources(**{"setup.py": around}), tmp_path)
+    assert not (tmp_path / "house").exists()
