@@ -7,6 +7,7 @@ that share a torch share `torch.txt` byte for byte.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -91,6 +92,8 @@ class Lock:
     """`torch.txt` and the like -> content; without `lock.json`."""
     layers: Mapping[str, tuple[Package, ...]]
     """Layer (`toolkit` and `tools` too) -> its packages."""
+    edited: tuple[str, ...] = ()
+    """Files that are not what the lock's record says they were: edited by hand, or merged."""
 
     def versions(self, layers: Iterable[str]) -> dict[str, str]:
         return {package.name: package.version for layer in layers for package in self.layers[layer]}
@@ -141,7 +144,8 @@ def state(image: Image, folder: Path = FOLDER) -> State:
         found = _load(place)
     except UserError as error:
         return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
-    differences = tuple(_differences(found.inputs, inputs(image))) or tuple(_lacking(found))
+    edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
+    differences = tuple(_differences(found.inputs, inputs(image))) or tuple(_lacking(found)) or edited
     return State(Status.STALE if differences else Status.PRESENT, differences)
 
 
@@ -225,6 +229,7 @@ def written(lock: Lock) -> dict[str, bytes]:
         "alone": lock.inputs.alone,
         **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
         **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
+        "sha256": {name: _digest(content) for name, content in sorted(lock.files.items())},
     }
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
@@ -363,18 +368,24 @@ def _versions_at(place: Path) -> dict[str, str]:
 
 def _load(place: Path) -> Lock:
     """The lock in a folder, whatever it was made from. Raises UserError: a file is missing or damaged."""
-    record = _record(place / RECORD)
+    record, digests = _record(place / RECORD)
     files = {f"{layer}.txt": _bytes(place / f"{layer}.txt") for layer in (*record.layers, *record.alone)}
     layers = {
         name.removesuffix(".txt"): parse_requirements(content, _shown(place / name)) for name, content in files.items()
     }
-    return Lock(inputs=record, files=files, layers=layers)
+    edited = tuple(name for name, content in files.items() if digests.get(name) != _digest(content))
+    return Lock(inputs=record, files=files, layers=layers, edited=edited)
 
 
-def _record(path: Path) -> LockInputs:
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _record(path: Path) -> tuple[LockInputs, dict[str, str]]:
+    """What the lock was made from, and file -> sha256."""
     try:
         data = json.loads(_bytes(path))
-        return LockInputs(
+        made_from = LockInputs(
             python=str(data["python"]),
             platform=str(data["platform"]),
             index=data["index"],
@@ -383,6 +394,7 @@ def _record(path: Path) -> LockInputs:
             from_source=tuple(map(str, data.get("from_source", ()))),
             excluded=tuple(map(str, data.get("excluded", ()))),
         )
+        return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"`nox -s lock -- {path.parent.name}` makes it anew"
         raise UserError(Problem(where=_shown(path), cause="is damaged", then=then)) from None

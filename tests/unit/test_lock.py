@@ -440,6 +440,14 @@ def test_a_damaged_lock_is_stale(tmp_path: Path, file: str, content: bytes | Non
     assert told in "; ".join(found.differences)
 
 
+def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
+    """No pin lacks it, so only the record can tell."""
+    made_of(make_image(), tmp_path)
+    path = tmp_path / "cu126-torch25" / "torch.txt"
+    path.write_bytes(path.read_bytes() + b"# a word\n")
+    assert lock.state(make_image(), tmp_path).differences == ("torch.txt is not what lock.json records",)
+
+
 # ---- renewing
 
 
