@@ -43,6 +43,13 @@ DENIED_VARIABLES: Mapping[str, str] = {
     "TRANSFORMERS_OFFLINE": "no model can be downloaded",
     "OMP_NUM_THREADS": "it fits one machine's cores and slows others",
     "MKL_NUM_THREADS": "it fits one machine's cores and slows others",
+    "*_PROXY": "it is the builder's network",
+    "*_proxy": "it is the builder's network",
+    "PIP_*": "pip installs from another index, or in another way",
+    "UV_*": "uv installs from another index, or in another way",
+    "SSL_CERT_*": "certificates of the builder's network are trusted",
+    "REQUESTS_CA_BUNDLE": "certificates of the builder's network are trusted",
+    "CURL_CA_BUNDLE": "certificates of the builder's network are trusted",
     "NVCC_*_FLAGS": "every CUDA compilation gets extra flags",
 }
 """Variable patterns that make a right answer come from the wrong path. A profile that needs

@@ -131,6 +131,7 @@ def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
         "history": (HOST_PROBE, "no credential in variables, labels and build steps", {}),
         "leftovers": ("static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
         "secrets": ("static.hygiene", "no file holds a credential", leftovers),
+        "home": ("static.hygiene", "the home is for every user to write to", leftovers),
     }
     for subject, (probe, promise, expect) in rows.items():
         yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, promise=promise, expect=expect)
@@ -301,6 +302,7 @@ def _imports(image: Image) -> Iterator[Claim]:
             expect={
                 "modules": names,
                 "first": subject not in expectations.IMPORT_TORCH_FIRST,
+                "after": subject not in ("torch", "all"),
                 "complaints": list(expectations.COMPLAINTS),
                 "harmless": dict(expectations.HARMLESS),
             },

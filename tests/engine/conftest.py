@@ -1,14 +1,22 @@
 """One engine for all engine tests, reached as the product reaches it: none to be had is a failure, not a skip."""
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from broken_images import NAME, SOURCES, Fault
 
-from images import bases, matrix, plan, private_engine
+from images import bases, build, lock, matrix, plan, private_engine, promises, render, trial
 from images.bases import AcquiredBase
-from images.engine import Engine
+from images.engine import Engine, ImageInfo
 from images.hosting import host_settings
+from images.image import Image
+from images.matrix import ROOT
+from validate.claims import ClaimSet
 
 say = logging.getLogger("truetag.tests").warning
 
@@ -26,3 +34,45 @@ def base(engine: Engine) -> AcquiredBase:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
     wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
     return bases.acquire(engine, wanted, pinned={}, host=host_settings(), say=say)
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    (planned,) = plan.select([NAME], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+@pytest.fixture(scope="session")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="session")
+def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
+    """The product's own way, from the command line: the big layers are kept by the engine from run to run."""
+    engine.untag(NAME)
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+    return engine.inspect(NAME)
+
+
+@pytest.fixture(scope="session")
+def claims(image: Image, parent: ImageInfo) -> ClaimSet:
+    missing = render.declared_missing(image, parent.labels)
+    return promises.promises(image, build.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+
+
+@pytest.fixture
+def broken(engine: Engine, parent: ImageInfo, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The parent with one thin layer on top, removed afterwards."""
+    fault: Fault = request.param
+    tag = f"truetag-test-{fault.name}"
+    dockerfile = f"FROM {NAME}\nUSER root\n{fault.layer}\nUSER {parent.user}\n{fault.last}\n"
+    scripts = {f"breaks/{file.name}": file.read_bytes() for file in (Path(__file__).parent / "breaks").iterdir()}
+    suite = {f"suite/{path}": content for path, content in trial.suite_files(ClaimSet(image=NAME, claims=())).items()}
+    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
+    yield tag
+    engine.remove(tag, force=True)

@@ -5,43 +5,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from broken_images import INSTALL, NAME, SITE, Fault, judged
 
-from images import build, lock, matrix, plan, promises, render
+from images import build, lock, render
 from images.bases import AcquiredBase
 from images.engine import Engine, ImageInfo
 from images.hosting import host_settings
 from images.image import Image
 from images.matrix import ROOT
-from validate.claims import ClaimSet, Tier
-from validate.judge import Verdict
+from validate.claims import ClaimSet
 from validate.judging import Status
 
 pytestmark = pytest.mark.engine
-NAME = "cu126-torch27"
-SOURCES = matrix.load()
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A thin layer that breaks the parent, and who must notice."""
-
-    name: str
-    layer: str
-    claim: str
-    subject: str
-    culprit: str
-    """What the reason must name."""
-
-
-SITE = "/opt/venv/lib/python3.11/site-packages"
-INSTALL = (
-    "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && pip install -q --no-deps --no-cache-dir"
-)
 FAULTS = [
     Fault(
         "02-bitsandbytes-without-its-cuda-library",
@@ -87,52 +65,6 @@ FAULTS = [
         "compat",
     ),
 ]
-
-
-@pytest.fixture(scope="session")
-def image() -> Image:
-    (planned,) = plan.select([NAME], SOURCES)
-    assert planned.image is not None
-    return planned.image
-
-
-@pytest.fixture(scope="session")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("out")
-
-
-@pytest.fixture(scope="session")
-def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
-    """The product's own way, from the command line: the big layers are kept by the engine from run to run."""
-    engine.untag(NAME)
-    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
-    return engine.inspect(NAME)
-
-
-@pytest.fixture(scope="session")
-def claims(image: Image, parent: ImageInfo) -> ClaimSet:
-    missing = render.declared_missing(image, parent.labels)
-    return promises.promises(image, build.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
-
-
-@pytest.fixture
-def broken(engine: Engine, parent: ImageInfo, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The parent with one thin layer on top, removed afterwards."""
-    fault: Fault = request.param
-    tag = f"truetag-test-{fault.name}"
-    dockerfile = f"FROM {NAME}\nUSER root\n{fault.layer}\nUSER {parent.user}\n"
-    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files()}, tag)
-    yield tag
-    engine.remove(tag, force=True)
-
-
-def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str) -> Verdict:
-    chosen = ClaimSet(image=claims.image, claims=tuple(claim for claim in claims.claims if not ids or claim.id in ids))
-    assert chosen.claims, "a check that looks at nothing finds nothing"
-    return build.prove(engine, reference, chosen, (Tier.STATIC, Tier.CPU))[1]
 
 
 def test_the_parent_is_green_and_got_its_name(parent: ImageInfo, engine: Engine, out: Path, claims: ClaimSet) -> None:

@@ -173,6 +173,10 @@ def test_what_was_packed_comes_out(data: bytes) -> None:
         ("_ZTVN5torch8autograd4NodeE", "vtable of torch::autograd::Node"),
         ("_Z35kOptimizerStatic8bit1StateBlockwiseIfLi0EE", "kOptimizerStatic8bit1StateBlockwise"),
         ("_ZSt4cout", "std::cout"),
+        (
+            "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnBwdSm90INS1_14CollectiveMain",
+            "cutlass::device_kernel<flash::enable_sm90_or_later<FlashAttnBwdSm90<CollectiveMain>>>",
+        ),
         ("PyFloat_FromDouble", "PyFloat_FromDouble"),
         ("_ZN", "_ZN"),
         ("_ZN9999x", "_ZN9999x"),

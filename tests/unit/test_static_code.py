@@ -151,7 +151,7 @@ def _damaged(site: Site) -> None:
         (_one_kernel_is_left_out, "flash::bwd"),
         (_one_kernel_is_a_stub, "empty stubs for sm_90: flash::bwd"),
         (_code_was_emptied, "was emptied"),
-        (_only_ptx, "PTX alone"),
+        (_only_ptx, "PTX alone, where machine code is promised, sm_90: k"),
         (_no_code_at_all, "no code for any GPU"),
         (_no_file, "has no pkg/lib.so"),
         (_damaged, "can't be read"),

@@ -74,8 +74,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         monkeypatch.setattr(surroundings, "recorded", lambda: found)
 
     given()
-    # This machine's own libraries are not what is tested.
+    # This machine's own libraries and settings are not what is tested.
     monkeypatch.setattr(loader, "read_cache", lambda data: {})
+    at_home = tuple(file for file in environment._SETTINGS_FILES if file.startswith("~"))
+    monkeypatch.setattr(environment, "_SETTINGS_FILES", at_home)
     return Site(packages, given)
 
 

@@ -346,10 +346,14 @@ def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> It
         yield f"the sm_{arch} code of {served['emptied']} of {facts['regions']} regions in {path} was emptied"
     for state, what in (("absent", "have no code"), ("stub", "are empty stubs")):
         if served.get(state):
-            names = [readable(name) for name in served["named"][state]]
-            yield f"{served[state]} {of} {what} for sm_{arch}: {listed(list(dict.fromkeys(names)), limit=2)}"
+            yield f"{served[state]} {of} {what} for sm_{arch}: {_readable(served, state)}"
     if served.get("jit") and how == "cubin":
-        yield f"{served['jit']} {of} reach sm_{arch} through PTX alone, machine code is promised"
+        what = "reach through PTX alone, where machine code is promised,"
+        yield f"{served['jit']} {of} {what} sm_{arch}: {_readable(served, 'jit')}"
+
+
+def _readable(served: Mapping[str, Any], state: str) -> str:
+    return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
 
 
 def _hole(claim: Claim, path: str, arch: str) -> str:
@@ -482,6 +486,7 @@ def hygiene(claim: Claim, evidence: Evidence) -> Finding:
         "history": _history,
         "leftovers": _leftovers,
         "secrets": _secrets,
+        "home": _home,
     }
     return judges[claim.subject](claim, evidence)
 
@@ -543,6 +548,15 @@ def _secrets(claim: Claim, evidence: Evidence) -> Finding:
         for one in evidence["secrets"]
     ]
     return _with_unreadable(evidence, _conclude(faults, f"no credential in {evidence['read']} small files"))
+
+
+def _home(claim: Claim, evidence: Evidence) -> Finding:
+    home = evidence["home"]
+    if "error" in home:
+        return failed(f"the home {home['path']!r} can't be used: {home['error']}")
+    if not home["for_all"]:
+        return failed(f"the home {home['path']} is not for every user to write to (mode {home['mode']})")
+    return passed(f"{home['path']} is for every user to write to")
 
 
 def _with_unreadable(evidence: Evidence, finding: Finding) -> Finding:

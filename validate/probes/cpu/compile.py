@@ -19,6 +19,7 @@ _ROWS, _COLUMNS = 37, 301
 """Odd, so that vectorised loops have a tail."""
 _CONTROL_SCALE = 1.01
 _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
+_OWN = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -46,7 +47,7 @@ def _compiled(cache: Path) -> dict[str, Any]:
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return {
         "torch": torch.__version__,
-        "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS)},
+        "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS) and name != _OWN},
         "captured": counters["stats"].get("calls_captured", 0),
         "graphs": counters["stats"].get("unique_graphs", 0),
         "breaks": sum(counters["graph_break"].values()),

@@ -3,7 +3,8 @@
 Which of two packages is imported first decides whose library a process holds, and what fails at import may only be
 said, not raised: xformers logs that it can't load its kernels and goes on.
 
-Claim `expect`: {"modules": [...], "first": whether to import it in a new process too, ...}; the rest is the judge's.
+Claim `expect`: {"modules": [...], "first": whether in a new process, "after": whether after torch, ...}; the rest is the
+judge's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     importlib.import_module("torch")
     for claim in claims:
         orders = {"first": first[claim.subject]} if claim.subject in first else {}
-        after = apart(partial(_after_torch, claim.expect["modules"]))
-        yield claim.subject, {"orders": {**orders, "after torch": after}}
+        if claim.expect["after"]:
+            orders["after torch"] = apart(partial(_after_torch, claim.expect["modules"]))
+        yield claim.subject, {"orders": orders}
 
 
 def _in_new_process(modules: Sequence[str]) -> dict[str, Any]:

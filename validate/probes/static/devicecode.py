@@ -135,7 +135,7 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
             for name, state in _states(data, region, code, largest, target):
                 sort = excuses.sort(name, state, target)
                 counts[target][sort] += 1
-                if sort in ("absent", "stub"):
+                if sort in ("absent", "stub", "jit"):
                     names = named[target].setdefault(sort, [])
                     names += [name] if len(names) < _MOST_NAMED else []
     return {

@@ -31,7 +31,18 @@ _SHELL_FILES = (
     "~/.profile",
     "~/.pam_environment",
 )
-_SETTINGS_FILES = ("/etc/nccl.conf", "~/.nccl.conf", "/etc/ld.so.preload")
+_SETTINGS_FILES = (
+    "/etc/nccl.conf",
+    "~/.nccl.conf",
+    "/etc/ld.so.preload",
+    "/etc/pip.conf",
+    "/etc/xdg/pip/pip.conf",
+    "~/.config/pip/pip.conf",
+    "~/.pip/pip.conf",
+    "/etc/uv/uv.toml",
+    "~/.config/uv/uv.toml",
+    "~/.config/accelerate/default_config.yaml",
+)
 """Files that act without a variable; each line that is no comment counts."""
 
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+|declare\s+-x\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:=|\s+DEFAULT=)(.*)")

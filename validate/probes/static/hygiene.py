@@ -33,8 +33,17 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     packages = {f"{one.location}/" for one in installed.distributions(folders)}
     skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
-    evidence = _look(patterns, skipped)
+    evidence = {**_look(patterns, skipped), "home": _home(given.environ.get("HOME", ""))}
     yield from ((claim.subject, evidence) for claim in claims)
+
+
+def _home(path: str) -> dict[str, Any]:
+    """The image's own home, before a trial puts an empty one in its place."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        return {"path": path, "error": error.strerror}
+    return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
 def _look(leftovers: Mapping[str, str], unread: Sequence[str]) -> dict[str, Any]:

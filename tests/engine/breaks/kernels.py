@@ -1,0 +1,77 @@
+"""kernels.py {relabel|stub|empty} LIBRARY ARCH PATTERN: break the device code of kernels whose name matches, inside an
+image, and write the new hash into RECORD: only the code itself tells afterwards.
+"""
+
+import base64
+import csv
+import fnmatch
+import hashlib
+import struct
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "/run/suite")
+from validate import elf, fatbin
+
+STUB_BYTES = 128
+NO_SUCH_ARCH = 990
+
+
+def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
+    out = bytearray(data)
+    for region in fatbin.regions(data):
+        names = {name for entry in region.entries if not entry.ptx for name in fatbin.kernels(data, entry)}
+        if not fnmatch.filter(names, pattern):
+            continue
+        for entry in region.entries:
+            if how == "relabel" and entry.runs_on(arch):
+                struct.pack_into("<I", out, _header(data, entry.offset) + 28, NO_SUCH_ARCH)
+            elif how == "empty" and entry.arch == arch:
+                out[entry.offset : entry.offset + entry.stored] = bytes(entry.stored)
+            elif how == "stub" and entry.arch == arch and not entry.ptx:
+                _shrink(out, entry.offset, fatbin.unpacked(data, entry), pattern)
+    return bytes(out)
+
+
+def _header(data: bytes, payload: int) -> int:
+    """Where the entry's header begins: a kind, a version, and a size that leads to the payload."""
+    for size in range(64, 512, 8):
+        kind, version, stated = struct.unpack_from("<HHI", data, payload - size)
+        if kind in (1, 2, 16) and version == 257 and stated == size:
+            return payload - size
+    raise SystemExit(f"no entry header before {payload}")
+
+
+def _shrink(out: bytearray, offset: int, cubin: bytes, pattern: str) -> None:
+    """Kernels of an uncompressed cubin down to a stub's size, in the symbol table."""
+    sections = list(elf.sections(cubin))
+    table = next(section for section in sections if section.kind == 2)
+    strings = sections[table.link]
+    for at in range(table.offset, table.offset + table.size, 24):
+        name, kind, other = struct.unpack_from("<IBB", cubin, at)
+        text = cubin[strings.offset + name : cubin.index(b"\0", strings.offset + name)].decode()
+        if kind & 15 == 2 and other & 16 and fnmatch.fnmatchcase(text, pattern):
+            struct.pack_into("<Q", out, offset + at + 16, STUB_BYTES)
+
+
+def main() -> None:
+    how, library, arch, pattern = sys.argv[1:]
+    path = Path(library)
+    before = path.read_bytes()
+    after = broken(before, how, int(arch), pattern)
+    if after == before:
+        raise SystemExit("nothing was broken")
+    path.write_bytes(after)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(after).digest()).rstrip(b"=").decode()
+    packages = next(parent for parent in path.parents if parent.name == "site-packages")
+    for record in packages.glob("*.dist-info/RECORD"):
+        rows = list(csv.reader(record.open(newline="")))
+        if any(row[0] == str(path.relative_to(packages)) for row in rows):
+            rows = [
+                [row[0], f"sha256={digest}", str(len(after))] if row[0] == str(path.relative_to(packages)) else row
+                for row in rows
+            ]
+            csv.writer(record.open("w", newline="")).writerows(rows)
+
+
+main()
