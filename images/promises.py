@@ -118,7 +118,10 @@ def _static(
 
 def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
     """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
-    gigabytes = (most := expectations.MOST_DEVEL_BYTES if image.devel else expectations.MOST_BYTES) // 1000**3
+    most = expectations.MOST_BYTES
+    most += expectations.MORE_BYTES_DEVEL if image.devel else 0
+    most += expectations.MORE_BYTES_PROFILE if image.profile else 0
+    gigabytes = most // 1000**3
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     rows: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(image, missing)}),

@@ -3,8 +3,8 @@
 Which of two packages is imported first decides whose library a process holds, and what fails at import may only be
 said, not raised: xformers logs that it can't load its kernels and goes on.
 
-Claim `expect`: {"modules": [...], "first": whether in a new process, "after": whether after torch, ...}; the rest is the
-judge's.
+Claim `expect`: {"modules": [...], "first": whether in a new process, "after": whether after torch, ...}; the rest is
+the judge's.
 """
 
 from __future__ import annotations
