@@ -349,8 +349,17 @@ IMPORTED: Mapping[str, tuple[str, ...]] = {
 NOT_IMPORTED = ("pip", "setuptools")
 """Pins that are tools, not libraries."""
 
-IMPORT_TORCH_FIRST = ("transformers", "accelerate", "peft", "einops", "liger-kernel")
-"""Pure Python that imports torch before all else, or not at all: to import it first is to import torch first."""
+IMPORT_TORCH_FIRST = (
+    "accelerate",
+    "bitsandbytes",
+    "einops",
+    "liger-kernel",
+    "peft",
+    "torchao",
+    "transformers",
+    "xformers",
+)
+"""What imports torch before any compiled code of its own, or has none: to import it first is to import torch first."""
 
 COMPLAINTS: Sequence[str] = (
     r"(can.?t|cannot|could not|unable to|failed to) (load|import|open|find)",
