@@ -260,10 +260,11 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     jobs = order.jobs or jobs_for(wanted, engine.facts.cpus, engine.facts.memory)
     progress.say(job, f"compiling {wanted.key}, {jobs} at once", "dim")
     files = context(image, wanted, build.ground(base), host.files(), jobs, order.sdists)
+    network = "host" if host.loopback and engine.facts.local else None
     tag = f"truetag-wheel:{wanted.key}"
     log = order.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
-        _compile(engine, files, tag, wanted, progress, job, log)
+        _compile(engine, files, tag, wanted, network, progress, job, log)
         done, content = _fetch(engine, tag)
         verdict = _judge(engine, tag, image, wanted, content, order.facts, log)
     finally:
@@ -385,7 +386,16 @@ def _require_provider(engine: Engine, image: Image, wanted: Recipe) -> None:
         raise _no_nvcc(image, f"it comes from {reference}, and no registry answers")
 
 
-def _compile(engine: Engine, files: Context, tag: str, wanted: Recipe, progress: Progress, job: str, log: Path) -> None:
+def _compile(
+    engine: Engine,
+    files: Context,
+    tag: str,
+    wanted: Recipe,
+    network: str | None,
+    progress: Progress,
+    job: str,
+    log: Path,
+) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     shown = progress.job(job)
     with log.open("w", encoding="utf-8", buffering=1) as stream:
@@ -398,7 +408,7 @@ def _compile(engine: Engine, files: Context, tag: str, wanted: Recipe, progress:
                     progress.say(job, f"object {counted['done']} of {counted['all']}", "dim")
 
         try:
-            engine.build(files, tag, on_event=on_event)
+            engine.build(files, tag, network=network, on_event=on_event)
         except BuildFailed as failed:
             if "compile.sh" not in failed.step:
                 raise

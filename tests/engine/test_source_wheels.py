@@ -1,5 +1,6 @@
 """A package of our own, compiled for real: for the asked arch alone, once, and resumed after an interruption."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -63,21 +64,22 @@ def sources(**changed: str) -> dict[str, str]:
         f"{name}.cu": KERNEL.format(name=name, factor=f"{new}.{place}")
         for place, name in enumerate(("one", "two", "three"))
     }
-    return {"setup.py": SETUP, "tiny.py": "", "module.cpp": f"// {new}\n{MODULE}", **kernels, **changed}
+    return {"setup.py": SETUP, "tiny.py": "", "module.cpp": f"int number = {new};\n{MODULE}", **kernels, **changed}
 
 
 def sdist(files: Mapping[str, str], folder: Path) -> str:
     """The source archive of a package in a folder. Returns its sha256."""
     everything = {**files, "PKG-INFO": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"}
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+    with tarfile.open(fileobj=content, mode="w") as archive:
         for name, text in everything.items():
             member = tarfile.TarInfo(f"tiny-1.0/{name}")
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
+    packed = gzip.compress(content.getvalue(), mtime=0)
     folder.mkdir(exist_ok=True)
-    (folder / "tiny-1.0.tar.gz").write_bytes(content.getvalue())
-    return hashlib.sha256(content.getvalue()).hexdigest()
+    (folder / "tiny-1.0.tar.gz").write_bytes(packed)
+    return hashlib.sha256(packed).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,7 @@ def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image
     slow["three.cu"] += "".join(
         f"template <int N> __global__ void k{i}(float* x) {{\n#pragma unroll\nfor (int j = 0; j < N; ++j) "
         f"x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\ntemplate __global__ void k{i}<2000>(float*);\n"
-        for i in range(40)
+        for i in range(8)
     )
     with open_engine(None, say=print) as own, pytest.raises(Cancelled):
         make(own, image, slow, tmp_path, Watching(own.cancel))
