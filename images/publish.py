@@ -182,7 +182,7 @@ def publish(
             signing.sign(remote.reference, order.key, [one.digest for one in remote.attached])
             clock.lap("sign")
         verdicts = [one.verdict for one in remote.proofs]
-        moving, kept_back = _aliases(target, order, new, verdicts)
+        moving, kept_back = _aliases(target, order.aliases, new, verdicts, order.whole_gate, order.promised)
         move_tags(target, manifest, [str(order.name), *moving])
         clock.lap("tags")
     return Published(
@@ -261,12 +261,17 @@ def _backwards(target: Registry, tag: str, new: Standing) -> str:
 
 
 def _aliases(
-    target: Registry, order: Order, new: Standing, verdicts: Sequence[Verdict]
+    target: Registry,
+    aliases: Sequence[str],
+    new: Standing,
+    verdicts: Sequence[Verdict],
+    whole_gate: Sequence[Tier],
+    promised: ClaimSet | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The aliases to move, and why the others stay."""
-    if order.aliases and (reasons := gate.refusals(verdicts, order.whole_gate, order.promised)):
-        return (), tuple(f"{alias} stays: {reasons[0]}" for alias in order.aliases)
-    answers = {alias: _backwards(target, alias, new) for alias in order.aliases}
+    if aliases and (reasons := gate.refusals(verdicts, whole_gate, promised)):
+        return (), tuple(f"{alias} stays: {reasons[0]}" for alias in aliases)
+    answers = {alias: _backwards(target, alias, new) for alias in aliases}
     return (
         tuple(alias for alias, reason in answers.items() if not reason),
         tuple(f"{alias} stays: {reason}" for alias, reason in answers.items() if reason),
@@ -424,6 +429,7 @@ def promote(
     to: Repository,
     *,
     tiers: Sequence[Tier],
+    whole_gate: Sequence[Tier],
     aliases: Callable[[str], Sequence[str]],
     promised: Callable[[Remote], ClaimSet | None],
     key: str = "",
@@ -431,7 +437,8 @@ def promote(
     """Take an image of one repository over into another of the same registry, by digest, and move the tags there.
 
     Nothing is built or sent: blobs are mounted, manifests are put as they are. `aliases` and `promised` are asked with
-    the image's name, and the image. Raises UserError: the gate stays shut, a tag would go backwards, another registry.
+    the image's name, and the image; aliases follow only what passes `whole_gate`. Raises UserError: the gate stays
+    shut, a tag would go backwards, another registry.
     """
     if reference.repository.host != to.host:
         then = (
@@ -447,22 +454,22 @@ def promote(
         name = remote.labels.get(f"{LABELS}.image", "")
         new = _standing(remote.manifest.digest, remote.labels, remote.created, remote.reference)
         verdicts = [proof.verdict for proof in remote.proofs]
-        _require_open(remote.reference, verdicts, tiers, promised(remote))
+        claims = promised(remote)
+        _require_open(remote.reference, verdicts, tiers, claims)
         _require_sound(remote)
         target.check_access()
         _require_forwards(target, name, new)
         _take_over(source, target, remote)
         clock.lap("take over")
         fixed = gate.immutable_tag(name, new.created, remote.image_id)
-        answers = {alias: _backwards(target, alias, new) for alias in aliases(name)}
-        moving = [alias for alias, reason in answers.items() if not reason]
+        moving, kept_back = _aliases(target, aliases(name), new, verdicts, whole_gate, claims)
         _require_fixed(target, fixed, remote.manifest)
         move_tags(target, remote.manifest, [fixed, name, *moving])
         clock.lap("tags")
     return Published(
         reference=f"{to}@{remote.manifest.digest}",
         tags=(fixed, name, *moving),
-        kept_back=tuple(f"{alias} stays: {reason}" for alias, reason in answers.items() if reason),
+        kept_back=kept_back,
         bytes=sum(layer.size for layer in remote.manifest.layers),
         seconds=clock.seconds,
         signed=bool(key),

@@ -513,6 +513,7 @@ def test_promotion_sends_no_layer_and_changes_no_digest(
         Reference(order.repository, NAME),
         production,
         tiers=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC,),
         aliases=lambda _name: ["latest"],
         promised=lambda _remote: CLAIMS,
     )
@@ -525,6 +526,22 @@ def test_promotion_sends_no_layer_and_changes_no_digest(
     assert {check.status for check in found} == {Status.PASS}, found
 
 
+def test_promotion_to_less_than_the_whole_gate_moves_no_alias(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, order)
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    done = publish.promote(
+        Reference(order.repository, NAME),
+        production,
+        tiers=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC, Tier.GPU),
+        aliases=lambda _name: ["latest"],
+        promised=lambda _remote: CLAIMS,
+    )
+    assert set(names(production)) == {NAME} and done.kept_back == ("latest stays: the gpu tier was not judged",)
+
+
 def test_what_is_proven_too_little_is_not_promoted(publisher: Engine, first: Thin, order: Order, proxy: Proxy) -> None:
     publish_it(publisher, first, order)
     production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
@@ -533,6 +550,7 @@ def test_what_is_proven_too_little_is_not_promoted(publisher: Engine, first: Thi
             Reference(order.repository, NAME),
             production,
             tiers=(Tier.STATIC, Tier.GPU),
+            whole_gate=(Tier.STATIC, Tier.GPU),
             aliases=lambda _name: [],
             promised=lambda _remote: CLAIMS,
         )
@@ -572,6 +590,7 @@ def test_a_signature_covers_the_image_and_what_is_attached(
         reference,
         production,
         tiers=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC,),
         aliases=lambda _name: [],
         promised=lambda _remote: CLAIMS,
         key=str(keys / "cosign.pub"),
