@@ -88,6 +88,30 @@ def judge(session: nox.Session) -> None:
 
 
 @nox.session
+def publish(session: nox.Session) -> None:
+    """Push a proven image with proof, SBOM and provenance, then move its tags. NAME --to REPOSITORY [--gate TIERS]"""
+    _images(session, "publish", *session.posargs)
+
+
+@nox.session
+def promote(session: nox.Session) -> None:
+    """Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]"""
+    _images(session, "promote", *session.posargs)
+
+
+@nox.session
+def verify(session: nox.Session) -> None:
+    """Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned"""
+    _images(session, "verify", *session.posargs)
+
+
+@nox.session
+def choose(session: nox.Session) -> None:
+    """Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] [--profile NAME]"""
+    _images(session, "choose", *session.posargs)
+
+
+@nox.session
 def pin(session: nox.Session) -> None:
     """Record the digests of the base images. Needs a registry."""
     _images(session, "pin", *session.posargs)

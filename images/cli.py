@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,12 +20,16 @@ from images import (
     bases,
     build,
     carried,
+    choose,
+    gate,
     generate,
+    gpus,
     lock,
     matrix,
     plan,
     private_engine,
     promises,
+    publish,
     render,
     schemas,
     source_wheels,
@@ -37,8 +44,9 @@ from images.image import Image
 from images.matrix import ROOT, Sources
 from images.plan import Planned
 from images.progress import Progress
+from images.registry import Reference, Registry, Repository
 from validate import hints, report
-from validate.claims import Tier
+from validate.claims import ClaimSet, Tier
 from validate.judge import explain, judge
 from validate.judging import Status
 
@@ -52,6 +60,12 @@ OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as 
 EngineUrl = Annotated[str | None, typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST.")]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
 Tiers = Annotated[list[Tier] | None, typer.Option("--tier", help="What to measure (repeat it); default static, cpu.")]
+ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]
+GateTiers = Annotated[
+    str, typer.Option("--gate", metavar="TIERS", help="Tiers that must be proven (static,cpu); default: the matrix's.")
+]
+RemoteRef = Annotated[str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")]
+PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Believe only what this cosign key signed.")]
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
 
 
@@ -280,6 +294,118 @@ def judge_verb(
     raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
 
 
+@app.command("publish")
+def publish_verb(
+    name: OneName,
+    to: ToRepository,
+    gate_text: GateTiers = "",
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = "",
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to push; default: NAME itself.")] = "",
+    proof: Annotated[
+        Path | None, typer.Option("--proof", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME.")
+    ] = None,
+    engine: EngineUrl = None,
+) -> None:
+    """Push a proven image, attach proof, SBOM and provenance, and move its tags last."""
+    sources = _sources()
+    (wanted,) = _accepted([name], sources, exactly_one=True)
+    repository = Repository.parse(to)
+    with _open(engine, install=False) as docker_engine, Progress() as progress:
+        reference = image or str(wanted.name)
+        order = publish.Order(
+            name=wanted.name,
+            repository=repository,
+            proof=proof or Path("out") / str(wanted.name),
+            gate=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+            whole_gate=sources.matrix.gate,
+            aliases=_aliases_of(str(wanted.name), sources),
+            promised=_promised(wanted, docker_engine.inspect(reference).labels, sources),
+            locks=lock.written(lock.read(wanted)),
+            source=_commit(),
+            key=key,
+        )
+        done = publish.publish(
+            docker_engine,
+            reference,
+            order,
+            say=lambda text: progress.say(str(wanted.name), text, "dim"),
+            on_event=progress.job(str(wanted.name)),
+        )
+    _tell_published(done)
+
+
+@app.command("promote")
+def promote_verb(reference: RemoteRef, to: ToRepository, gate_text: GateTiers = "", key: PublicKey = "") -> None:
+    """Take a published image over into another repository of its registry, by digest, and move the tags there."""
+    sources = _sources()
+    done = publish.promote(
+        Reference.parse(reference),
+        Repository.parse(to),
+        tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+        whole_gate=sources.matrix.gate,
+        aliases=lambda name: _aliases_of(name, sources),
+        promised=lambda remote: _promised_of(remote, sources),
+        key=key,
+    )
+    _tell_published(done)
+
+
+@app.command("verify")
+def verify_verb(
+    reference: RemoteRef,
+    key: PublicKey = "",
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Take an image that nobody signed.")] = False,
+    gate_text: GateTiers = "",
+) -> None:
+    """Check a published image: its signature, what is attached, and its labels against what was measured."""
+    sources = _sources()
+    digest, checks = publish.verify(
+        Reference.parse(reference),
+        tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+        promised=lambda remote: _promised_of(remote, sources),
+        key=key,
+        unsigned=unsigned,
+    )
+    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(tables.checks(digest, checks))
+    raise typer.Exit(0 if all(check.status is Status.PASS for check in checks) else 1)
+
+
+@app.command("choose")
+def choose_verb(
+    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")] = "",
+    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
+    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")] = "",
+    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="What to train with.")] = "none",
+    torch: Annotated[str, typer.Option("--torch", metavar="RANGE", help="'>=2.7', say.")] = "",
+    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
+    devel: Annotated[bool, typer.Option("--devel", help="With a whole CUDA toolkit.")] = False,
+    source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+) -> None:
+    """Which image to pull for a machine, why, and why not the nearest others."""
+    sources = _sources()
+    machine = choose.machine(gpu, arch, driver) if gpu or arch else _this_machine(driver)
+    images = [planned.image for planned in plan.plan(sources) if planned.image]
+    if source:
+        with Registry(Repository.parse(source)) as published:
+            tags = set(published.tags())
+        images = [image for image in images if str(image.name) in tags]
+    known = sorted({image.profile for image in images if image.profile})
+    if profile != "none" and profile not in known:
+        then = f"there are none, {', '.join(known)}" if known else "there is only none"
+        raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
+    wish = choose.Wish(
+        profile=None if profile == "none" else profile, torch=choose.torch_range(torch), python=python, devel=devel
+    )
+    choice = choose.choose(images, machine, wish, sources.facts)
+    if as_json:
+        typer.echo(json.dumps(choice.as_json(), indent=1))
+    else:
+        for line in choose.told(choice, machine, source):
+            typer.echo(line)
+    raise typer.Exit(0 if choice.fitting else 1)
+
+
 @app.command("pin")
 def pin_verb(engine: EngineUrl = None) -> None:
     """Record the digests of the base images in locks/bases.yaml. Needs a registry."""
@@ -310,6 +436,55 @@ def engine_verb(
 def generate_verb(check: Check = False) -> None:
     """Renew the files that are made from others: schemas, tables in the docs."""
     _write(generate.files(_sources()), check=check, remedy="nox -s generate")
+
+
+def _this_machine(driver: str) -> choose.Machine:
+    """The GPUs of this machine, with another driver where one is named. Raises UserError where there is none."""
+    found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
+    if found is None:
+        then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
+        raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
+    machine = choose.machine_of(found)
+    return replace(machine, driver=choose.driver(driver)) if driver else machine
+
+
+def _aliases_of(name: str, sources: Sources) -> list[str]:
+    return [alias for alias, meant in sources.matrix.aliases.items() if meant == name]
+
+
+def _promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
+    """What today's matrix promises of an image with these labels."""
+    lock_pins = None if render.on_given_base(labels) else build.pins_of(lock.read(image))
+    return promises.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
+
+
+def _promised_of(remote: publish.Remote, sources: Sources) -> ClaimSet | None:
+    """The same of a published image; None where it was built from another matrix."""
+    name, revision = (remote.labels.get(f"{render.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    planned = next((one for one in plan.plan(sources) if one.name == name), None)
+    if planned is None or planned.image is None or revision != planned.image.revision:
+        return None
+    return _promised(planned.image, remote.labels, sources)
+
+
+def _commit() -> str:
+    """The checkout's commit; empty where files differ from it, or there is no git."""
+    try:
+        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return "" if changed.stdout.strip() else head.stdout.strip()
+
+
+def _tell_published(done: publish.Published) -> None:
+    seconds = ", ".join(f"{stage} {taken:.1f} s" for stage, taken in done.seconds.items())
+    typer.echo(f"{done.reference} ({done.bytes / 1e6:.0f} MB in layers; {seconds})")
+    typer.echo(f"tags: {' '.join(done.tags)}")
+    for reason in done.kept_back:
+        _say(reason)
+    if not done.signed:
+        _say("not signed: give --key cosign.key (publish) or cosign.pub (promote)")
 
 
 def _sources() -> Sources:

@@ -191,6 +191,11 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
     return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
 
 
+def on_given_base(labels: Mapping[str, str]) -> bool:
+    """Whether an image says it stands on a person's own base, whose other packages no lock knows."""
+    return labels.get(f"{LABELS}.base-origin") == "given"
+
+
 def quoted(value: str) -> str:
     """A value for ENV or LABEL: in double quotes, with what the Dockerfile would expand made literal."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", " ")
