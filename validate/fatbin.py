@@ -5,8 +5,7 @@ machine code (a cubin, itself an ELF file) or PTX, plain or compressed with LZ4 
 it feeds the device linker, and the driver never sees it.
 
 All numbers are checked before use, so a corrupted file raises FatbinError and never loops or fills memory. NVIDIA
-documents none of this: the layout was read from the wheels of torch 2.5 to 2.11, bitsandbytes and xformers, and its
-kernel lists are equal to what `cuobjdump` prints.
+documents none of this: the layout was read from the wheels of torch 2.5 to 2.11, bitsandbytes and xformers.
 """
 
 from __future__ import annotations

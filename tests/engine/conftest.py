@@ -51,7 +51,6 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
     """The product's own way, from the command line: the big layers are kept by the engine from run to run."""
-    engine.untag(NAME)
     environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
     command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
     finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
