@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,26 @@ def require(key: str) -> None:
         raise UserError(Problem(where=f"--key {key}", cause="there is no such file", then=then))
 
 
-def sign(image: str, key: str, attachments: Iterable[str]) -> None:
-    """Sign `HOST/NAME@sha256:...` and what is attached to it. Raises UserError with cosign's words.
+def sign(image: str, key: str, attachments: Collection[str]) -> None:
+    """Sign `HOST/NAME@sha256:...` and what is attached to it, once. Raises UserError with cosign's words.
 
     The public transparency log is not written to: it would publish the names of private images. cosign takes the key's
     password from COSIGN_PASSWORD, or asks for it.
     """
+    if _is_signed(image, key, attachments):
+        return
     annotation = f"{ATTACHMENTS}={' '.join(sorted(attachments))}"
     _cosign(["sign", "--yes", "--tlog-upload=false", "--key", key, "-a", annotation, image], image)
+
+
+def _is_signed(image: str, key: str, attachments: Collection[str]) -> bool:
+    with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
+        public.write(_cosign(["public-key", "--key", key], image))
+        public.flush()
+        try:
+            return covered(image, public.name) >= set(attachments)
+        except UserError:
+            return False
 
 
 def covered(image: str, key: str) -> frozenset[str]:

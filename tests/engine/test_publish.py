@@ -577,6 +577,10 @@ def test_a_signature_covers_the_image_and_what_is_attached(
 ) -> None:
     done = publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
     assert len(signing.covered(done.reference, str(keys / "cosign.pub"))) == 3
+    publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
+    with Registry(order.repository) as source:
+        signatures = source.get(publish.signature_tag(done.reference.partition("@")[2]))
+    assert len(signatures.layers) == 1, "what is signed is not signed twice"
     reference = Reference(order.repository, NAME)
 
     def verified(key: str) -> dict[str, Status]:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from packaging.version import Version
@@ -12,6 +14,7 @@ from images.errors import UserError
 from images.facts import DeviceCode
 from images.gpus import Gpu, Inventory
 from images.image import Image
+from images.matrix import ROOT
 from images.names import Arch
 
 SOURCES = matrix.load()
@@ -159,6 +162,20 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
     assert f"docker pull ghcr.io/me/images:{found.fitting[0].name}" in text and "\nNot " in text
     data = json.loads(json.dumps(found.as_json()))
     assert data["fitting"][0]["fits"] and data["others"][0]["against"]
+
+
+def test_the_command_line_answers_with_its_status() -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "images", "choose", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    done = run("--gpu", "H100", "--driver", "580.65", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["fitting"] and not done.stderr
+    done = run("--gpu", "GTX 980")
+    assert done.returncode == 1 and "No image fits." in done.stdout
+    done = run("--gpu", "GTX 9800")
+    assert done.returncode == 2 and "nearest: GeForce GTX 980" in done.stderr and "Traceback" not in done.stderr
+    assert run("--gpu", "H100", "--profile", "axolottl").returncode == 2
 
 
 def test_an_arch_image_goes_before_its_parent() -> None:
