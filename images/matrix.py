@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from images import selectors, yamlfile
 from images.errors import Problem, UserError
@@ -105,10 +105,16 @@ class BaseRow(Row):
 
 
 class CompilerRow(Row):
-    """Who has an nvcc where wheels have none: Debian's package for images on that suite, else NVIDIA's devel image."""
+    """Who has an nvcc where wheels have none: the packages of a Debian suite, or NVIDIA's devel image."""
 
     debian: str = ""
     image: str = ""
+
+    @model_validator(mode="after")
+    def _one(self) -> CompilerRow:
+        if bool(self.debian) == bool(self.image):
+            raise ValueError("names one of `debian` and `image`")
+        return self
 
 
 class ToolkitRow(Row):

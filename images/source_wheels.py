@@ -28,7 +28,7 @@ from images.buildkit import BuildEvent, LogLine
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.facts import Facts
-from images.failures import BuildFailed
+from images.failures import BuildFailed, Kind
 from images.hosting import HostSettings
 from images.image import Image, Pin
 from images.matrix import Matrix, SourceRow
@@ -44,8 +44,6 @@ FOLDER = TEMPLATES / "wheel"
 _METHOD = 1
 """Raised when the builder changes in a way that changes what comes out of it."""
 _GIB = 1024**3
-_DEBIAN_HOME = "/usr/lib/cuda"
-"""Where Debian's nvidia-cuda-toolkit has the layout of NVIDIA's installer."""
 _NINJA = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _JUDGED = {("S3", "environment"), ("S4", "symbols")}
 
@@ -91,9 +89,7 @@ class Recipe:
     @property
     def home(self) -> str:
         """Where the toolkit lies in the builder; empty where there is none."""
-        if self.provider == "none":
-            return ""
-        return _DEBIAN_HOME if self.provider == "debian" else f"/usr/local/cuda-{self.toolkit}"
+        return f"/usr/local/cuda-{self.toolkit}" if self.toolkit else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,22 +203,20 @@ def _version(image: Image, package: str, row: SourceRow) -> str:
 
 
 def _provider(image: Image, matrix: Matrix) -> tuple[str, tuple[str, ...]]:
-    """Who has an nvcc of the image's toolkit: wheels, Debian if the image stands on that suite, NVIDIA's image."""
+    """Who has an nvcc of the image's toolkit: wheels, a Debian suite, NVIDIA's image."""
     row = matrix.toolkits[str(image.toolkit_cuda)]
     if row.devel:
         return "wheels", (*row.parts, *row.devel)
-    if row.compiler and row.compiler.debian and row.compiler.debian == image.base.suite:
-        return "debian", (row.compiler.debian,)
-    if row.compiler and row.compiler.image:
-        return "image", (row.compiler.image,)
-    raise _no_nvcc(image, f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider for {image.base.key}")
+    if row.compiler is None:
+        raise _no_nvcc(image, f"`toolkits.{image.toolkit_cuda}` in matrix.yaml names no provider")
+    return ("debian", (row.compiler.debian,)) if row.compiler.debian else ("image", (row.compiler.image,))
 
 
 def _no_nvcc(image: Image, why: str) -> UserError:
     cause = f"there is no nvcc for CUDA {image.toolkit_cuda} here: {why}"
     then = (
-        "wheels hold an nvcc from CUDA 13.0 on; for 12.x and 11.8 connect to a registry with NVIDIA's devel image (or "
-        "`docker load` it), or name Debian's suite (bookworm 11.8, trixie 12.4) and take an image that stands on it"
+        "wheels hold an nvcc from CUDA 13.0 on, Debian trixie's packages 12.4; for others connect to a registry that "
+        "has NVIDIA's devel image, or `docker load` it"
     )
     return UserError(Problem(where=str(image.name), cause=cause, then=then), code=1)
 
@@ -249,7 +243,7 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     kept = None if order.again else order.house.find(wanted.key, lambda text: progress.say(job, text, "yellow"))
     if kept:
         return Made(recipe=wanted, kept=kept, compiled=0, from_cache=0, seconds=0)
-    _require_provider(engine, image, wanted)
+    _require_provider(engine, image, wanted, order.facts)
     base = bases.acquire(
         engine,
         image.base,
@@ -378,7 +372,14 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
     )
 
 
-def _require_provider(engine: Engine, image: Image, wanted: Recipe) -> None:
+def _require_provider(engine: Engine, image: Image, wanted: Recipe, facts: Facts) -> None:
+    """Raises UserError unless this machine can have the nvcc, and it goes with the base's gcc."""
+    newest = facts.cuda[wanted.toolkit].gcc_max if wanted.toolkit else wanted.gcc
+    if wanted.gcc > newest:
+        cause = f"nvcc {wanted.toolkit} accepts gcc up to {newest}, {wanted.base} has gcc {wanted.gcc}"
+        raise UserError(
+            Problem(where=str(image.name), cause=cause, then="take an image on another base, or newer CUDA")
+        )
     if wanted.provider != "image":
         return
     (reference,) = wanted.parts
@@ -432,6 +433,8 @@ _OUT_OF_MEMORY = re.compile(
 def explained(wanted: Recipe, lines: Sequence[str], failed: BuildFailed, log: Path) -> Problem:
     """A failed compilation in words: package, file, first error, where the log is."""
     where = f"{wanted.distribution} {wanted.version}"
+    if failed.failure.kind is Kind.DISK:
+        return Problem(where=where, cause=failed.failure.cause, then=f"{failed.failure.then}; the log is {log}")
     texts = [line.strip() for line in (*lines, *failed.error.splitlines())]
     if killed := next((text for text in texts if _OUT_OF_MEMORY.search(text)), None):
         cause = f"a compiler ran out of memory ({killed})"

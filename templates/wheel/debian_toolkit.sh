@@ -1,12 +1,42 @@
-# debian_toolkit.sh X.Y: Debian's nvidia-cuda-toolkit, which must be of that version.
+# debian_toolkit.sh X.Y SUITE: /usr/local/cuda-X.Y from the nvidia-cuda-toolkit of a Debian suite, whatever suite the base is:
+# they are NVIDIA's binaries, which ask for an older glibc. Unpacked in NVIDIA's layout and not installed, so that nothing else
+# of that suite comes along (a driver, another gcc), and without the static libraries, which are nine tenths of it.
 set -eu
 . /run/host/env
-export DEBIAN_FRONTEND=noninteractive
-sed -i '/^deb /s/ main\( .*\)*$/ main contrib non-free/' /etc/apt/sources.list
-for file in /etc/apt/sources.list.d/*.sources; do
-  [ ! -e "$file" ] || sed -i 's/^Components:.*/Components: main contrib non-free/' "$file"
-done
+home=/usr/local/cuda-$1 work=/tmp/toolkit
+mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root"
 apt-get update -qq
-apt-get install -qq --no-install-recommends nvidia-cuda-toolkit
-rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
-nvcc --version | grep -q "release $1," || { echo "Debian's nvcc here is not $1: $(nvcc --version | tail -2)" >&2; exit 1; }
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | head -1)
+echo "deb $mirror $2 main non-free" >"$work/sources.list"
+apt() {
+  apt-get -qq -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o Dir::Cache="$work" \
+    -o Dir::State::Lists="$work/lists" -o APT::Sandbox::User=root "$@"
+}
+cd "$work"
+apt update
+for package in nvidia-cuda-toolkit nvidia-cuda-dev "libcudart${1%%.*}" libcu++-dev libcub-dev libthrust-dev; do
+  apt download "$package"
+  dpkg --fsys-tarfile "$package"_*.deb | tar -x -C root --exclude='*.a' --exclude='./usr/share/*' --exclude='*sanitizer*'
+  dpkg --fsys-tarfile "$package"_*.deb | tar -x -C root --wildcards --no-anchored 'libcudart*' 'libcudadevrt*' 2>/dev/null || true
+  rm "$package"_*.deb
+done
+mkdir -p "$home/bin" "$home/nvvm/bin" "$home/lib64"
+own=root/usr/lib/nvidia-cuda-toolkit
+cp -a root/usr/bin/. "$home/bin/"
+cp -a "$own/bin/nvcc" "$home/bin/nvcc"
+cp -a "$own/bin/crt" "$home/bin/crt"
+cp -a "$own/bin/cicc" "$home/nvvm/bin/"
+cp -a "$own/libdevice" "$home/nvvm/libdevice"
+cp -a root/usr/include "$home/include"
+cp -a root/usr/lib/x86_64-linux-gnu/. "$home/lib64/"
+find "$home" -xtype l -delete
+ln -s lib64 "$home/lib"
+# As in NVIDIA's own toolkit; Debian's names folders of the whole system.
+profile() {
+  printf '%s\n' 'TOP = $(_HERE_)/..' 'CICC_PATH = $(TOP)/nvvm/bin' 'NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice' \
+    'PATH += $(TOP)/nvvm/bin:$(_HERE_):' 'INCLUDES += "-I$(TOP)/include" $(_SPACE_)' \
+    'LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64/stubs" "-L$(TOP)/lib64"'
+}
+profile >"$home/bin/nvcc.profile"
+rm -rf "$work" /var/lib/apt/lists/* /var/cache/apt/*.bin
+"$home/bin/nvcc" --version | grep -q "release $1," || { echo "Debian $2 has another CUDA than $1" >&2; exit 1; }

@@ -121,7 +121,8 @@ def test_what_cannot_be_compiled_is_refused_with_the_reason(name: str, package: 
     ("name", "provider", "part"),
     [
         ("cu130-torch211", "wheels", "nvidia-cuda-nvcc==13.0.88"),
-        ("cu124-torch26", "image", "nvidia/cuda:12.4.1-devel-ubuntu22.04"),
+        ("cu128-torch28", "image", "nvidia/cuda:12.8.1-devel-ubuntu22.04"),
+        ("cu124-torch26", "debian", "trixie"),
     ],
 )
 def test_the_matrix_says_where_nvcc_comes_from(name: str, provider: str, part: str) -> None:
@@ -130,14 +131,10 @@ def test_the_matrix_says_where_nvcc_comes_from(name: str, provider: str, part: s
     assert part in found.parts
 
 
-def on_trixie(name: str) -> Image:
-    trixie = next(base for base in plan.bases(SOURCES) if base.key == "trixie")
-    return replace(image(name), base=trixie, python=trixie.python)
-
-
-def test_debians_own_toolkit_is_taken_on_its_suite() -> None:
-    found = source_wheels.recipe(on_trixie("cu124-torch26"), "causal-conv1d", SOURCES.matrix)
-    assert (found.provider, found.parts, found.home) == ("debian", ("trixie",), "/usr/lib/cuda")
+def test_debians_packages_are_unpacked_into_nvidias_layout() -> None:
+    files = context("cu124-torch26", "causal-conv1d")
+    assert "debian_toolkit.sh 12.4 trixie" in files["Dockerfile"]
+    assert "shim.sh /usr/local/cuda-12.4" in files["Dockerfile"]
 
 
 def test_no_provider_is_told_with_what_would_provide() -> None:
@@ -146,7 +143,7 @@ def test_no_provider_is_told_with_what_would_provide() -> None:
         "12.4": SOURCES.matrix.toolkits["12.4"].model_copy(update={"compiler": None}),
     }
     without = SOURCES.matrix.model_copy(update={"toolkits": toolkits})
-    with pytest.raises(UserError, match=r"no nvcc for CUDA 12\.4 here.*names no provider for bookworm"):
+    with pytest.raises(UserError, match=r"no nvcc for CUDA 12\.4 here.*names no provider"):
         source_wheels.recipe(image("cu124-torch26"), "causal-conv1d", without)
 
 
@@ -197,9 +194,9 @@ def test_without_nvcc_there_is_no_toolkit_in_the_builder() -> None:
 
 
 def test_nvidias_image_lends_its_toolkit() -> None:
-    dockerfile = context("cu124-torch26", "causal-conv1d")["Dockerfile"]
-    assert "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04 AS nvidia" in dockerfile
-    assert "shim.sh /usr/local/cuda-12.4" in dockerfile
+    dockerfile = context("cu128-torch28", "causal-conv1d")["Dockerfile"]
+    assert "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04 AS nvidia" in dockerfile
+    assert "shim.sh /usr/local/cuda-12.8" in dockerfile
 
 
 def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
