@@ -500,6 +500,28 @@ def test_passing_trouble_is_tried_again(
     assert names(order.repository)[NAME] == done.reference.partition("@")[2]
 
 
+def test_another_machine_adds_its_tier_and_the_aliases_follow(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy, tmp_path: Path
+) -> None:
+    other = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    whole = (Tier.STATIC, Tier.CPU)
+    both = replace(order, whole_gate=whole, promised=ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims)))
+    publish_it(publisher, first, both)
+    assert set(names(order.repository)) == {NAME}
+    evidence, verdict = build.prove(publisher, first.info.id, other, (Tier.CPU,))
+    build.record_trial(tmp_path / "cpu", evidence, verdict)
+    proxy.seen.clear()
+    done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), replace(both, gate=whole))
+    assert set(names(order.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
+    with Registry(order.repository) as source:
+        assert len(publish.load(source, source.get(NAME)).of(PROOF)) == 2
+    _, found = publish.verify(
+        Reference(order.repository, "latest"), tiers=whole, promised=lambda _: both.promised, unsigned=True
+    )
+    assert {check.status for check in found} == {Status.PASS}, found
+    assert done.tags[1:] == (NAME, "latest", "cu126")
+
+
 # --- promote --------------------------------------------------------------------------------------------------------
 
 
