@@ -154,6 +154,14 @@ def test_jobs_follow_cores_and_memory(cpus: int, memory: int, jobs: int) -> None
     assert source_wheels.jobs_for(recipe("cu128-torch28", "flash-attn"), cpus, memory) == jobs
 
 
+def test_the_verb_says_what_can_be_compiled() -> None:
+    command = [sys.executable, "-m", "images", "wheels", "cu130-torch212"]
+    found = subprocess.run(command, cwd=matrix.ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "pins nothing that is compiled here" in found.stderr
+    assert "nox -s wheels -- cu130-torch212 PACKAGE" in found.stderr
+
+
 # --- the builder's context ------------------------------------------------------------------------------------------
 
 
@@ -313,6 +321,16 @@ def test_questions_go_to_the_real_nvcc_untouched(installed: tuple[Path, dict[str
     shim, env = installed
     assert call(shim, env, "-V") == "real-nvcc -V"
     assert not Path(env["TRUETAG_NVCC_LOG"]).exists()
+
+
+def test_a_setup_that_asks_for_the_gpu_is_told_the_newest_arch(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "cuda" / "__init__.py").write_text("def get_device_capability(): raise RuntimeError\n")
+    ask = "import torch.cuda; print(torch.cuda.get_device_capability())"
+    env = {"PYTHONPATH": f"{source_wheels.FOLDER}:{tmp_path}", "TRUETAG_ARCHS": "80 120 90"}
+    command = [sys.executable, "-B", "-c", ask]
+    assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip() == "(12, 0)"
 
 
 # --- the record -----------------------------------------------------------------------------------------------------
