@@ -9,12 +9,13 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from images import bases, carried, lock, promises, render, trial, wheels
+from images import bases, carried, gpus, lock, promises, render, trial, wheels
 from images.bases import AcquiredBase
 from images.buildkit import BuildResult
 from images.engine import Engine, ImageInfo
 from images.errors import Problem, UserError, problem_of
 from images.facts import Facts
+from images.gpus import NO_GPU, Attachment
 from images.hosting import HostSettings
 from images.image import Image, Pin
 from images.lock import Lock
@@ -46,7 +47,11 @@ class Order:
     wheelhouse: Path | None = None
     strict: bool = False
     no_cache: bool = False
-    tiers: Sequence[Tier] = ANYWHERE
+    offline: bool = False
+    """No step reaches a network: all that is installed lies in the wheelhouse."""
+    tiers: Sequence[Tier] = ()
+    """What to judge; empty: what this machine can."""
+    gpus: str = gpus.AUTO
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None
     """Where wheels lie that were compiled here (source_wheels.keeper)."""
@@ -71,6 +76,8 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     """
     name = str(image.name)
     locked = lock.read(image)
+    attachment, tiers = find_gpus(engine, image, order.gpus, order.tiers)
+    progress.say(name, str(attachment), "dim")
     base = bases.acquire(
         engine,
         image.base,
@@ -88,24 +95,51 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
         compiled=order.compiled,
     )
     _tell_missing(gathered.missing, order, name, progress)
+    stock = wheels.stock(locked, ground(base).kept, order.wheelhouse) if order.offline else {}
     lock_pins = None if base.python else pins_of(locked)
-    suite = carried.suite(image, lock_pins, gathered.missing, facts=order.facts)
-    extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
+    extras = render.Extras(
+        host=host.files(),
+        wheels={**gathered.files, **stock},
+        missing=gathered.missing,
+        offline=order.offline,
+        suite=carried.suite(image, lock_pins, gathered.missing, facts=order.facts),
+    )
     context = render.render(image, locked.files, ground(base), extras)
     folder = order.out / name
     write(context, folder / "context")
     candidate = f"{name}-candidate"
-    result = engine.build(context, candidate, no_cache=order.no_cache, on_event=progress.job(name))
-    claims = promises.promises(image, lock_pins, gathered.missing, facts=order.facts)
+    network = "none" if order.offline else "host" if host.loopback and engine.facts.local else None
+    engine.untag(candidate)  # what an earlier build left: from here on the tag is this one's, or nobody's
+    result = engine.build(context, candidate, network=network, no_cache=order.no_cache, on_event=progress.job(name))
+    claims = promises.promises(
+        image,
+        lock_pins,
+        gathered.missing,
+        facts=order.facts,
+        inventory=attachment.inventory,
+        no_gpu="" if attachment.attached else attachment.reason,
+    )
     evidence, verdict = prove(
-        engine, result.image_id, claims, order.tiers, lambda record: _tell(progress, name, record)
+        engine, result.image_id, claims, tiers, attachment, lambda record: _tell(progress, name, record)
     )
     info = engine.inspect(result.image_id)
     record(folder, info, result, engine, base, gathered, evidence, verdict)
-    withheld = why_withheld(verdict, order.tiers)
+    withheld = why_withheld(verdict, tiers)
     if not withheld:
         give_name(engine, result.image_id, name)
     return Built(name=name, info=info, result=result, verdict=verdict, withheld=withheld)
+
+
+def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
+    """How the trial gets GPUs, and the tiers to judge: with none asked for, the gpu tier is one where a GPU is.
+
+    Raises UserError: a way that can't be had, a driver below the image's floor.
+    """
+    gpus.parse(wanted)
+    if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
+        return NO_GPU, tiers
+    attachment = gpus.attach(engine, wanted, min_driver=image.min_driver)
+    return attachment, tiers or (*ANYWHERE, *([Tier.GPU] if attachment.attached else []))
 
 
 def give_name(engine: Engine, image_id: str, name: str) -> None:
@@ -139,7 +173,8 @@ def build_all(
         progress.finish(built.name, _summary(built), ok=not built.withheld)
         return built
 
-    _room(engine, min(jobs, len(images)))
+    cold = [image for image in images if engine.find(str(image.name)) is None]
+    _room(engine, min(jobs, len(cold)))
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         running = [pool.submit(one, image) for image in images]
         try:
@@ -162,10 +197,11 @@ def prove(
     reference: str,
     claims: ClaimSet,
     tiers: Sequence[Tier],
+    attachment: Attachment = NO_GPU,
     on_record: Callable[[Record], None] = lambda _record: None,
 ) -> tuple[Evidence, Verdict]:
     """Try an image, judge what was measured, and explain what is known."""
-    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, on_record=on_record))
+    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record))
     return evidence, explain(judge(claims, evidence, tiers), hints.known())
 
 

@@ -58,8 +58,12 @@ talk = Console(stderr=True, highlight=False)
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
 EngineUrl = Annotated[str | None, typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST.")]
+Gpus = Annotated[str, typer.Option("--gpus", metavar=gpus.HELP, help="How the trial's container gets the host's GPUs.")]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
-Tiers = Annotated[list[Tier] | None, typer.Option("--tier", help="What to measure (repeat it); default static, cpu.")]
+Tiers = Annotated[
+    list[Tier] | None,
+    typer.Option("--tier", help="What to measure (repeat it); default: all that this machine can."),
+]
 ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]
 GateTiers = Annotated[
     str, typer.Option("--gate", metavar="TIERS", help="Tiers that must be proven (static,cpu); default: the matrix's.")
@@ -166,8 +170,12 @@ def build_verb(
     strict: Annotated[
         bool, typer.Option("--strict", help="An optional package that can't be had is an error.")
     ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
+    ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
     tier: Tiers = None,
+    gpus: Gpus = gpus.AUTO,
     out: Out = Path("out"),
 ) -> None:
     """Build images and prove them. An image gets its name only if nothing that could be judged has failed."""
@@ -180,8 +188,10 @@ def build_verb(
         base=base,
         wheelhouse=wheelhouse,
         strict=strict,
+        offline=offline,
         no_cache=no_cache,
-        tiers=tier or build.ANYWHERE,
+        tiers=tier or (),
+        gpus=gpus,
         pinned_bases=_pinned_bases(),
         compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
     )
@@ -254,6 +264,7 @@ def validate_verb(
     name: OneName,
     image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
     tier: Tiers = None,
+    gpus: Gpus = gpus.AUTO,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
     engine: EngineUrl = None,
     out: Out = Path("out"),
@@ -266,9 +277,18 @@ def validate_verb(
     with _open(engine, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
         missing = render.declared_missing(wanted, info.labels)
-        claims = promises.promises(wanted, build.pins_of(locked), missing, facts=sources.facts)
+        attachment, tiers = build.find_gpus(docker_engine, wanted, gpus, tier or ())
+        talk.print(str(attachment), style="dim", highlight=False)
+        claims = promises.promises(
+            wanted,
+            None if render.on_given_base(info.labels) else build.pins_of(locked),
+            missing,
+            facts=sources.facts,
+            inventory=attachment.inventory,
+            no_gpu="" if attachment.attached else attachment.reason,
+        )
         talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-        evidence, verdict = build.prove(docker_engine, reference, claims, tier or build.ANYWHERE)
+        evidence, verdict = build.prove(docker_engine, reference, claims, tiers, attachment)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")

@@ -29,7 +29,7 @@ _CDI_SINCE = (1, 44)
 _CDI_ALL = "nvidia.com/gpu=all"
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
-_SMI_FIELDS = "uuid,name,compute_cap,memory.total,driver_version"
+_SMI_FIELDS = "name,compute_cap,memory.total,driver_version"
 _MIB = 1024**2
 _SMI_SECONDS = 30
 
@@ -54,7 +54,6 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     memory: int
-    uuid: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +110,13 @@ class Attachment:
             return {}
         own = image.get("LD_LIBRARY_PATH", "")
         return {"LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
+
+    def __str__(self) -> str:
+        if not self.attached:
+            return f"no GPU: {self.reason}"
+        what = names(self.inventory.gpus) if self.inventory else "GPUs"
+        driver = f", driver {self.inventory.driver}" if self.inventory else ""
+        return f"{what}{driver}, attached by {self.way} ({self.reason})"
 
     def as_json(self) -> dict[str, Any]:
         """For the evidence: what the trial itself added to the container."""
@@ -271,21 +277,20 @@ def inventory(folder: str = "") -> Inventory | None:
 def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     """What `nvml.managed` read; None where it counts no GPU."""
     gpus = tuple(
-        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"], uuid=one["uuid"])
-        for one in found["gpus"]
+        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"]) for one in found["gpus"]
     )
     return Inventory(driver=found["driver"], gpus=gpus, source="NVML") if gpus else None
 
 
 def parse_smi(text: str) -> Inventory | None:
-    """The lines of `nvidia-smi --query-gpu=uuid,name,compute_cap,memory.total,driver_version --format=csv,...`."""
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 5]
+    """The lines of `nvidia-smi --query-gpu=name,compute_cap,memory.total,driver_version --format=csv,...`."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
     gpus, driver = [], ""
-    for uuid, name, capability, memory, version in rows:
+    for name, capability, memory, version in rows:
         major, _, minor = capability.partition(".")
         if not (major.isdigit() and minor.isdigit() and memory.isdigit()):
             continue
-        gpus.append(Gpu(name=name, capability=(int(major), int(minor)), memory=int(memory) * _MIB, uuid=uuid))
+        gpus.append(Gpu(name=name, capability=(int(major), int(minor)), memory=int(memory) * _MIB))
         driver = version
     return Inventory(driver=driver, gpus=tuple(gpus), source="nvidia-smi") if gpus else None
 

@@ -23,6 +23,12 @@ USER = 1001
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
+_OFFLINE = b"""\
+unset UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
+export UV_OFFLINE=1 UV_DEFAULT_INDEX=file:///run/no-index UV_FIND_LINKS=/run/wheels
+"""
+"""Offline alone is not enough: uv then takes what its cache remembers of an index, and lacks the files."""
+
 Context = dict[str, bytes | Path]
 """Path in the context -> its bytes, or the file on this machine that holds them (large wheels)."""
 
@@ -70,6 +76,8 @@ class Extras:
     """File name -> file, of wheels that no index has."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Optional package -> why this image goes without it."""
+    offline: bool = False
+    """`wheels` holds everything that is installed: no step reaches an index."""
     suite: Mapping[str, bytes] = field(default_factory=dict)
     """The suite and the image's claims (trial.suite_files), for the commands `validate` and `doctor` in the image."""
 
@@ -81,16 +89,26 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
     are taken out. Everything that differs between images of one torch comes after what they share.
     """
     extras = extras or Extras()
-    files: Context = {f"locks/{name}": _less(content, ground.kept) for name, content in locks.items()}
+    files: Context = {
+        # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
+        f"locks/{name}": _less(content, ground.kept) if name.removesuffix(".txt") in image.layers else content
+        for name, content in locks.items()
+    }
     files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
     files.update({f"suite/{name}": content for name, content in extras.suite.items()})
+    if extras.offline:
+        files["host/env"] = b"%s%s" % (_content(files["host/env"]), _OFFLINE)
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
     files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
     files["Dockerfile"] = _dockerfile(image, files, ground, extras).encode()
     return dict(sorted(files.items()))
+
+
+def _content(file: bytes | Path) -> bytes:
+    return file if isinstance(file, bytes) else file.read_bytes()
 
 
 def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) -> str:
@@ -103,7 +121,7 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         autoescape=False,
     )
     environment.filters["quoted"] = quoted
-    macros: Any = environment.get_template("macros.j2").module
+    macros: Any = environment.get_template("macros.j2").make_module({"offline": extras.offline})
     return environment.get_template("Dockerfile.j2").render(
         image=image,
         torch=image.pin("torch"),
@@ -122,20 +140,26 @@ def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
     below = "system"
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
-        distributions = {pin.name.replace("-", "_") for pin in pins}
+        # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
+        distributions = {pin.name.replace("-", "_") for pin in pins if pin.optional}
         lock = files.get(f"locks/{name}.txt", b"")
         yield Stage(
             name=name,
             below=below,
             holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in extras.missing),
             lock=isinstance(lock, bytes) and _names_something(lock),
-            index=f" --index {image.index} --index-strategy unsafe-best-match" if image.index else "",
+            index="" if extras.offline else _index(image),
             wheels=tuple(file for file in sorted(extras.wheels) if file.split("-")[0] in distributions),
             # Below what a profile adds, so that the toolkit's layer is shared too.
             toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
             from_source=name == profiles.LAYER and bool(image.from_source),
         )
         below = name
+
+
+def _index(image: Image) -> str:
+    """Arguments of the installer for images whose torch another index has."""
+    return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
 
 
 def _environment(image: Image, ground: Ground) -> dict[str, str]:

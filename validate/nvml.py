@@ -20,7 +20,7 @@ class _Memory(ctypes.Structure):
 
 
 def managed(folder: Path | None = None) -> dict[str, Any]:
-    """What NVML says: {"driver", "gpus": [{"uuid", "name", "capability", "memory"}]}. Memory in bytes.
+    """What NVML says: {"driver", "gpus": [{"name", "capability", "memory"}]}. Memory in bytes.
 
     `folder` holds libnvidia-ml.so.1 where the loader does not find it. Raises DriverError.
     """
@@ -43,7 +43,6 @@ def _managed_gpu(library: ctypes.CDLL, index: int) -> dict[str, Any]:
     capability = library.nvmlDeviceGetCudaComputeCapability
     _check("nvmlDeviceGetCudaComputeCapability", capability(device, ctypes.byref(major), ctypes.byref(minor)))
     return {
-        "uuid": _text(library.nvmlDeviceGetUUID, device),
         "name": _text(library.nvmlDeviceGetName, device),
         "capability": [major.value, minor.value],
         "memory": memory.total,

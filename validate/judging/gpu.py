@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -137,7 +138,7 @@ def _unseen(patterns: Sequence[str], profile: Mapping[str, Any]) -> Iterator[str
     """Right numbers from the wrong path: the kernel that should have run was not seen."""
     for pattern in patterns:
         if not profile["matching"].get(pattern):
-            others = [name.removeprefix("void ")[:60] for name in profile["others"]]
+            others = list(dict.fromkeys(_bare(name.removeprefix("void ")) for name in profile["others"]))
             seen = f"seen were {listed(others)}" if others else "none was seen"
             yield f"no CUDA kernel like {pattern} ran ({seen})"
 
@@ -162,7 +163,7 @@ def _praise(expect: Mapping[str, Any], evidence: Evidence) -> str:
     said += [f"{name} {_figure(figures[name]['value'])}" for name in expect["figures"]]
     kernels = [names[0].removeprefix("void ") for names in evidence["kernels"]["matching"].values() if names]
     if kernels:
-        said.append(f"ran {listed([name.partition('<')[0][:60] for name in dict.fromkeys(kernels)])}")
+        said.append(f"ran {listed(list(dict.fromkeys(map(_bare, kernels))))}")
     return "; ".join(said)
 
 
@@ -251,7 +252,8 @@ def llama(claim: Claim, evidence: Evidence) -> Finding:
     losses = evidence["losses"]
     return passed(
         f"{len(losses)} steps bring the loss from {losses[0]:.3f} to {losses[-1]:.3f}, B moved in "
-        f"{evidence['adapters']} adapters, {evidence['base_count']} base weights untouched; a second run ends in the same bits"
+        f"{evidence['adapters']} adapters, {evidence['base_count']} base weights untouched; a second run ends in the "
+        "same bits"
     )
 
 
@@ -314,6 +316,11 @@ def _beyond(value: Any, bound: float) -> bool:
 
 def _between(value: Any, least: float, most: float) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and least <= value <= most
+
+
+def _bare(kernel: str) -> str:
+    """A CUDA kernel's name without its parameters."""
+    return re.split(r"[<(]", kernel.replace("(anonymous namespace)::", ""), maxsplit=1)[0][:60]
 
 
 def _shown(value: Any) -> str:
