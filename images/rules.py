@@ -114,7 +114,7 @@ def devel_has_a_provider(it: Candidate) -> Iterator[Finding]:
     if it.name.devel and it.toolkit and not it.toolkit.devel:
         yield _refuse(
             f"-devel needs a whole CUDA {it.name.cuda} toolkit, and its nvcc is published as wheels only from 13.0 on: "
-            "use a CUDA 13 image, or build on a base that has nvcc with --base REF"
+            "use a -devel image of CUDA 13, or this image without -devel on a base that has nvcc (--base REF)"
         )
 
 

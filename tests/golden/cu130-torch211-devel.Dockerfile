@@ -5,17 +5,17 @@
 # ---- system: Python, the compilers that Triton and torch.compile call at run time, a user
 FROM debian:bookworm-slim AS system
 RUN --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/debian.sh,target=/run/scripts/debian.sh \
     sh /run/scripts/debian.sh 3.11 python3 python3-dev python3-venv gcc g++ libc6-dev ca-certificates
 RUN python3 -m venv --without-pip /opt/venv
-RUN --mount=type=bind,source=scripts,target=/run/scripts \
+RUN --mount=type=bind,source=scripts/user.sh,target=/run/scripts/user.sh \
     sh /run/scripts/user.sh 1001 /opt/venv/bin
 
 # ---- tools: the installer, lent to the steps below and left out of the image
 FROM system AS tools
 RUN --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=locks/tools.txt,target=/run/locks/tools.txt \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/tools.sh,target=/run/scripts/tools.sh \
     sh /run/scripts/tools.sh /opt/venv/bin/python
 
 # ---- toolkit: the parts of CUDA 13.0 that are published as wheels, laid out as NVIDIA's installer does
@@ -23,7 +23,7 @@ FROM system AS toolkit
 RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/toolkit.sh,target=/run/scripts/toolkit.sh \
     --mount=type=bind,source=locks/toolkit.txt,target=/run/locks/toolkit.txt \
     sh /run/scripts/toolkit.sh /opt/venv/bin/python 13.0 whole
 
@@ -32,7 +32,7 @@ FROM system AS torch
 RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=locks/torch.txt,target=/run/locks/torch.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt
 
@@ -41,7 +41,7 @@ FROM torch AS kernels
 RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=locks/kernels.txt,target=/run/locks/kernels.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt
 
@@ -50,11 +50,11 @@ FROM kernels AS libraries
 RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=locks/libraries.txt,target=/run/locks/libraries.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/libraries.txt
 COPY --from=toolkit /usr/local/cuda-13.0 /usr/local/cuda-13.0
-RUN --mount=type=bind,source=scripts,target=/run/scripts \
+RUN --mount=type=bind,source=scripts/devel.sh,target=/run/scripts/devel.sh \
     sh /run/scripts/devel.sh /opt/venv/bin/python 13.0
 
 # ---- light: liger-kernel 0.8.5, nvidia-ml-py 13.615.71
@@ -62,14 +62,14 @@ FROM libraries AS light
 RUN --mount=type=cache,id=truetag-uv,target=/var/cache/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=locks/light.txt,target=/run/locks/light.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/light.txt
 
 # ---- the image
 FROM light
 RUN --mount=type=bind,source=suite,target=/run/suite \
-    --mount=type=bind,source=scripts,target=/run/scripts \
+    --mount=type=bind,source=scripts/suite.sh,target=/run/scripts/suite.sh \
     sh /run/scripts/suite.sh /opt/venv/bin/python
 ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     XFORMERS_IGNORE_FLASH_VERSION_CHECK="1" \

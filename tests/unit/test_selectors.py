@@ -45,7 +45,10 @@ def chosen(*wanted: str) -> set[str]:
 def test_names_and_globs_add_up_and_conditions_all_hold() -> None:
     assert chosen("cu126-torch25", "cu126-torch27") == {"cu126-torch25", "cu126-torch27"}
     assert chosen("cu126-*", "torch<2.7") == {"cu126-torch25", "cu126-torch26"}
-    assert chosen("torch>=2.10", "torch<2.11", "wheel=12.8") == {"cu128-torch210", "cu128-torch210-py313"}
+    assert chosen("torch>=2.10", "torch<2.11", "wheel=12.8", "profile=none") == {
+        "cu128-torch210",
+        "cu128-torch210-py313",
+    }
 
 
 def test_versions_are_compared_as_versions() -> None:
