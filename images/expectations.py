@@ -112,6 +112,11 @@ LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
         "names": ["libcupti.so.*"],
         "reason": "Triton's profiler opens its own CUPTI by path (Triton 3.6 beside CUDA 13 still brings CUDA 12's)",
     },
+    {
+        "path": "numba/np/ufunc/tbbpool.*",
+        "names": ["libtbb.so.*"],
+        "reason": "one numba plugin a threading layer: Intel's TBB is taken only where it is installed",
+    },
 )
 """Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
 
@@ -190,6 +195,8 @@ IMPORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "pillow": ("PIL",),
     "scikit-learn": ("sklearn",),
     "flash-attn-4": ("flash_attn",),
+    "deepspeed-kernels": ("dskernels",),
+    "tensorboardx": ("tensorboardX",),
 }
 """Distributions that are imported under another name than their own."""
 
@@ -345,6 +352,16 @@ IMPORTED: Mapping[str, tuple[str, ...]] = {
     "liger-kernel": ("liger_kernel.transformers",),
 }
 """What to import of a distribution whose top module imports little."""
+
+NAMESPACES: Mapping[str, tuple[str, ...]] = {
+    "axolotl": ("axolotl-contribs-lgpl", "axolotl-contribs-mit"),
+}
+"""Distributions whose package others extend by design: they put files of their own names into its folder."""
+
+OWN_OPENMP: Mapping[str, str] = {
+    "scikit_learn.libs/libgomp-*.so*": "scikit-learn brings an OpenMP for its own loops, which torch never calls",
+}
+"""OpenMP runtimes that may be loaded beside torch's, by the end of their path."""
 
 NOT_IMPORTED = ("pip", "setuptools")
 """Pins that are tools, not libraries."""

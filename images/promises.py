@@ -14,6 +14,7 @@ from images.gpus import Inventory
 from images.image import Image, Pin
 from images.names import Arch
 from images.promises_gpu import gpu_claims
+from images.promises_profile import ENTRYPOINT, profile_claims
 from validate.claims import HOST_PROBE, STRANGER, Claim, ClaimSet, Tier
 
 _TRITON_FLOOR = Arch(7, 0)
@@ -45,12 +46,20 @@ def promises(
     unproven.
     """
     claims = [*_static(image, lock_pins, missing, facts), *_cpu(image, facts), *_gpu(image, inventory, no_gpu, missing)]
-    return ClaimSet(image=str(image.name), claims=tuple(_without(claim, missing) for claim in claims))
+    claims += profile_claims(image, no_gpu=no_gpu)
+    possible = (_beyond_proof(claim, image) for claim in claims)
+    return ClaimSet(image=str(image.name), claims=tuple(_without(claim, missing) for claim in possible))
 
 
 def _gpu(image: Image, inventory: Inventory | None, no_gpu: str, missing: Mapping[str, str]) -> Iterator[Claim]:
     llama = _NF4 if all(image.pin(name) for name in _C10_NEEDS) else None
     yield from gpu_claims(image, inventory, missing, llama=llama, no_gpu=no_gpu)
+
+
+def _beyond_proof(claim: Claim, image: Image) -> Claim:
+    """A claim that the profile's own pins put out of reach: said, with the reason, and not held against the image."""
+    reason = image.beyond_proof.get(f"{claim.id} {claim.subject}", image.beyond_proof.get(claim.id, ""))
+    return replace(claim, required=False, unproven=reason) if reason else claim
 
 
 def _without(claim: Claim, missing: Mapping[str, str]) -> Claim:
@@ -128,8 +137,11 @@ def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
         "size": (HOST_PROBE, f"the image is at most {gigabytes} GB", {"bytes": most}),
         "settings": (
             HOST_PROBE,
-            "it runs as a user, without an entrypoint, and asks for the driver",
-            {"capabilities": list(expectations.DRIVER_CAPABILITIES)},
+            f"it runs as a user, with{'' if image.entrypoint else 'out an'} entrypoint, and asks for the driver",
+            {
+                "capabilities": list(expectations.DRIVER_CAPABILITIES),
+                "entrypoint": [ENTRYPOINT] if image.entrypoint else [],
+            },
         ),
         "history": (HOST_PROBE, "no credential in variables, labels and build steps", {}),
         "leftovers": ("static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
@@ -162,7 +174,7 @@ def _pinned(image: Image, pin: Pin) -> Claim:
             "locals": [pin.local] if pin.local else ["", variant],
             "modules": list(_modules(pin.name)),
             "python": str(image.python),
-            "shares": [],
+            "shares": list(expectations.NAMESPACES.get(pin.name, ())),
             **({"cuda": str(image.wheel_cuda)} if pin.name == "torch" else {}),
         },
     )
@@ -293,7 +305,7 @@ def _imports(image: Image) -> Iterator[Claim]:
         for pin in image.pins
         if pin.name not in expectations.NOT_IMPORTED
     }
-    required = [name for name in modules if not _is_optional(image, name)]
+    required = [name for name in modules if not _is_optional(image, name) and f"C1 {name}" not in image.beyond_proof]
     modules["all"] = [module for name in reversed(required) for module in modules[name]]
     for subject, names in modules.items():
         yield Claim(
@@ -318,7 +330,8 @@ def _is_optional(image: Image, name: str) -> bool:
 
 def _at_work(image: Image) -> Iterator[Claim]:
     """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512."""
-    modules = [_modules(pin.name)[0] for pin in image.pins if pin.name not in expectations.NOT_IMPORTED]
+    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.beyond_proof)}
+    modules = [_modules(pin.name)[0] for pin in image.pins if pin.name not in left_out]
     optional = {_modules(pin.name)[0] for pin in image.pins if pin.optional}
     rows: list[tuple[str, str, str, str, Mapping[str, Any]]] = [
         (
@@ -334,7 +347,7 @@ def _at_work(image: Image) -> Iterator[Claim]:
             "threads",
             "cpu.threads",
             "torch computes with all cores, under one OpenMP runtime",
-            {"modules": [name for name in modules if name not in optional]},
+            {"modules": [name for name in modules if name not in optional], "apart": dict(expectations.OWN_OPENMP)},
         ),
         (
             "C8",

@@ -471,13 +471,16 @@ def _nms(evidence: Mapping[str, Any]) -> Finding:
 
 
 def threads(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """C7: more than one thread has computed, under one OpenMP runtime."""
+    """C7: more than one thread has computed, under one OpenMP runtime. expect: {apart: {path pattern: why}}."""
     if "error" in evidence:
         return failed(f"threads: {_cause(evidence['error'])}")
     problems = [f"import {name}: {_cause(error)}" for name, error in evidence["not_imported"].items()]
-    if len(evidence["openmp"]) > 1:
-        problems.append(f"{len(evidence['openmp'])} OpenMP runtimes in one process: {listed(evidence['openmp'])}")
-    if not evidence["openmp"]:
+    apart = claim.expect.get("apart", {})
+    runtimes = [path for path in evidence["openmp"] if not any(PurePosixPath(path).match(one) for one in apart)]
+    beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
+    if len(runtimes) > 1:
+        problems.append(f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}")
+    if not runtimes:
         problems.append("no OpenMP runtime is loaded")
     if evidence["cores"] > 1 and evidence["torch_threads"] < 2:
         settings = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
@@ -488,8 +491,9 @@ def threads(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
         return failed(_joined(problems))
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
-    runtime = PurePosixPath(evidence["openmp"][0]).name
-    return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime} alone")
+    runtime = PurePosixPath(runtimes[0]).name
+    others = f" (beside it, for its bringer alone: {listed(beside)})" if beside else " alone"
+    return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}")
 
 
 def stranger(claim: Claim, evidence: Mapping[str, Any]) -> Finding:

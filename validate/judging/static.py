@@ -511,10 +511,12 @@ def _size(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _settings(claim: Claim, evidence: Evidence) -> Finding:
-    """expect: {capabilities: [what the container runtime must lend of the driver]}."""
+    """expect: {capabilities: [what the container runtime must lend of the driver], entrypoint: [the promised one]}."""
     faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
-    if evidence["entrypoint"]:
-        faults.append(f"an entrypoint comes before what users run: {' '.join(evidence['entrypoint'])[:80]}")
+    promised = claim.expect.get("entrypoint", [])
+    if evidence["entrypoint"] != promised:
+        found = " ".join(evidence["entrypoint"])[:80] or "none"
+        faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(promised) or 'none'} is promised")
     driver = evidence["driver"]
     lent = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
     lacking = [] if "all" in lent else [one for one in claim.expect["capabilities"] if one not in lent]
@@ -524,7 +526,8 @@ def _settings(claim: Claim, evidence: Evidence) -> Finding:
         faults.append(f"NVIDIA_VISIBLE_DEVICES={driver.get('NVIDIA_VISIBLE_DEVICES')} hides every GPU")
     if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
-    return _conclude(faults, f"user {evidence['user']}, no entrypoint, the driver's {listed(lent)}")
+    start = f"entrypoint {' '.join(promised)}" if promised else "no entrypoint"
+    return _conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(lent)}")
 
 
 def _history(claim: Claim, evidence: Evidence) -> Finding:

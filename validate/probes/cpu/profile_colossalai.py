@@ -1,0 +1,62 @@
+"""P1 of the colossalai profile: it launches on one rank, and its Booster takes the step that plain torch takes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import attempt
+
+_RATE = 0.1
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evidence of each subject that is asked for: colossalai launch, colossalai booster."""
+    asked = {claim.subject for claim in claims}
+    launched = attempt(_launch)
+    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+        "colossalai launch": lambda: launched,
+        "colossalai booster": lambda: launched if "error" in launched else _booster(),
+    }
+    for subject, evidence in measures.items():
+        if subject in asked:
+            yield subject, attempt(evidence)
+
+
+def _launch() -> dict[str, Any]:
+    """The variable as the image has it, and after ColossalAI has set its own."""
+    before = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "unset")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
+    colossalai = importlib.import_module("colossalai")
+    colossalai.launch(rank=0, world_size=1, host="127.0.0.1", port=port, backend="gloo")
+    return {
+        "connections_before": before,
+        "connections_after": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "unset"),
+        "world": int(importlib.import_module("torch.distributed").get_world_size()),
+    }
+
+
+def _booster() -> dict[str, Any]:
+    """One SGD step of a boosted linear layer against the same step in plain torch."""
+    torch = importlib.import_module("torch")
+    booster = importlib.import_module("colossalai.booster").Booster()
+    torch.manual_seed(1)
+    plain, boosted = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+    boosted.load_state_dict(plain.state_dict())
+    before, data = plain.weight.detach().clone(), torch.randn(4, 8)
+    optimizer = torch.optim.SGD(boosted.parameters(), lr=_RATE)
+    model, optimizer, *_ = booster.boost(boosted, optimizer)
+    booster.backward(model(data).square().mean(), optimizer)
+    optimizer.step()
+    plain_optimizer = torch.optim.SGD(plain.parameters(), lr=_RATE)
+    plain(data).square().mean().backward()
+    plain_optimizer.step()
+    after = next(model.parameters()).detach()
+    return {"error": float((after - plain.weight).abs().max()), "moved": float((after - before).abs().max())}

@@ -1,0 +1,50 @@
+"""P1 of profiles with an entrypoint: what it sets for a command, before drivers that say different things of P2P."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import attempt
+
+_PATIENCE = 30.0
+_HEAD = "\t\033[4mGPU0\tGPU1\t\033[0m\n"
+_LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n  NS   = Not supported\n"
+DRIVERS: Mapping[str, str | None] = {
+    "linked": f"{_HEAD} GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n{_LEGEND}",
+    "apart": f"{_HEAD} GPU0\tX\tCNS\t\n GPU1\tCNS\tX\t\n{_LEGEND}",
+    "unsupported": f"{_HEAD} GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n{_LEGEND}",
+    "single": f"\t\033[4mGPU0\t\033[0m\n GPU0\tX\t\n{_LEGEND}",
+    "none": None,
+}
+"""What `nvidia-smi topo -p2p r` prints, each beside its legend; None: there is no nvidia-smi."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The value of NCCL_P2P_DISABLE that a command sees behind the image's entrypoint."""
+    for claim in claims:
+        yield claim.subject, attempt(lambda claim=claim: _seen(str(claim.expect["program"])))  # type: ignore[misc]
+
+
+def _seen(program: str) -> dict[str, Any]:
+    values = {name: _value(program, printed, {}) for name, printed in DRIVERS.items()}
+    return {**values, "given": _value(program, DRIVERS["apart"], {"NCCL_P2P_DISABLE": "0"})}
+
+
+def _value(program: str, printed: str | None, variables: Mapping[str, str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="driver-") as folder:
+        if printed is not None:
+            smi, text = Path(folder, "nvidia-smi"), Path(folder, "matrix")
+            text.write_text(printed)
+            smi.write_text(f'#!/bin/sh\n[ "$*" = "topo -p2p r" ] && exec cat {text}\nexit 9\n')
+            smi.chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if name != "NCCL_P2P_DISABLE"}
+        environment = {**kept, **variables, "PATH": f"{folder}:/usr/bin:/bin"}
+        command = [program, "sh", "-c", 'printf "%s" "${NCCL_P2P_DISABLE-unset}"']
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+        return done.stdout

@@ -1,0 +1,63 @@
+"""P2 of the unsloth profile: unsloth refuses to be imported without a GPU, so all of it is measured on one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import attempt
+from validate.probes.cpu.quantized_llama import Bench
+
+_BF16_FROM = (8, 0)
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Evidence of each subject that is asked for: unsloth import, unsloth 4-bit."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", UNSLOTH_DISABLE_STATISTICS="1")
+    asked = {claim.subject for claim in claims}
+    # It patches transformers and peft, and must come before them.
+    unsloth = importlib.import_module("unsloth")
+    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+        "unsloth import": lambda: _imported(unsloth),
+        "unsloth 4-bit": lambda: _loaded(unsloth),
+    }
+    for subject, evidence in measures.items():
+        if subject in asked:
+            yield subject, attempt(evidence)
+
+
+def _imported(unsloth: Any) -> dict[str, Any]:
+    capability = importlib.import_module("torch").cuda.get_device_capability()
+    supported = bool(unsloth.is_bfloat16_supported())
+    return {"device_type": str(unsloth.DEVICE_TYPE), "bf16_as_capable": supported == (capability >= _BF16_FROM)}
+
+
+def _loaded(unsloth: Any) -> dict[str, Any]:
+    """A tiny Llama of our own, with a tokenizer of its own, through FastLanguageModel."""
+    with tempfile.TemporaryDirectory(prefix="unsloth-") as folder:
+        bench = Bench(Path(folder), device="cuda")
+        _save_tokenizer(bench)
+        model, _ = unsloth.FastLanguageModel.from_pretrained(
+            str(bench.folder), max_seq_length=bench.shape.positions, load_in_4bit=True
+        )
+        weights = [model.get_submodule(name).weight for name in bench.shape.projections]
+        return {
+            "projections": len(weights),
+            "dtypes": sorted({str(weight.dtype) for weight in weights}),
+            "quant_types": sorted({str(weight.quant_state.quant_type) for weight in weights}),
+        }
+
+
+def _save_tokenizer(bench: Bench) -> None:
+    tokenizers = importlib.import_module("tokenizers")
+    words = {f"w{number}": number for number in range(3, bench.shape.vocabulary)}
+    words = {"<unk>": 0, "<s>": 1, "</s>": 2, **words}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    bench.transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    ).save_pretrained(bench.folder)
