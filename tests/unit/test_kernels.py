@@ -1,0 +1,116 @@
+"""The table of kernels, and the claims that are written from it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from images import matrix, plan
+from images.gpus import Gpu, Inventory
+from images.image import Image
+from images.promises import promises
+from validate import kernels
+from validate.claims import Claim, Tier
+from validate.judge import JUDGES
+from validate.kernels import Kernel
+
+TABLE = kernels.table()
+SOURCES = matrix.load()
+FOLDER = Path(kernels.__file__).parent
+H100 = Inventory(driver="580.1", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3),), source="test")
+TURING = Inventory(driver="580.1", gpus=(Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3),), source="test")
+
+
+def image(name: str) -> Image:
+    (planned,) = plan.select([name], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def gpu_claims(name: str, inventory: Inventory | None = H100, no_gpu: str = "", **missing: str) -> list[Claim]:
+    absent = {key.replace("_", "-"): why for key, why in missing.items()}
+    found = promises(image(name), None, absent, facts=SOURCES.facts, inventory=inventory, no_gpu=no_gpu)
+    return [claim for claim in found.claims if claim.tier is Tier.GPU]
+
+
+def test_every_part_of_the_catalogue_has_kernels() -> None:
+    assert {row.claim for row in TABLE.values()} == {f"G{number}" for number in range(1, 10)}
+
+
+@pytest.mark.parametrize("subject", TABLE)
+def test_a_kernel_is_whole(subject: str) -> None:
+    row = TABLE[subject]
+    probe = FOLDER.parent / "probes" / f"{row.probe.replace('.', '/')}.py"
+    assert probe.is_file()
+    assert row.claim in JUDGES
+    assert row.promise
+    assert row.cases or row.figures, "nothing would be measured"
+    assert bool(row.cases) == bool(row.tolerance)
+    assert not row.figures or row.observe
+    assert all(least < most for least, most in row.figures.values())
+    assert row.ran or row.libraries, "nothing would tell which code ran"
+    for pattern in (*row.ran, *row.libraries):
+        re.compile(pattern)
+
+
+@pytest.mark.parametrize("subject", TABLE)
+def test_gates_say_why(subject: str) -> None:
+    row: Kernel = TABLE[subject]
+    assert row.supports((9, 0), {}) is None
+    reason = row.supports((3, 5), {})
+    assert reason is None or "3.5 is below" in reason
+
+
+def test_names_of_files_are_subjects() -> None:
+    files = {path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")} - {"runner"}
+    assert set(TABLE) == files
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_no_kernel_imports_what_the_host_lacks(path: Path) -> None:
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported <= {"__future__", "validate", *__import__("sys").stdlib_module_names}
+
+
+def test_an_image_promises_the_kernels_of_what_it_pins() -> None:
+    subjects = {claim.subject for claim in gpu_claims("cu126-torch27")}
+    assert {"xformers-cutlass", "flash-attn-dense", "bnb-nf4", "liger-rope", "device", "qlora"} <= subjects
+    assert "xformers-cutlass" not in {claim.subject for claim in gpu_claims("cu130-torch212")}
+
+
+def test_what_a_gpu_cannot_do_is_no_promise() -> None:
+    by_subject = {claim.subject: claim for claim in gpu_claims("cu126-torch27", TURING)}
+    assert not by_subject["scaled-mm-fp8"].required
+    assert "7.5 is below 8.9" in by_subject["scaled-mm-fp8"].expect["not_applicable"]
+    assert by_subject["gemm-fp32"].required
+    assert by_subject["bnb-nf4"].required
+
+
+def test_the_hosts_inventory_is_in_the_claims() -> None:
+    by_subject = {claim.subject: claim for claim in gpu_claims("cu126-torch27")}
+    assert by_subject["device"].expect["inventory"]["gpus"][0]["capability"] == [9, 0]
+    assert by_subject["sdpa-flash"].expect["capability"] == [9, 0]
+
+
+def test_without_a_gpu_every_claim_exists_and_is_unproven() -> None:
+    with_gpu, without = gpu_claims("cu126-torch27"), gpu_claims("cu126-torch27", None, "no GPU was found")
+    assert [claim.subject for claim in with_gpu] == [claim.subject for claim in without]
+    assert {claim.unproven for claim in without} == {"no GPU was found"}
+    assert all(claim.required for claim in without)
+
+
+def test_kernels_of_a_wheel_that_could_not_be_had_are_not_required() -> None:
+    about = [claim for claim in gpu_claims("cu126-torch27", flash_attn="no wheel") if claim.id == "G3"]
+    assert about
+    assert all(not claim.required and "no wheel" in claim.unproven for claim in about)
