@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ from images.matrix import ROOT
 from validate.claims import ClaimSet
 
 say = logging.getLogger("truetag.tests").warning
+
+
+# A shell that starts tests in the background has them ignore SIGINT, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
