@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -26,6 +27,7 @@ from images import (
     gpus,
     lock,
     matrix,
+    metadata,
     plan,
     private_engine,
     promises,
@@ -450,6 +452,16 @@ def engine_verb(
             typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
     else:
         raise UserError(Problem(where=action, cause="is nothing an engine does", then="say status, start or stop"))
+
+
+@app.command("facts")
+def facts_verb(
+    requirement: Annotated[str, typer.Argument(metavar="NAME==VERSION", help="A release on the package index.")],
+    python: Annotated[str, typer.Option("--python", help="The Python to read it for.")] = "3.11",
+) -> None:
+    """What a release requires, as a row for images/facts.yaml."""
+    source = f"Requires-Dist of its METADATA, read {date.today()} (`python -m images facts`)"
+    typer.echo(metadata.as_row(metadata.read(requirement, python), source), nl=False)
 
 
 @app.command("generate")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from images import hints, lock, plan, render, schemas
+from images import hints, lock, plan, profile_docs, render, schemas
 from images.errors import Problem, UserError
 from images.facts import Facts, Row
 from images.matrix import ROOT, Matrix, Sources
@@ -15,12 +15,15 @@ from images.plan import Planned
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
-_TABLE = re.compile(r"(<!-- generated: images -->\n).*?(<!-- /generated -->)", re.DOTALL)
 
 
 def files(sources: Sources) -> dict[str, bytes]:
     """Path below the project's root -> content. Raises UserError when a document lost its markers."""
-    documents = {path: _with_table(path, plan.plan(sources)) for path in ("docs/images.md",)}
+    profiles = profile_docs.tables(sources, profile_docs.pages(), profile_docs.recorded())
+    documents = {
+        "docs/images.md": _with_table("docs/images.md", "images", _table(plan.plan(sources))),
+        "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
+    }
     return {
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
@@ -46,12 +49,14 @@ def _schema(model: type[Row], title: str) -> bytes:
     return (json.dumps({**schema, "title": title}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _with_table(path: str, planned: Sequence[Planned]) -> bytes:
+def _with_table(path: str, name: str, table: str) -> bytes:
+    """A document with the part between its markers made anew."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    if not _TABLE.search(text):
-        cause = "has lost its markers <!-- generated: images --> ... <!-- /generated -->"
+    place = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- /generated -->)", re.DOTALL)
+    if not place.search(text):
+        cause = f"has lost its markers <!-- generated: {name} --> ... <!-- /generated -->"
         raise UserError(Problem(where=path, cause=cause, then=f"`git checkout {path}`"))
-    return _TABLE.sub(lambda match: match[1] + _table(planned) + match[2], text).encode()
+    return place.sub(lambda match: match[1] + table + match[2], text).encode()
 
 
 def _table(planned: Sequence[Planned]) -> str:
