@@ -45,6 +45,7 @@ _METHOD = 1
 """Raised when the builder changes in a way that changes what comes out of it."""
 _GIB = 1024**3
 _NINJA = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
+_STEP = "/run/recipe/compile.sh"
 _JUDGED = {("S3", "environment"), ("S4", "symbols")}
 
 
@@ -258,7 +259,7 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     tag = f"truetag-wheel:{wanted.key}"
     log = order.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
-        _compile(engine, files, tag, wanted, network, progress, job, log)
+        ran = _compile(engine, files, tag, wanted, network, progress, job, log)
         done, content = _fetch(engine, tag)
         verdict = _judge(engine, tag, image, wanted, content, order.facts, log)
     finally:
@@ -267,8 +268,14 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     record = _record(wanted, done, verdict, base.digest, jobs, seconds)
     kept = order.house.keep(wanted.key, done["wheel"], content, record)
     progress.finish(job, f"kept as {kept.wheel}")
-    counts = done["objects"]
-    return Made(recipe=wanted, kept=kept, compiled=counts["compiled"], from_cache=counts["from_cache"], seconds=seconds)
+    compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
+    return Made(
+        recipe=wanted,
+        kept=kept,
+        compiled=compiled if ran else 0,
+        from_cache=finished if ran else finished + compiled,
+        seconds=seconds,
+    )
 
 
 def jobs_for(wanted: Recipe, cpus: int, memory: int) -> int:
@@ -396,7 +403,8 @@ def _compile(
     progress: Progress,
     job: str,
     log: Path,
-) -> None:
+) -> bool:
+    """Whether anything was run: a step that the engine has cached compiles nothing."""
     log.parent.mkdir(parents=True, exist_ok=True)
     shown = progress.job(job)
     with log.open("w", encoding="utf-8", buffering=1) as stream:
@@ -409,12 +417,13 @@ def _compile(
                     progress.say(job, f"object {counted['done']} of {counted['all']}", "dim")
 
         try:
-            engine.build(files, tag, network=network, on_event=on_event)
+            result = engine.build(files, tag, network=network, on_event=on_event)
         except BuildFailed as failed:
-            if "compile.sh" not in failed.step:
+            if _STEP not in failed.step:
                 raise
             problem = explained(wanted, log.read_text(encoding="utf-8").splitlines(), failed, log)
             raise UserError(problem, code=1) from failed
+    return not any(_STEP in step.name and step.cached for step in result.steps)
 
 
 _ERRORS = (

@@ -121,6 +121,8 @@ def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Ima
     assert (second.compiled, second.from_cache, second.seconds) == (0, 0, 0)
     assert second.kept.wheel == first.kept.wheel
     assert engine.find(f"truetag-wheel:{first.recipe.key}") is None
+    again = make(engine, image, files, tmp_path, again=True)
+    assert (again.compiled, again.from_cache) == (0, 4)
 
 
 class Watching(Progress):
