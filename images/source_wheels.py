@@ -423,7 +423,7 @@ def _compile(
                 raise
             problem = explained(wanted, log.read_text(encoding="utf-8").splitlines(), failed, log)
             raise UserError(problem, code=1) from failed
-    return not any(_STEP in step.name and step.cached for step in result.steps)
+    return any(_STEP in step.name and not step.cached for step in result.steps)
 
 
 _ERRORS = (
