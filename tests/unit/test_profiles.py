@@ -1,0 +1,247 @@
+"""Profiles: what they pin, what is refused, what they share, and that their pages and snippets hold together."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from images import lock, matrix, metadata, plan, profile_docs, promises, uv
+from images.errors import UserError
+from images.image import Image
+from images.matrix import ROOT, Profile, Sources
+from images.plan import Planned
+from images.promises_profile import BEHAVIOURS
+from validate.claims import Claim, Tier
+from validate.judging import Status
+from validate.judging.profile import behaviour
+from validate.probes.cpu import profile_entrypoint
+
+SOURCES = matrix.load()
+PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
+
+
+def one(name: str, sources: Sources = SOURCES) -> Planned:
+    (planned,) = plan.select([name], sources)
+    return planned
+
+
+def image(name: str) -> Image:
+    found = one(name).image
+    assert found is not None, one(name).reasons
+    return found
+
+
+def with_profile(name: str, **changes: object) -> Sources:
+    own: Profile = SOURCES.matrix.profiles[name].model_copy(update=changes)
+    profiles = {**SOURCES.matrix.profiles, name: own}
+    return dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"profiles": profiles}))
+
+
+@pytest.mark.parametrize("planned", PROFILED, ids=lambda planned: planned.name)
+def test_every_profile_of_the_matrix_is_accepted(planned: Planned) -> None:
+    assert planned.accepted, planned.reasons
+
+
+@pytest.mark.parametrize(
+    ("parent", "child"),
+    [
+        ("cu128-torch28", "cu128-torch28-transformers"),
+        ("cu128-torch28", "cu128-torch28-axolotl"),
+        ("cu128-torch28", "cu128-torch28-axolotl-multigpu"),
+        ("cu130-torch213", "cu130-torch213-axolotl"),
+    ],
+)
+def test_a_thin_profile_shares_all_other_layers_byte_for_byte(parent: str, child: str) -> None:
+    below, above = lock.read(image(parent)), lock.read(image(child))
+    for file in ("torch.txt", "kernels.txt", "libraries.txt", "toolkit.txt", "light.txt"):
+        assert below.files[file] == above.files[file]
+
+
+@pytest.mark.parametrize(
+    ("parent", "child"),
+    [("cu124-torch25", "cu124-torch25-colossalai"), ("cu128-torch210", "cu128-torch210-unsloth")],
+)
+def test_overriding_libraries_leaves_torch_and_kernels_shared(parent: str, child: str) -> None:
+    below, above = lock.read(image(parent)), lock.read(image(child))
+    assert below.files["torch.txt"] == above.files["torch.txt"]
+    assert below.files["kernels.txt"] == above.files["kernels.txt"]
+
+
+def test_an_override_is_said() -> None:
+    assert (
+        "the profile colossalai pins transformers 4.51.3 over the stack's 4.57.6"
+        in one("cu124-torch25-colossalai").warnings
+    )
+
+
+def test_a_contradiction_is_refused_and_names_both_sides() -> None:
+    sources = with_profile("colossalai", stacks={"2.5": {"colossalai": "0.5.0", "peft": "0.13.2"}})
+    planned = one("cu124-torch25-colossalai", sources)
+    wanted = "colossalai 0.5.0 requires transformers==4.51.3, the stack of torch 2.5 pins transformers 4.57.6"
+    assert wanted in planned.reasons and planned.image is None
+
+
+def test_a_release_nobody_read_is_refused() -> None:
+    planned = one("cu128-torch28-axolotl", with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}}))
+    assert any("python -m images facts axolotl==0.14.0" in reason for reason in planned.reasons)
+
+
+def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_with_it_is_said() -> None:
+    waived = image("cu130-torch213-axolotl")
+    assert waived.waived == ("xformers",)
+    assert any(text.startswith("axolotl 0.19.0 requires xformers") for text in waived.warnings)
+    assert "xformers" not in lock.read(waived).versions(waived.layers)
+
+
+def test_two_packages_that_want_different_versions_of_a_third_are_refused() -> None:
+    rows = {"one": ["third==1.0"], "two": ["third>=2"]}
+    sources = with_profile("axolotl", stacks={"2.8": {"axolotl": "0.13.2", "one": "1.0", "two": "1.0"}})
+    known = {
+        name: {"1.0": sources.facts.packages["ray"]["2.52.1"].model_copy(update={"requires": requires, "python": ""})}
+        for name, requires in rows.items()
+    }
+    facts = sources.facts.model_copy(update={"packages": {**sources.facts.packages, **known}})
+    planned = one("cu128-torch28-axolotl", dataclasses.replace(sources, facts=facts))
+    assert "two 1.0 requires third>=2, which excludes the third 1.0 that one 1.0 requires" in planned.reasons
+
+
+def test_what_is_dead_is_refused_with_its_successor() -> None:
+    sources = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
+    assert "nvidia-ml-py3 is dead: pin nvidia-ml-py instead" in one("cu128-torch28-transformers", sources).reasons
+
+
+def test_offers_are_taken_where_they_fit_and_told_where_not() -> None:
+    old, new = image("cu128-torch28-axolotl"), image("cu130-torch213-axolotl")
+    assert old.pin("fbgemm-gpu-genai") is not None and new.pin("fbgemm-gpu-genai") is None
+    assert any("goes without vllm 0.11.0" in text and "xformers==0.0.32.post1" in text for text in old.warnings)
+    assert any("fbgemm-gpu-genai 1.3.0 is built for CUDA 12" in text for text in new.warnings)
+
+
+def test_a_profile_takes_over_what_it_extends() -> None:
+    several = image("cu128-torch28-axolotl-multigpu")
+    assert {pin.name for pin in several.pins} >= {"axolotl", "deepspeed", "ray", "deepspeed-kernels"}
+    assert several.entrypoint == "p2p.sh"
+    assert image("cu124-torch25-colossalai").environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+def test_mistakes_in_profiles_are_told() -> None:
+    broken = with_profile("unsloth", stacks={"2.10": {"Unsloth_Zoo": "1.0"}, "9.9": {}}, extends="nothing")
+    with pytest.raises(UserError) as error:
+        plan.check(broken)
+    told = "\n".join(map(str, error.value.problems))
+    for sentence in ("write 'Unsloth_Zoo' as 'unsloth-zoo'", "no stack for torch 9.9", "extends 'nothing'"):
+        assert sentence in told
+
+
+def test_sources_are_locked_by_the_hash_of_their_archive_with_the_tools_that_build_them() -> None:
+    locked = lock.read(image("cu128-torch28-axolotl"))
+    (axolotl,) = (package for package in locked.layers["profile"] if package.name == "axolotl")
+    assert len(axolotl.hashes) == 1
+    assert "setuptools==" in locked.files["build.txt"].decode()
+    assert "build.txt" not in lock.read(image("cu128-torch28-transformers")).files
+
+
+@pytest.mark.parametrize("planned", PROFILED, ids=lambda planned: planned.name)
+def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
+    assert planned.image is not None
+    claims = promises.promises(planned.image, {}, {}, facts=SOURCES.facts, no_gpu="none here")
+    own = [claim for claim in claims.claims if claim.id in ("P1", "P2")]
+    assert own
+    assert all(claim.unproven == "none here" for claim in own if claim.tier is Tier.GPU)
+
+
+def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
+    claims = promises.promises(image("cu124-torch25-colossalai"), {}, {}, facts=SOURCES.facts).claims
+    (nf4,) = (claim for claim in claims if (claim.id, claim.subject) == ("C10", "nf4-weights"))
+    (fp32,) = (claim for claim in claims if (claim.id, claim.subject) == ("C10", "fp32"))
+    assert not nf4.required and "4.51.3 refuses" in nf4.unproven
+    assert fp32.required and not fp32.unproven
+
+
+def claim(**expect: object) -> Claim:
+    return Claim(id="P1", subject="x", tier=Tier.CPU, probe="cpu.x", promise="x", expect=expect)
+
+
+@pytest.mark.parametrize(
+    ("expect", "evidence", "status"),
+    [
+        ({"equal": {"a": 1}}, {"a": 1}, Status.PASS),
+        ({"equal": {"a": 1}}, {"a": 2}, Status.FAIL),
+        ({"holds": {"a": ["x"]}}, {"a": ["x", "y"]}, Status.PASS),
+        ({"holds": {"a": ["z"]}}, {"a": ["x", "y"]}, Status.FAIL),
+        ({"at_most": {"a": 0.1}}, {"a": 0.05}, Status.PASS),
+        ({"at_most": {"a": 0.1}}, {"a": float("nan")}, Status.FAIL),
+        ({"at_least": {"a": 0.1}}, {"a": 0.05}, Status.FAIL),
+        ({"equal": {"a": 1}}, {"error": {"kind": "ImportError", "message": "no"}}, Status.FAIL),
+        ({"equal": {"a": 1}}, {}, Status.FAIL),
+    ],
+)
+def test_behaviour_is_judged(expect: dict[str, object], evidence: dict[str, object], status: Status) -> None:
+    assert behaviour(claim(**expect), evidence).status is status
+
+
+def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(tmp_path: Path) -> None:
+    program = tmp_path / "entrypoint"
+    program.write_bytes((ROOT / "templates" / "entrypoints" / "p2p.sh").read_bytes())
+    program.chmod(0o755)
+    asked = dataclasses.replace(claim(), expect={"program": str(program)})
+    ((_, evidence),) = profile_entrypoint.measure([asked])
+    (promised,) = (row.expect["equal"] for subject, row in BEHAVIOURS.items() if subject == "NCCL_P2P_DISABLE")
+    assert evidence == promised
+
+
+def test_a_page_row_that_names_no_claim_is_told() -> None:
+    row = profile_docs.PageRow(asks="something", by=["S1 nothing"])
+    pages = {**profile_docs.pages(), "unsloth-setup": [row]}
+    with pytest.raises(UserError, match="no image of the profile has a claim 'S1 nothing'"):
+        profile_docs.tables(SOURCES, pages, {})
+
+
+def test_a_row_shows_the_worst_of_its_claims_and_how_many_were_measured() -> None:
+    pages = profile_docs.pages()
+    name = "cu128-torch28-transformers"
+    verdicts = {name: {("S1", "accelerate"): Status.PASS, ("S1", "transformers"): Status.FAIL}}
+    table = profile_docs.tables(SOURCES, pages, verdicts)
+    row = next(line for line in table.splitlines() if line.startswith("| accelerate >= 1.1.0"))
+    assert "| FAIL (2 of 3) |" in row
+
+
+def test_metadata_becomes_a_row_without_extras() -> None:
+    text = 'Name: Thing_X\nVersion: 1.0\nRequires-Python: >=3.9\nRequires-Dist: b>=2\nRequires-Dist: c; extra == "d"\n'
+
+    def run(arguments: object) -> uv.Answer:
+        words = [str(word) for word in arguments]  # type: ignore[attr-defined]
+        folder = Path(words[words.index("--target") + 1], "thing_x-1.0.dist-info")
+        folder.mkdir()
+        (folder / "METADATA").write_text(text)
+        return uv.Answer(0, "", "")
+
+    row = metadata.as_row(metadata.read("thing-x==1.0", "3.11", run), "here")
+    found = yaml.safe_load(row)["thing-x"]
+    assert list(found.values()) == [{"python": ">=3.9", "requires": ["b>=2"], "source": "here"}]
+    with pytest.raises(UserError, match="NAME==VERSION"):
+        metadata.read("thing-x>=1.0", "3.11", run)
+
+
+SNIPPETS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs" / "using.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(("language", "text"), SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))])
+def test_snippets_of_the_docs_are_well_formed(language: str, text: str) -> None:
+    if language == "sh":
+        subprocess.run(["sh", "-n"], input=text, text=True, check=True, env={"PATH": os.environ["PATH"]})
+    elif language == "yaml":
+        assert yaml.safe_load(text)
+    else:
+        assert language == "json" and json.loads(text)
+    assert {language for language, _ in SNIPPETS} == {"sh", "yaml", "json"}
+
+
+def test_snippets_name_images_that_exist() -> None:
+    named = set(re.findall(r"cu\d+-torch\d+[a-z0-9-]*", (ROOT / "docs" / "using.md").read_text()))
+    assert named <= {planned.name for planned in plan.plan(SOURCES) if planned.accepted}
