@@ -1,4 +1,4 @@
-"""P1 of several GPUs' frameworks, as far as a CPU can tell: DeepSpeed's configurations, and ray[train] on two workers."""
+"""Several GPUs' frameworks, as far as a CPU can tell: DeepSpeed's configurations, and ray[train] on two workers."""
 
 from __future__ import annotations
 
