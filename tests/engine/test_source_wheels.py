@@ -94,16 +94,21 @@ def tiny(image: Image, digest: str) -> Recipe:
     return replace(like, package="tiny", distribution="tiny", version="1.0", sdist=digest, environment={})
 
 
-def order(folder: Path) -> Order:
-    return Order(out=folder / "out", facts=SOURCES.facts, house=Wheelhouse(folder / "house"), sdists=folder / "sdists")
-
-
 def make(
-    engine: Engine, image: Image, files: Mapping[str, str], folder: Path, progress: Progress | None = None
+    engine: Engine,
+    image: Image,
+    files: Mapping[str, str],
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    again: bool = False,
 ) -> Made:
-    recipe = tiny(image, sdist(files, folder / "sdists"))
+    sdists = folder / "sdists"
+    recipe = tiny(image, sdist(files, sdists))
+    house = Wheelhouse(folder / "house")
+    order = Order(out=folder / "out", facts=SOURCES.facts, house=house, sdists=sdists, again=again)
     with progress or Progress(Console(stderr=True)) as shown:
-        return source_wheels.make(engine, image, recipe, order(folder), host_settings(), shown)
+        return source_wheels.make(engine, image, recipe, order, host_settings(), shown)
 
 
 def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
