@@ -46,7 +46,8 @@ def _launch() -> dict[str, Any]:
 def _booster() -> dict[str, Any]:
     """One SGD step of a boosted linear layer against the same step in plain torch."""
     torch = importlib.import_module("torch")
-    booster = importlib.import_module("colossalai.booster").Booster()
+    plugin = importlib.import_module("colossalai.booster.plugin").TorchDDPPlugin()
+    booster = importlib.import_module("colossalai.booster").Booster(plugin=plugin)
     torch.manual_seed(1)
     plain, boosted = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
     boosted.load_state_dict(plain.state_dict())
