@@ -195,7 +195,6 @@ IMPORT_NAMES: Mapping[str, tuple[str, ...]] = {
     "pillow": ("PIL",),
     "scikit-learn": ("sklearn",),
     "flash-attn-4": ("flash_attn",),
-    "deepspeed-kernels": ("dskernels",),
     "tensorboardx": ("tensorboardX",),
 }
 """Distributions that are imported under another name than their own."""
@@ -394,6 +393,7 @@ COMPLAINTS: Sequence[str] = (
 
 HARMLESS: Mapping[str, str] = {
     r"kernels-community": "bitsandbytes looks for a faster CPU kernel in a package that is downloaded at run time",
+    r"cannot find -laio": "DeepSpeed tries at import whether libaio is there, for offloading to NVMe: images have none",
     r"no (cuda|nvidia|gpu)|cuda is not available|nvml": "a trial without a GPU",
     r"triton is not supported on current platform|roll ?back to cpu": "fla's word for no GPU",
 }

@@ -39,7 +39,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         promise='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
         expect={
             "equal": {"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},
-            "at_most": {"error": _SAME_NUMBERS, "split_error": _SAME_NUMBERS},
+            "at_most": {"deviation": _SAME_NUMBERS, "split_deviation": _SAME_NUMBERS},
             "at_least": {"split_control": _TOLD_APART},
         },
     ),
@@ -62,7 +62,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         promise="torch.compile captures a transformers model, with the same numbers",
         expect={
             "at_least": {"graphs": 1, "control": _TOLD_APART},
-            "at_most": {"error": _SAME_NUMBERS},
+            "at_most": {"deviation": _SAME_NUMBERS},
         },
     ),
     "trainer": Behaviour(
@@ -140,7 +140,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         profiles=("colossalai",),
         probe="cpu.profile_colossalai",
         promise="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
-        expect={"at_most": {"error": 1e-6}, "at_least": {"moved": 1e-3}},
+        expect={"at_most": {"deviation": 1e-6}, "at_least": {"moved": 1e-3}},
     ),
     "unsloth import": Behaviour(
         profiles=("unsloth",),

@@ -60,4 +60,4 @@ def _booster() -> dict[str, Any]:
     plain(data).square().mean().backward()
     plain_optimizer.step()
     after = next(model.parameters()).detach()
-    return {"error": float((after - plain.weight).abs().max()), "moved": float((after - before).abs().max())}
+    return {"deviation": float((after - plain.weight).abs().max()), "moved": float((after - before).abs().max())}

@@ -55,9 +55,9 @@ def _device_map(folder: Path) -> dict[str, Any]:
     return {
         "devices": sorted({str(device) for device in whole.hf_device_map.values()}),
         "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
-        "error": float((_logits(whole, bench) - plain).abs().max()),
+        "deviation": float((_logits(whole, bench) - plain).abs().max()),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),
-        "split_error": float((split_logits - plain).abs().max()),
+        "split_deviation": float((split_logits - plain).abs().max()),
         "split_control": float((torch.roll(split_logits, 1, -1) - plain).abs().max()),
     }
 
@@ -99,7 +99,7 @@ def _compiled(folder: Path) -> dict[str, Any]:
     logits = _logits(torch.compile(model), bench)
     return {
         "graphs": int(counters["stats"]["unique_graphs"]),
-        "error": float((logits - plain).abs().max()),
+        "deviation": float((logits - plain).abs().max()),
         "control": float((logits * 1.01 - plain).abs().max()),
     }
 
