@@ -28,8 +28,8 @@ from validate.judge import Verdict, explain, judge
 from validate.judging import Status
 
 ROOM_NEEDED = 16 * 1000**3
-"""Bytes a cold build wants free where the engine keeps its data: 7.5 GB of image, twice while its layers are exported,
-and 8 GB of installer's cache (measured with cu126-torch27)."""
+"""Bytes a cold build wants free where the engine keeps its data: an estimate, of an image of 6 to 9 GB and as
+much again for the installer's cache. Not measured."""
 
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
