@@ -1,0 +1,1 @@
+"""The verbs: each reads its arguments, calls the part that does the work, and prints."""

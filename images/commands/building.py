@@ -1,0 +1,214 @@
+"""Images built and proven, wheels compiled, recorded runs judged again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from images import (
+    build,
+    gpus,
+    lock,
+    private_engine,
+    promises,
+    render,
+    schemas,
+    source_wheels,
+    tables,
+)
+from images import wheelhouse as wheelhouses
+from images.commands import common
+from images.commands.options import (
+    EngineUrl,
+    Gpus,
+    OneName,
+    Out,
+    Tiers,
+)
+from images.engine import connect
+from images.errors import Problem, UserError
+from images.hosting import host_settings
+from images.progress import Progress
+from validate import hints, report
+from validate.claims import Tier
+from validate.judge import explain, judge
+from validate.judging import Status
+
+
+def build_verb(
+    selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
+    engine: EngineUrl = None,
+    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to build on.")] = "auto",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1,
+    wheelhouse: Annotated[Path | None, typer.Option("--wheelhouse", help="Folder of wheels that no index has.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="An optional package that can't be had is an error.")
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
+    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+    tier: Tiers = None,
+    gpus: Gpus = gpus.AUTO,
+    out: Out = Path("out"),
+) -> None:
+    """Build images and prove them. An image gets its name only if nothing that could be judged has failed."""
+    sources = common.sources()
+    images = common.accepted(selectors, sources)
+    order = build.Order(
+        out=out,
+        cache=common.cache(),
+        facts=sources.facts,
+        base=base,
+        wheelhouse=wheelhouse,
+        strict=strict,
+        offline=offline,
+        no_cache=no_cache,
+        tiers=tier or (),
+        gpus=gpus,
+        pinned_bases=common.pinned_bases(),
+        compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
+    )
+    for image in images:
+        lock.read(image)
+        for warning in image.warnings:
+            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+    host = host_settings()
+    for warning in host.warnings:
+        common.say(warning)
+    with common.open_engine(engine) as docker_engine, Progress() as progress:
+        results = build.build_all(docker_engine, images, order, host, progress, jobs)
+    console = common.results()
+    problems: list[Problem] = []
+    for result in results:
+        if isinstance(result, UserError):
+            problems += result.problems
+            continue
+        console.print(tables.verdict(result.verdict))
+        if result.withheld:
+            problems.append(_withheld(result, out))
+        else:
+            console.print(
+                f"[green]{result.name}[/] is proven as far as this machine can: {out / result.name}/report.md"
+            )
+    if problems:
+        raise UserError(problems, code=1)
+
+
+def wheels_verb(
+    name: OneName,
+    packages: Annotated[
+        list[str] | None, typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins.")
+    ] = None,
+    engine: EngineUrl = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
+    again: Annotated[bool, typer.Option("--again", help="Compile what is kept already, too.")] = False,
+    sdists: Annotated[
+        Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
+    ] = None,
+    out: Out = Path("out"),
+) -> None:
+    """Compile packages that are published as source only. What was compiled before is taken, not compiled again."""
+    sources = common.sources()
+    (image,) = common.accepted([name], sources, exactly_one=True)
+    chosen = packages or source_wheels.packages(image, sources.matrix)
+    if not chosen:
+        known = ", ".join(sources.matrix.sources)
+        cause = f"pins nothing that is compiled here ({known})"
+        raise UserError(Problem(where=name, cause=cause, then=f"name one: `nox -s wheels -- {name} PACKAGE`"))
+    recipes = [source_wheels.recipe(image, package, sources.matrix) for package in chosen]
+    order = source_wheels.Order(
+        out=out,
+        facts=sources.facts,
+        house=wheelhouses.default(),
+        jobs=jobs,
+        again=again,
+        sdists=sdists,
+        pinned_bases=common.pinned_bases(),
+    )
+    with common.open_engine(engine) as docker_engine, Progress() as progress:
+        made = [source_wheels.make(docker_engine, image, one, order, host_settings(), progress) for one in recipes]
+    for one in made:
+        typer.echo(str(one))
+
+
+def validate_verb(
+    name: OneName,
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
+    tier: Tiers = None,
+    gpus: Gpus = gpus.AUTO,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
+    engine: EngineUrl = None,
+    out: Out = Path("out"),
+) -> None:
+    """Judge an image against a name's claims."""
+    sources = common.sources()
+    (wanted,) = common.accepted([name], sources, exactly_one=True)
+    locked = lock.read(wanted)
+    reference = image or str(wanted.name)
+    with common.open_engine(engine, install=False) as docker_engine:
+        info = docker_engine.inspect(reference)
+        missing = render.declared_missing(wanted, info.labels)
+        attachment, tiers = build.find_gpus(docker_engine, wanted, gpus, tier or ())
+        common.talk.print(str(attachment), style="dim", highlight=False)
+        claims = promises.promises(
+            wanted,
+            None if render.on_given_base(info.labels) else build.pins_of(locked),
+            missing,
+            facts=sources.facts,
+            inventory=attachment.inventory,
+            no_gpu="" if attachment.attached else attachment.reason,
+        )
+        common.talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
+        evidence, verdict = build.prove(docker_engine, reference, claims, tiers, attachment)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    else:
+        build.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
+    common.results().print(tables.verdict(verdict))
+    raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+
+
+def judge_verb(
+    evidence: Annotated[Path, typer.Argument(metavar="FILE", help="An evidence.json of a build or a trial.")],
+    tier: Annotated[list[Tier] | None, typer.Option("--tier", help="Judge these alone (repeat it).")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
+) -> None:
+    """Judge a recorded run again, by the claims it was measured for. Needs no engine."""
+    recorded = schemas.read_evidence(evidence)
+    verdict = explain(judge(recorded.promised, recorded, tier or tuple(Tier)), hints.known())
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    common.results().print(tables.verdict(verdict))
+    raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+
+
+def engine_verb(
+    action: Annotated[str, typer.Argument(metavar="status|start|stop")] = "status",
+) -> None:
+    """Show, start or stop the private Docker Engine."""
+    if action == "start":
+        with private_engine.open_engine(None, say=common.say) as docker_engine:
+            typer.echo(f"{docker_engine.facts.url} (engine {docker_engine.facts.version})")
+    elif action == "stop":
+        typer.echo("stopped" if private_engine.stop() else "was not running")
+    elif action == "status":
+        with connect(None) as docker_engine:
+            facts = docker_engine.facts
+            typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
+    else:
+        raise UserError(Problem(where=action, cause="is nothing an engine does", then="say status, start or stop"))
+
+
+def _withheld(result: build.Built, out: Path) -> Problem:
+    return Problem(
+        where=result.name,
+        cause=f"{result.withheld}: it stays {result.name}-candidate",
+        then=f"read {out / result.name}/report.md; `docker run --rm -it {result.name}-candidate` looks inside",
+    )

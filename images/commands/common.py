@@ -1,0 +1,131 @@
+"""What verbs share: the matrix, the images a person means, an engine, files to write, and how to talk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from images import bases, build, lock, matrix, plan, private_engine, promises, publish, render
+from images.engine import Engine, connect
+from images.errors import Problem, UserError
+from images.image import Image
+from images.matrix import ROOT, Sources
+from images.plan import Planned
+from validate.claims import ClaimSet
+
+talk = Console(stderr=True, highlight=False)
+
+
+def results() -> Console:
+    """Where tables of results go: as wide as the terminal, 150 columns into a file or a pipe."""
+    return Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+
+
+def sources() -> Sources:
+    loaded = matrix.load()
+    plan.check(loaded)
+    return loaded
+
+
+def accepted(
+    selectors: list[str], sources: Sources, *, default_index_only: bool = False, exactly_one: bool = False
+) -> list[Image]:
+    """The accepted images that selectors mean. Raises UserError for refused ones, with every reason."""
+    planned = plan.select(selectors, sources)
+    if exactly_one and len(planned) != 1:
+        names = ", ".join(image.name for image in planned)
+        raise UserError(
+            Problem(where=" ".join(selectors), cause=f"means {len(planned)} images: {names}", then="name one")
+        )
+    if default_index_only:
+        planned = tuple(image for image in planned if image.image and image.image.index is None)
+    elif refused := [image for image in planned if not image.accepted]:
+        if len(refused) == len(planned) or any(image.name in selectors for image in refused):
+            raise UserError([_refusal(image) for image in refused])
+        for image in refused:
+            talk.print(f"[yellow]{image.name}[/] is refused and left out: {escape('; '.join(image.reasons))}")
+    return [image.image for image in planned if image.image]
+
+
+def _refusal(image: Planned) -> Problem:
+    return Problem(
+        where=image.name, cause=f"is refused: {'; '.join(image.reasons)}", then="`nox -s plan` shows all images"
+    )
+
+
+def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
+    """What today's matrix promises of an image with these labels."""
+    lock_pins = None if render.on_given_base(labels) else build.pins_of(lock.read(image))
+    return promises.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
+
+
+def promised_of(remote: publish.Remote, sources: Sources) -> ClaimSet | None:
+    """The same of a published image; None where it was built from another matrix."""
+    name, revision = (remote.labels.get(f"{render.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    planned = next((one for one in plan.plan(sources) if one.name == name), None)
+    if planned is None or planned.image is None or revision != planned.image.revision:
+        return None
+    return promised(planned.image, remote.labels, sources)
+
+
+def aliases_of(name: str, sources: Sources) -> list[str]:
+    return [alias for alias, meant in sources.matrix.aliases.items() if meant == name]
+
+
+def commit() -> str:
+    """The checkout's commit; empty where files differ from it, or there is no git."""
+    try:
+        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return "" if changed.stdout.strip() else head.stdout.strip()
+
+
+def write(files: dict[str, bytes], *, check: bool, remedy: str) -> None:
+    """Write files below the project's root, or (`check`) say which are not current and fail."""
+    stale = [path for path, content in files.items() if not _same(ROOT / path, content)]
+    if check:
+        if stale:
+            raise UserError([Problem(where=path, cause="is not current", then=f"`{remedy}`") for path in stale], code=1)
+        typer.echo(f"{len(files)} files are current")
+        return
+    for path in stale:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_bytes(files[path])
+        typer.echo(f"wrote {path}")
+    if not stale:
+        typer.echo(f"{len(files)} files were current")
+
+
+def _same(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
+
+
+def open_engine(url: str | None, *, install: bool = True) -> Engine:
+    return private_engine.open_engine(url, say=say) if install else connect(url)
+
+
+def say(text: str) -> None:
+    talk.print(text, style="yellow")
+
+
+def pinned_bases() -> dict[str, str]:
+    file = ROOT / bases.PINS_FILE
+    return dict(bases.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}
+
+
+def cache() -> Path:
+    """Where downloads are kept: outside the project, so that clones share them."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
+    except RuntimeError:  # an unknown uid without HOME
+        then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
+        raise UserError(Problem(where="HOME", cause="this user has no home folder", then=then)) from None

@@ -1,0 +1,109 @@
+"""Before a build: what there is, what it resolves to, what it renders to."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images import (
+    bases,
+    build,
+    carried,
+    generate,
+    lock,
+    metadata,
+    plan,
+    render,
+    tables,
+)
+from images.commands import common
+from images.commands.options import (
+    Check,
+    EngineUrl,
+    Out,
+    Selectors,
+)
+from images.errors import Problem, UserError
+from images.hosting import host_settings
+
+
+def plan_verb(
+    selectors: Selectors = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+) -> None:
+    """Every image, accepted or refused, and why."""
+    sources = common.sources()
+    planned = plan.select(selectors or [], sources)
+    states = {image.name: str(lock.state(image.image).status) if image.image else "" for image in planned}
+    if as_json:
+        typer.echo(json.dumps({"images": [tables.as_json(image, states[image.name]) for image in planned]}, indent=1))
+        return
+    common.results().print(tables.plan(planned, states))
+
+
+def lock_verb(
+    selectors: Selectors = None,
+    check: Check = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Take the newest of what no pin holds.")] = False,
+) -> None:
+    """Resolve images into hash-pinned locks under locks/."""
+    sources = common.sources()
+    images = common.accepted(selectors or [], sources, default_index_only=not selectors)
+    others = [image.image for image in plan.plan(sources) if image.image]
+    files = lock.update(images, others, upgrade=upgrade, tell=lambda text: common.talk.print(text, style="dim"))
+    stale = lock.differing(files)
+    if check and stale:
+        then = f"`nox -s lock{' -- ' + ' '.join(selectors) if selectors else ''}`"
+        raise UserError([Problem(where=f"locks/{path}", cause="is not current", then=then) for path in stale], code=1)
+    if not check:
+        lock.write(files)
+    typer.echo(f"{len(images)} locks, {len(stale)} files {'changed' if stale else 'changed: all were current'}")
+
+
+def render_verb(
+    selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
+    out: Out = Path("out"),
+    base: Annotated[str, typer.Option("--base", help="What FROM names; default: the base's own reference.")] = "",
+) -> None:
+    """Write the build context of images; plain `docker build` accepts it."""
+    pinned = common.pinned_bases()
+    host = host_settings()
+    sources = common.sources()
+    for image in common.accepted(selectors, sources):
+        digest = pinned.get(image.base.reference, "")
+        reference = base or (f"{image.base.reference}@{digest}" if digest else image.base.reference)
+        origin = "given" if base else "digest" if digest else "tag"
+        ground = render.Ground(reference=reference, origin=origin, digest=digest)
+        locked = lock.read(image)
+        missing = {pin.name: f"{pin.requirement}: `render` fetches no wheel" for pin in image.pins if pin.optional}
+        suite = carried.suite(image, build.pins_of(locked), missing, facts=sources.facts)
+        extras = render.Extras(host=host.files(), missing=missing, suite=suite)
+        context = render.render(image, locked.files, ground, extras)
+        folder = out / str(image.name) / "context"
+        build.write(context, folder)
+        common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
+
+
+def pin_verb(engine: EngineUrl = None) -> None:
+    """Record the digests of the base images in locks/bases.yaml. Needs a registry."""
+    sources = common.sources()
+    with common.open_engine(engine) as docker_engine:
+        common.write(bases.pin(docker_engine, plan.bases(sources)), check=False, remedy="")
+
+
+def facts_verb(
+    requirement: Annotated[str, typer.Argument(metavar="NAME==VERSION", help="A release on the package index.")],
+    python: Annotated[str, typer.Option("--python", help="The Python to read it for.")] = "3.11",
+) -> None:
+    """What a release requires, as a row for images/facts.yaml."""
+    source = f"Requires-Dist of its METADATA, read {date.today()} (`python -m images facts`)"
+    typer.echo(metadata.as_row(metadata.read(requirement, python), source), nl=False)
+
+
+def generate_verb(check: Check = False) -> None:
+    """Renew the files that are made from others: schemas, tables in the docs."""
+    common.write(generate.files(common.sources()), check=check, remedy="nox -s generate")

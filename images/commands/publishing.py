@@ -1,0 +1,161 @@
+"""From a proven image to the people: pushed, moved, checked, chosen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images import (
+    choose,
+    gate,
+    gpus,
+    lock,
+    plan,
+    publish,
+    tables,
+)
+from images.commands import common
+from images.commands.options import (
+    EngineUrl,
+    GateTiers,
+    OneName,
+    PublicKey,
+    RemoteRef,
+    ToRepository,
+)
+from images.errors import Problem, UserError
+from images.progress import Progress
+from images.registry import Reference, Registry, Repository
+from validate.judging import Status
+
+
+def publish_verb(
+    name: OneName,
+    to: ToRepository,
+    gate_text: GateTiers = "",
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = "",
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to push; default: NAME itself.")] = "",
+    proof: Annotated[
+        Path | None, typer.Option("--proof", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME.")
+    ] = None,
+    engine: EngineUrl = None,
+) -> None:
+    """Push a proven image, attach proof, SBOM and provenance, and move its tags last."""
+    sources = common.sources()
+    (wanted,) = common.accepted([name], sources, exactly_one=True)
+    repository = Repository.parse(to)
+    with common.open_engine(engine, install=False) as docker_engine, Progress() as progress:
+        reference = image or str(wanted.name)
+        order = publish.Order(
+            name=wanted.name,
+            repository=repository,
+            proof=proof or Path("out") / str(wanted.name),
+            gate=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+            whole_gate=sources.matrix.gate,
+            aliases=common.aliases_of(str(wanted.name), sources),
+            promised=common.promised(wanted, docker_engine.inspect(reference).labels, sources),
+            locks=lock.written(lock.read(wanted)),
+            source=common.commit(),
+            key=key,
+        )
+        done = publish.publish(
+            docker_engine,
+            reference,
+            order,
+            say=lambda text: progress.say(str(wanted.name), text, "dim"),
+            on_event=progress.job(str(wanted.name)),
+        )
+    _tell_published(done)
+
+
+def promote_verb(reference: RemoteRef, to: ToRepository, gate_text: GateTiers = "", key: PublicKey = "") -> None:
+    """Take a published image over into another repository of its registry, by digest, and move the tags there."""
+    sources = common.sources()
+    done = publish.promote(
+        Reference.parse(reference),
+        Repository.parse(to),
+        tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+        whole_gate=sources.matrix.gate,
+        aliases=lambda name: common.aliases_of(name, sources),
+        promised=lambda remote: common.promised_of(remote, sources),
+        key=key,
+    )
+    _tell_published(done)
+
+
+def verify_verb(
+    reference: RemoteRef,
+    key: PublicKey = "",
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Take an image that nobody signed.")] = False,
+    gate_text: GateTiers = "",
+) -> None:
+    """Check a published image: its signature, what is attached, and its labels against what was measured."""
+    sources = common.sources()
+    digest, checks = publish.verify(
+        Reference.parse(reference),
+        tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+        promised=lambda remote: common.promised_of(remote, sources),
+        key=key,
+        unsigned=unsigned,
+    )
+    common.results().print(tables.checks(digest, checks))
+    raise typer.Exit(0 if all(check.status is Status.PASS for check in checks) else 1)
+
+
+def choose_verb(
+    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")] = "",
+    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
+    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")] = "",
+    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="What to train with.")] = "none",
+    torch: Annotated[str, typer.Option("--torch", metavar="RANGE", help="'>=2.7', say.")] = "",
+    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
+    devel: Annotated[bool, typer.Option("--devel", help="With a whole CUDA toolkit.")] = False,
+    source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+) -> None:
+    """Which image to pull for a machine, why, and why not the nearest others."""
+    sources = common.sources()
+    machine = choose.machine(gpu, arch, driver) if gpu or arch else _this_machine(driver)
+    images = [planned.image for planned in plan.plan(sources) if planned.image]
+    if source:
+        with Registry(Repository.parse(source)) as published:
+            tags = set(published.tags())
+        images = [image for image in images if str(image.name) in tags]
+    known = sorted({image.profile for image in images if image.profile})
+    if profile != "none" and profile not in known:
+        then = f"there are none, {', '.join(known)}" if known else "there is only none"
+        raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
+    wish = choose.Wish(
+        profile=None if profile == "none" else profile, torch=choose.torch_range(torch), python=python, devel=devel
+    )
+    choice = choose.choose(images, machine, wish, sources.facts)
+    if as_json:
+        typer.echo(json.dumps(choice.as_json(), indent=1))
+    else:
+        for line in choose.told(choice, machine, source):
+            typer.echo(line)
+    raise typer.Exit(0 if choice.fitting else 1)
+
+
+def _this_machine(driver: str) -> choose.Machine:
+    """The GPUs of this machine, with another driver where one is named. Raises UserError where there is none."""
+    found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
+    if found is None:
+        then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
+        raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
+    machine = choose.machine_of(found)
+    return replace(machine, driver=choose.driver(driver)) if driver else machine
+
+
+def _tell_published(done: publish.Published) -> None:
+    seconds = ", ".join(f"{stage} {taken:.1f} s" for stage, taken in done.seconds.items())
+    typer.echo(f"{done.reference} ({done.bytes / 1e6:.0f} MB in layers; {seconds})")
+    typer.echo(f"tags: {' '.join(done.tags)}")
+    for reason in done.kept_back:
+        common.say(reason)
+    if not done.signed:
+        common.say("not signed: give --key cosign.key (publish) or cosign.pub (promote)")
