@@ -341,7 +341,7 @@ def _root_file_system(suite: str, host: HostSettings) -> Iterator[bytes]:
         raise UserError(
             Problem(
                 where=f"mmdebstrap {suite}",
-                cause=f"failed: {failure.line or failure.cause}",
+                cause=f"failed: {host.redact(failure.line or failure.cause)}",
                 then="does `apt-get update` work here, has its mirror that suite, is there space in /tmp?",
             ),
             code=1,

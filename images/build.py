@@ -110,7 +110,14 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
     candidate = f"{name}-candidate"
     network = "none" if order.offline else "host" if host.loopback and engine.facts.local else None
     engine.untag(candidate)  # what an earlier build left: from here on the tag is this one's, or nobody's
-    result = engine.build(context, candidate, network=network, no_cache=order.no_cache, on_event=progress.job(name))
+    result = engine.build(
+        context,
+        candidate,
+        network=network,
+        no_cache=order.no_cache,
+        on_event=progress.job(name),
+        redact=host.redact,
+    )
     claims = promises.promises(
         image,
         lock_pins,

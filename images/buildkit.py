@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,10 +120,11 @@ class _Vertex:
 
 
 class Trace:
-    """Decodes the reports of one build, and remembers its steps and the ends of their logs."""
+    """Decodes the reports of one build; remembers its steps and the ends of their logs, less what `redact` hides."""
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Callable[[str], str] = str) -> None:
         self._vertices: dict[str, _Vertex] = {}
+        self._redact = redact
 
     def feed(self, report: bytes) -> Iterator[BuildEvent]:
         """The events of one report. Raises ValueError when the bytes are not such a report."""
@@ -186,7 +187,7 @@ class Trace:
         vertex = self._vertices.setdefault(digest, _Vertex())
         *lines, vertex.partial = (vertex.partial + data).split(b"\n")
         for line in lines:
-            text = plain_line(line)
+            text = self._redact(plain_line(line))
             vertex.log.append(text)
             yield LogLine(step=digest, name=vertex.name, text=text)
 

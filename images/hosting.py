@@ -29,13 +29,14 @@ MOUNT = "/run/host"
 _CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _CA_READERS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
 
-# Not PIP_EXTRA_INDEX_URL and no find-links of any kind: locks name public files by hash, so a further place to look can
-# only offer another build of the same version.
+# One index, the default one, and no find-links of any kind: locks name public files by hash, so a further place to look
+# can only offer another build of the same version, which its hash then refuses.
 _INDEX_VARIABLES = re.compile(
-    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INDEX|EXTRA_INDEX_URL|INDEX_STRATEGY|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)"
+    r"UV_(?:DEFAULT_INDEX|INDEX_URL|INSECURE_HOST|HTTP_TIMEOUT|KEYRING_PROVIDER)"
     r"|UV_INDEX_\w+_(?:USERNAME|PASSWORD)"
     r"|PIP_(?:INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT)"
 )
+_FURTHER_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _APT_SETTINGS = re.compile(
     r"Acquire::(?:https?::(?:Proxy(?:::.+)?|Timeout|Pipeline-Depth)|Check-Valid-Until|Check-Date|Retries|ForceIPv[46])"
@@ -157,10 +158,15 @@ def _index_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     """Index settings for uv and pip, and warnings about those that lead to this machine's files."""
     index: dict[str, str] = {}
     dropped: list[str] = []
+    for name in _FURTHER_INDEXES:
+        if env.get(name):
+            dropped.append(
+                f"{name} names a further index, and locks come from one: ignored (UV_DEFAULT_INDEX is honoured)"
+            )
     for name in sorted(env):
         if not _INDEX_VARIABLES.fullmatch(name) or not env[name]:
             continue
-        if "file:" in env[name] or (name.endswith(("INDEX_URL", "INDEX")) and "://" not in env[name]):
+        if "file:" in env[name] or (name.endswith(("INDEX_URL", "DEFAULT_INDEX")) and "://" not in env[name]):
             dropped.append(f"{name} leads to files of this machine, which a build can't see: ignored")
         else:
             index[name] = env[name]
@@ -175,7 +181,7 @@ def _apt_conf(settings: Mapping[str, str]) -> bytes:
 
 
 def _is_loopback(address: str) -> bool:
-    host = urlsplit(address.partition("=")[2] if "=" in address.partition("://")[0] else address).hostname or ""
+    host = urlsplit(address).hostname or ""
     return host == "localhost" or host.endswith(".localhost") or host.startswith("127.") or host == "::1"
 
 

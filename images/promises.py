@@ -40,7 +40,8 @@ def promises(
 ) -> ClaimSet:
     """Every claim of an image.
 
-    `lock_pins` is layer -> distribution -> version of its lock; None leaves the claim about the closure out.
+    `lock_pins` is layer -> distribution -> version of its lock; None: it stands on a base of one's own,
+    whose packages beside the pins are nobody's promise; the claim about the closure is then there, and unproven.
     `missing` is optional pin -> why no wheel of it could be had: claims about it are not required, and unproven.
     `inventory` is of the host's GPUs where it could be read; `no_gpu` says why there is none: then the gpu tier is
     unproven.
@@ -75,8 +76,7 @@ def _static(
     facts: Facts,
 ) -> Iterator[Claim]:
     yield from (_pinned(image, pin) for pin in image.pins)
-    if lock_pins is not None:
-        yield _locked(image, lock_pins, missing)
+    yield _locked(image, lock_pins, missing)
     yield Claim(
         id="S2",
         subject="files",
@@ -184,11 +184,11 @@ def _modules(distribution: str) -> tuple[str, ...]:
     return expectations.IMPORT_NAMES.get(distribution, (distribution.replace("-", "_"),))
 
 
-def _locked(image: Image, lock_pins: Mapping[str, Mapping[str, str]], missing: Mapping[str, str]) -> Claim:
-    """A base of one's own may hold more than the lock; ours may not."""
+def _locked(image: Image, lock_pins: Mapping[str, Mapping[str, str]] | None, missing: Mapping[str, str]) -> Claim:
+    """A base from a registry may hold more than the lock; ours may not."""
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
     for layer in image.layers:
-        versions.update(lock_pins.get(layer, {}))
+        versions.update((lock_pins or {}).get(layer, {}))
     return Claim(
         id="S1",
         subject="lock",
@@ -196,6 +196,10 @@ def _locked(image: Image, lock_pins: Mapping[str, Mapping[str, str]], missing: M
         probe="static.pins",
         promise=f"the {len(versions)} distributions of the lock are installed, and no others",
         expect={"versions": versions, "closed": image.base.suite is not None},
+        required=lock_pins is not None,
+        unproven=""
+        if lock_pins is not None
+        else "its base was given: what that holds beside the pins is not the lock's",
     )
 
 

@@ -105,6 +105,9 @@ def asking(where: str, *, image: str | None = None, missing: str | None = None, 
             Problem(where=where, cause=f"the engine says: {error.explanation}", then=then), code=1
         ) from None
     except docker.errors.APIError as error:
+        if image is not None and "invalid reference" in str(error.explanation).lower():
+            then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
+            raise UserError(Problem(where=where, cause="is no name of an image", then=then)) from None
         raise UserError(
             Problem(where=where, cause=f"the engine says: {error.explanation or error}", then=then), code=1
         ) from None

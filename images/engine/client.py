@@ -117,11 +117,13 @@ class Engine:
         attempts: int = 3,
         sleep: Callable[[float], object] | None = None,
         on_event: Callable[[BuildEvent], None] = ignore,
+        redact: Callable[[str], str] = str,
     ) -> BuildResult:
         """Build a context with BuildKit and tag the result.
 
         Trouble with the network is tried again, up to `attempts` times with doubled pauses (`sleep` gets seconds). The
-        tag is set by us after the end, so that an interrupted build can't leave one. Raises BuildFailed, Cancelled (see
+        tag is set by us after the end, so that an interrupted build can't leave one. What steps print goes through
+        `redact` before anybody sees it. Raises BuildFailed, Cancelled (see
         `cancel`), UserError when the engine refuses or goes away. Any exception cancels the build in the engine.
         """
         parameters = {
@@ -137,7 +139,7 @@ class Engine:
         start = time.monotonic()
         for attempt in range(1, attempts + 1):
             try:
-                image_id, trace = self._build_once(files, parameters, on_event)
+                image_id, trace = self._build_once(files, parameters, on_event, Trace(redact))
                 break
             except BuildFailed as failed:
                 if attempt == attempts or not failed.failure.retryable:
@@ -151,9 +153,8 @@ class Engine:
         return BuildResult(image_id=image_id, steps=trace.steps(), seconds=time.monotonic() - start)
 
     def _build_once(
-        self, files: Files, parameters: Mapping[str, str], on_event: Callable[[BuildEvent], None]
+        self, files: Files, parameters: Mapping[str, str], on_event: Callable[[BuildEvent], None], trace: Trace
     ) -> tuple[str, Trace]:
-        trace = Trace()
         build_id = uuid.uuid4().hex
         with self._cancellable_build(build_id), asking("build"):
             response = self._api._post(

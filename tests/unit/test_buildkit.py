@@ -164,3 +164,17 @@ def test_chunks_read_as_a_stream() -> None:
     assert stream.read(3) == b"ab"
     assert stream.read() == b"cdef"
     assert stream.read(1) == b""
+
+
+def test_what_a_step_prints_of_a_password_is_neither_shown_nor_kept() -> None:
+    trace = Trace(lambda text: text.replace("secret", "***"))
+    reports = (
+        report(vertex={}, started=1),
+        report(log=b"401 for me:secret@host\n"),
+        report(vertex={"error": "exit code: 1"}),
+    )
+    events = [event for data in reports for event in trace.feed(data)]
+    assert [event.text for event in events if isinstance(event, LogLine)] == ["401 for me:***@host"]
+    failed = trace.failed()
+    assert failed is not None
+    assert failed[2] == ("401 for me:***@host",)

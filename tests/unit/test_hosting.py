@@ -76,9 +76,18 @@ def test_other_places_to_look_and_other_variables_are_left_out(name: str) -> Non
 
 
 def test_an_index_in_files_of_this_machine_is_left_out_and_said() -> None:
-    host = settings({"UV_EXTRA_INDEX_URL": "file:///opt/simple", "PIP_INDEX_URL": "/opt/simple"})
+    host = settings({"UV_DEFAULT_INDEX": "file:///opt/simple", "PIP_INDEX_URL": "/opt/simple"})
     assert host.index == {}
-    assert [warning.split()[0] for warning in host.warnings] == ["PIP_INDEX_URL", "UV_EXTRA_INDEX_URL"]
+    assert [warning.split()[0] for warning in host.warnings] == ["PIP_INDEX_URL", "UV_DEFAULT_INDEX"]
+
+
+@pytest.mark.parametrize("name", ["UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"])
+def test_a_further_index_is_left_out_and_said(name: str) -> None:
+    host = settings({name: "https://me:secret@inner.test/simple"})
+    assert host.index == {}
+    (warning,) = host.warnings
+    assert warning.startswith(name)
+    assert "secret" not in warning
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "proxy.localhost"])
@@ -89,9 +98,9 @@ def test_an_address_on_this_machine_is_said(host: str) -> None:
     assert "secret" not in found.warnings[0]
 
 
-def test_a_named_index_on_this_machine_is_seen_too() -> None:
-    assert settings({"UV_INDEX": "inner=http://localhost:8080/simple"}).loopback
-    assert not settings({"UV_INDEX": "inner=https://inner.test/simple"}).loopback
+def test_an_index_on_this_machine_is_seen_too() -> None:
+    assert settings({"UV_DEFAULT_INDEX": "http://localhost:8080/simple"}).loopback
+    assert not settings({"UV_DEFAULT_INDEX": "https://inner.test/simple"}).loopback
 
 
 def test_apts_proxies_and_switches_pass_but_no_paths_of_this_machine() -> None:
