@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,11 @@ from images.commands.options import (
 )
 from images.errors import Problem, UserError
 from images.hosting import host_settings
+
+_FROM = re.compile(
+    r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
+)
+"""An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without what nobody writes."""
 
 
 def plan_verb(
@@ -70,6 +76,9 @@ def render_verb(
     base: Annotated[str, typer.Option("--base", help="What FROM names; default: the base's own reference.")] = "",
 ) -> None:
     """Write the build context of images; plain `docker build` accepts it."""
+    if base and not _FROM.fullmatch(base):
+        then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
+        raise UserError(Problem(where=f"--base {base}", cause="is no name of an image", then=then))
     pinned = common.pinned_bases()
     host = host_settings()
     sources = common.sources()

@@ -69,6 +69,14 @@ def test_an_engine_that_does_not_answer_is_named() -> None:
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.parametrize("base", ["a b", "Debian", "x\nRUN evil", "-x"])
+def test_render_takes_no_base_that_is_no_name_of_an_image(base: str, tmp_path: Path) -> None:
+    ended = images("render", "cu126-torch25", f"--base={base}", "--out", str(tmp_path))
+    assert ended.returncode == 2
+    assert "is no name of an image" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> None:
     finished = images("render", "cu126-torch25", "--out", str(tmp_path))
     assert finished.returncode == 0, finished.stderr
