@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from images import hints, lock, plan, profile_docs, render, schemas
+from images import hints, lock, plan, profile_docs, render, results, schemas
 from images.errors import Problem, UserError
 from images.facts import Facts, Row
 from images.matrix import ROOT, Matrix, Sources
@@ -28,6 +28,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
         **schemas.generated(),
+        **results.generated(),
         "validate/hints.json": hints.generated(),
         **documents,
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
