@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from images.names import Arch, Minor
 
 
-def _version(value: object) -> str:
-    text = str(value)
-    try:
-        Version(text)
-    except InvalidVersion:
-        raise ValueError(f"{text!r} is no version (PEP 440)") from None
-    return text
+def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
+    """A text that `parse` can read, kept as it is written."""
 
+    def checked(value: object) -> str:
+        text = str(value)
+        try:
+            parse(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no {what}") from None
+        return text
 
-def _specifier(value: object) -> str:
-    text = str(value)
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise ValueError(f"{text!r} is no version range (PEP 440)") from None
-    return text
-
-
-def _requirement(value: object) -> str:
-    text = str(value)
-    try:
-        Requirement(text)
-    except InvalidRequirement:
-        raise ValueError(f"{text!r} is no requirement (PEP 508)") from None
-    return text
+    return BeforeValidator(checked)
 
 
 def _capability(value: object) -> str:
@@ -51,9 +39,9 @@ def _minor(value: object) -> str:
     return text
 
 
-VersionText = Annotated[str, BeforeValidator(_version)]
-RangeText = Annotated[str, BeforeValidator(_specifier)]
-RequirementText = Annotated[str, BeforeValidator(_requirement)]
+VersionText = Annotated[str, _text("version (PEP 440)", Version)]
+RangeText = Annotated[str, _text("version range (PEP 440)", SpecifierSet)]
+RequirementText = Annotated[str, _text("requirement (PEP 508)", Requirement)]
 Capability = Annotated[str, BeforeValidator(_capability)]
 MinorText = Annotated[str, BeforeValidator(_minor), Field(pattern=r"^\d+\.\d+$")]
 Sentence = Annotated[str, StringConstraints(min_length=1)]
