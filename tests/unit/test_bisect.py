@@ -1,0 +1,115 @@
+"""The search for culprits, over any hidden set: what it finds fails, is smallest, and took few attempts."""
+
+from collections.abc import Callable
+from itertools import combinations
+from math import ceil, log2
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.bisect import Outcome, smallest
+
+Attempt = Callable[[frozenset[int]], Outcome]
+
+
+@st.composite
+def hidden(draw: st.DrawFn, most: int = 3) -> tuple[int, frozenset[int]]:
+    """How many changes there are, and which of them break it together."""
+    count = draw(st.integers(1, 60))
+    return count, draw(st.frozensets(st.integers(0, count - 1), min_size=1, max_size=most))
+
+
+def breaking(culprits: frozenset[int]) -> Attempt:
+    return lambda changes: Outcome.FAIL if culprits <= changes else Outcome.PASS
+
+
+@given(hidden())
+def test_culprits_that_are_needed_together_are_found_in_few_attempts(case: tuple[int, frozenset[int]]) -> None:
+    count, culprits = case
+    found = smallest(range(count), breaking(culprits))
+    assert found.changes == tuple(sorted(culprits))
+    assert found.asked <= len(culprits) * (ceil(log2(count)) + len(culprits) + 2)
+    assert found.unresolved == 0
+
+
+@given(hidden(most=1))
+def test_one_culprit_takes_as_many_attempts_as_halving_and_one_alone(case: tuple[int, frozenset[int]]) -> None:
+    count, culprits = case
+    found = smallest(range(count), breaking(culprits))
+    assert found.changes == tuple(culprits)
+    assert found.asked <= ceil(log2(count)) + 1
+
+
+@given(st.integers(2, 40), st.data())
+def test_of_two_that_each_break_it_one_is_named(count: int, data: st.DataObject) -> None:
+    first, second = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=2, unique=True))
+    found = smallest(range(count), lambda changes: Outcome.FAIL if changes & {first, second} else Outcome.PASS)
+    assert len(found.changes) == 1
+    assert found.changes[0] in (first, second)
+
+
+@given(hidden(most=2), st.data())
+def test_sets_that_do_not_go_together_are_worked_around(case: tuple[int, frozenset[int]], data: st.DataObject) -> None:
+    """Changes that need others, never in a circle: a set that lacks them can't be told."""
+    count, culprits = case
+    rank = data.draw(st.permutations(range(count)))
+    pairs = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=12))
+    needs = {one: frozenset(two for other, two in pairs if other == one and rank[two] < rank[one]) for one, _ in pairs}
+
+    def attempt(changes: frozenset[int]) -> Outcome:
+        if any(not needed <= changes for change, needed in needs.items() if change in changes):
+            return Outcome.UNRESOLVED
+        return breaking(culprits)(changes)
+
+    assert frozenset(smallest(range(count), attempt).changes) == closed(culprits, needs)
+
+
+def closed(changes: frozenset[int], needs: dict[int, frozenset[int]]) -> frozenset[int]:
+    more = changes.union(*(needs.get(change, frozenset()) for change in changes))
+    return changes if more == changes else closed(more, needs)
+
+
+@given(st.integers(1, 12), st.integers(0))
+def test_whatever_the_answers_are_the_found_set_fails_and_no_single_change_can_be_taken_out(
+    count: int, seed: int
+) -> None:
+    """Failures that come and go with unrelated changes, too: no order is assumed among sets."""
+    everything = frozenset(range(count))
+    answers: dict[frozenset[int], Outcome] = {frozenset(): Outcome.PASS, everything: Outcome.FAIL}
+
+    def attempt(changes: frozenset[int]) -> Outcome:
+        assert changes not in answers, "asked twice, or for what was given"
+        answers[changes] = list(Outcome)[hash((seed, tuple(sorted(changes)))) % 3]
+        return answers[changes]
+
+    found = smallest(range(count), attempt)
+    assert answers[frozenset(found.changes)] is Outcome.FAIL
+    for less in combinations(found.changes, len(found.changes) - 1):
+        assert answers[frozenset(less)] is not Outcome.FAIL
+
+
+@given(hidden(), st.integers(0, 12))
+def test_a_search_that_was_interrupted_goes_on_where_it_was(case: tuple[int, frozenset[int]], after: int) -> None:
+    count, culprits = case
+    remembered: dict[frozenset[int], Outcome] = {}
+    asked: list[frozenset[int]] = []
+
+    def attempt(most: int) -> Attempt:
+        def one(changes: frozenset[int]) -> Outcome:
+            if changes not in remembered:
+                if len(asked) >= most:
+                    raise KeyboardInterrupt
+                asked.append(changes)
+                remembered[changes] = breaking(culprits)(changes)
+            return remembered[changes]
+
+        return one
+
+    plain = smallest(range(count), breaking(culprits))
+    if plain.asked > after:
+        with pytest.raises(KeyboardInterrupt):
+            smallest(range(count), attempt(after))
+    assert smallest(range(count), attempt(1000)) == plain
+    assert len(asked) == plain.asked
+    assert len(set(asked)) == len(asked)
