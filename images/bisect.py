@@ -70,29 +70,27 @@ def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], O
     fixed: tuple[Change, ...] = ()
     rest = tuple(changes)
     while rest and not asked.fails(fixed):
-        low, high = _edge(fixed, rest, asked)
-        fixed, rest = rest[low:high] + fixed, rest[:low]
+        last = _edge(fixed, rest, asked)
+        fixed, rest = (rest[last], *fixed), rest[:last]
     found = _shrunk(fixed, asked)
     unresolved = asked.outcomes.count(Outcome.UNRESOLVED)
     return Culprits(changes=found, asked=len(asked.outcomes), unresolved=unresolved)
 
 
-def _edge(fixed: tuple[Change, ...], rest: tuple[Change, ...], asked: _Asked[Change]) -> tuple[int, int]:
-    """Where prefixes of `rest`, together with `fixed`, begin to fail: rest[:high] does and rest[:low] does not.
+def _edge(fixed: tuple[Change, ...], rest: tuple[Change, ...], asked: _Asked[Change]) -> int:
+    """The change with which prefixes of `rest`, together with `fixed`, begin to fail.
 
-    They are neighbours unless nothing between them could be told.
+    A prefix that can't be told counts as one that does not fail: then the change is one that makes it tell, and is
+    taken out again later if others do as well.
     """
-    low, high, untold = 0, len(rest), set[int]()
-    while between := [length for length in range(low + 1, high) if length not in untold]:
-        middle = min(between, key=lambda length: abs(2 * length - low - high))
-        match asked(fixed + rest[:middle]):
-            case Outcome.FAIL:
-                high = middle
-            case Outcome.PASS:
-                low = middle
-            case Outcome.UNRESOLVED:
-                untold.add(middle)
-    return low, high
+    low, high = 0, len(rest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if asked.fails(fixed + rest[:middle]):
+            high = middle
+        else:
+            low = middle
+    return low
 
 
 def _shrunk(failing: tuple[Change, ...], asked: _Asked[Change]) -> tuple[Change, ...]:
