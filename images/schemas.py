@@ -108,7 +108,7 @@ class EvidenceFile(_File):
     digest: Digest
     records: list[RecordRow]
     host: dict[str, Any]
-    """Engine, cores, driver and GPUs as the host saw them."""
+    """When it was measured (`date`, UTC), engine, cores, driver and GPUs as the host saw them."""
     claims: Annotated[list[ClaimRow], Field(min_length=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Of the rest, as JSON with sorted keys and no spaces: tells a file that was edited or damaged. No signature."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from images import inspection
@@ -70,7 +71,12 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     for record in inspection.records(engine, image, asked):
         records.append(record)
         trial.on_record(record)
-    host: dict[str, Any] = {"engine": engine.facts.version, "cpus": engine.facts.cpus, **_gpus_of_host(trial.gpus)}
+    host: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": engine.facts.version,
+        "cpus": engine.facts.cpus,
+        **_gpus_of_host(trial.gpus),
+    }
     for room in _rooms(image, asked.inside(), trial):
         if room.claims.claims:
             found, end = _run_suite(engine, image, room, trial)

@@ -68,7 +68,7 @@ class Evidence:
     digest: str
     records: tuple[Record, ...]
     host: Mapping[str, Any] = field(default_factory=dict)
-    """Engine version, GPUs and driver as the host saw them."""
+    """When it was measured (`date`, UTC), engine version, GPUs and driver as the host saw them."""
     claims: tuple[Claim, ...] = ()
     """The promises it was measured for: evidence.json alone can be judged again."""
 
