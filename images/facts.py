@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from packaging.requirements import Requirement
@@ -48,6 +49,32 @@ Sentence = Annotated[str, StringConstraints(min_length=1)]
 Source = str | dict[str, str]
 
 
+# The same few questions are asked for every image of a matrix: each is worked out once.
+@cache
+def within(version: str, wanted: str) -> bool:
+    """Whether a version lies in a range (PEP 440): `2.7.1` in `==2.7.*`."""
+    return version in SpecifierSet(wanted)
+
+
+@cache
+def _covers(archs: tuple[str, ...], ptx: tuple[str, ...], arch: Arch) -> Literal["cubin", "ptx", "no"]:
+    if any(own.major == arch.major and own.minor <= arch.minor for own in map(Arch.parse, archs)):
+        return "cubin"
+    return "ptx" if any(own <= arch for own in map(Arch.parse, ptx)) else "no"
+
+
+@cache
+def _library(libraries: tuple[str, ...], lookup: str, wheel_cuda: Minor) -> Minor | None:
+    own = sorted(Minor.parse(text) for text in libraries)
+    if wheel_cuda in own:
+        return wheel_cuda
+    if lookup == "exact":
+        return None
+    lower = [minor for minor in own if minor.major == wheel_cuda.major and minor < wheel_cuda]
+    higher = [minor for minor in own if minor.major == wheel_cuda.major and minor > wheel_cuda]
+    return lower[-1] if lower else higher[0] if higher else None
+
+
 class Row(BaseModel):
     """A row of either YAML file: unknown keys are errors, and nothing changes after loading."""
 
@@ -66,11 +93,7 @@ class DeviceCode(Row):
         A cubin runs on its own major at the same or a higher minor; PTX on anything not older
         (CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility").
         """
-        if any(own.major == arch.major and own.minor <= arch.minor for own in map(Arch.parse, self.archs)):
-            return "cubin"
-        if any(own <= arch for own in map(Arch.parse, self.ptx)):
-            return "ptx"
-        return "no"
+        return _covers(tuple(self.archs), tuple(self.ptx), arch)
 
 
 class TorchVariant(DeviceCode):
@@ -127,14 +150,7 @@ class BitsandbytesFacts(Row):
 
         `same-major`: exact, else the highest lower minor of that major, else its lowest higher one.
         """
-        own = sorted(Minor.parse(text) for text in self.libraries)
-        if wheel_cuda in own:
-            return wheel_cuda
-        if self.lookup == "exact":
-            return None
-        lower = [minor for minor in own if minor.major == wheel_cuda.major and minor < wheel_cuda]
-        higher = [minor for minor in own if minor.major == wheel_cuda.major and minor > wheel_cuda]
-        return lower[-1] if lower else higher[0] if higher else None
+        return _library(tuple(self.libraries), self.lookup, wheel_cuda)
 
 
 class TorchaoFacts(Row):

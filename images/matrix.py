@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -222,6 +223,9 @@ class Matrix(Row):
         return next((layer for layer, names in self.layers.items() if distribution in names), None)
 
 
+Known = TypeVar("Known")
+
+
 @dataclass(frozen=True)
 class Sources:
     """Both files, loaded: what every plan is made from."""
@@ -232,8 +236,15 @@ class Sources:
     problems: tuple[Problem, ...] = ()
     """What was wrong in the matrix and left out of it so that the rest could be checked in the same run."""
     pruned: frozenset[yamlfile.Path] = frozenset()
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    @property
+    def once(self, what: str, work: Callable[[], Known]) -> Known:
+        """What `work` finds out of these files, which never change: asked for again, it is not worked out again."""
+        if what not in self._known:
+            self._known[what] = work()
+        return cast("Known", self._known[what])
+
+    @cached_property
     def revision(self) -> str:
         """Short hash of the content of matrix and facts; comments and order of keys do not change it."""
         content = json.dumps([self.matrix.model_dump(), self.facts.model_dump()], sort_keys=True)

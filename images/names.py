@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import cache, total_ordering
 
 from images.errors import Problem, UserError
 
@@ -31,10 +31,7 @@ class Minor:
     @classmethod
     def parse(cls, text: str) -> Minor:
         """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
-        match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
-        if not match:
-            raise ValueError(f"{text!r} is not a version of the form X.Y")
-        return cls(int(match[1]), int(match[2]))
+        return _minor(text)
 
     def __lt__(self, other: Minor) -> bool:
         return (self.major, self.minor) < (other.major, other.minor)
@@ -59,11 +56,7 @@ class Arch:
     @classmethod
     def parse(cls, text: str) -> Arch:
         """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
-        if match := re.fullmatch(r"sm_?([0-9]{1,2})([0-9])", text):
-            return cls(int(match[1]), int(match[2]))
-        if match := re.fullmatch(r"([0-9]{1,2})\.([0-9])", text):
-            return cls(int(match[1]), int(match[2]))
-        raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
+        return _arch(text)
 
     def __lt__(self, other: Arch) -> bool:
         return (self.major, self.minor) < (other.major, other.minor)
@@ -75,6 +68,22 @@ class Arch:
     def capability(self) -> str:
         """The dotted form of TORCH_CUDA_ARCH_LIST: `9.0`."""
         return f"{self.major}.{self.minor}"
+
+
+@cache
+def _minor(text: str) -> Minor:
+    match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
+    if not match:
+        raise ValueError(f"{text!r} is not a version of the form X.Y")
+    return Minor(int(match[1]), int(match[2]))
+
+
+@cache
+def _arch(text: str) -> Arch:
+    for form in (r"sm_?([0-9]{1,2})([0-9])", r"([0-9]{1,2})\.([0-9])"):
+        if match := re.fullmatch(form, text):
+            return Arch(int(match[1]), int(match[2]))
+    raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
 
 
 @dataclass(frozen=True, kw_only=True)

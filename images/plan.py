@@ -59,7 +59,8 @@ class Planned:
 
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    return tuple(plan_one(ImageName.parse(row.name), sources) for row in sources.matrix.images)
+    images = sources.matrix.images
+    return sources.once("plan", lambda: tuple(_planned(ImageName.parse(row.name), row, sources) for row in images))
 
 
 def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
@@ -154,8 +155,11 @@ def _line(where: str) -> tuple[str, int]:
 
 def plan_one(name: ImageName, sources: Sources) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
+    return _planned(name, sources.matrix.row(name) or ImageRow(name=str(name)), sources)
+
+
+def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts
-    row = matrix.row(name) or ImageRow(name=str(name))
     if hopeless := _hopeless(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
     candidate = _candidate(name, row, matrix, facts)

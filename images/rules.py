@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from images import profiles, requirements
-from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, PackageFacts, TorchFacts, TorchVariant
+from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, PackageFacts, TorchFacts, TorchVariant, within
 from images.image import Base
 from images.matrix import ToolkitRow
 from images.names import Arch, ImageName, Minor
@@ -140,7 +139,7 @@ def torch_supports_python(it: Candidate) -> Iterator[Finding]:
 
 def triton_is_torchs(it: Candidate) -> Iterator[Finding]:
     triton = it.pins.get("triton")
-    if triton and triton not in SpecifierSet(it.torch_facts.triton):
+    if triton and not within(triton, it.torch_facts.triton):
         yield _refuse(f"torch {it.torch} needs triton{it.torch_facts.triton}, the stack pins {triton}")
 
 
@@ -152,11 +151,11 @@ def xformers_fits(it: Candidate) -> Iterator[Finding]:
     if row is None:
         yield _refuse(f"nothing is known of xformers {version}: add its row to images/facts.yaml")
         return
-    if it.torch not in SpecifierSet(row.torch):
+    if not within(it.torch, row.torch):
         fitting = [
             other
             for other, facts in it.facts.xformers.items()
-            if it.torch in SpecifierSet(facts.torch) and Minor.parse(facts.cuda).major == it.wheel_cuda.major
+            if within(it.torch, facts.torch) and Minor.parse(facts.cuda).major == it.wheel_cuda.major
         ]
         fix = f"pin {max(fitting, key=Version)}" if fitting else "leave xformers out of the stack"
         yield _refuse(f"xformers {version} needs torch {row.torch}, the stack pins {it.torch}: {fix}")
@@ -179,11 +178,11 @@ def torchao_fits(it: Candidate) -> Iterator[Finding]:
     if row is None:
         yield _refuse(f"nothing is known of torchao {version}: add its row to images/facts.yaml")
         return
-    if it.torch not in SpecifierSet(row.torch):
+    if not within(it.torch, row.torch):
         fitting = [
             other
             for other, facts in it.facts.torchao.items()
-            if it.torch in SpecifierSet(facts.torch) and facts.cuda_major in (None, it.wheel_cuda.major)
+            if within(it.torch, facts.torch) and facts.cuda_major in (None, it.wheel_cuda.major)
         ]
         fix = f"pin {max(fitting, key=Version)}" if fitting else "leave torchao out of the stack"
         yield _refuse(f"torchao {version} goes with torch {row.torch}, the stack pins {it.torch}: {fix}")
@@ -212,7 +211,7 @@ def bitsandbytes_fits(it: Candidate) -> Iterator[Finding]:
         )
     elif library != it.wheel_cuda:
         yield _warn(f"bitsandbytes {version} runs its CUDA {library} library beside torch's CUDA {it.wheel_cuda}")
-    if it.torch not in SpecifierSet(row.torch):
+    if not within(it.torch, row.torch):
         yield _refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {it.torch}")
     if not _python_fits(it.base.python, row.python):
         yield _refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {it.base.python}")
@@ -313,7 +312,7 @@ def unfit(it: Candidate, name: str, version: str, row: PackageFacts) -> Iterator
         if found.on not in waived:
             owner = profiles.owner(found.on, it.profile, it.name.torch)
             yield f"{found.by} requires {found.requirement}, {owner} pins {found.on} {found.found}"
-    if row.torch and it.torch not in SpecifierSet(row.torch):
+    if row.torch and not within(it.torch, row.torch):
         yield f"{name} {version} is compiled against torch {row.torch}, the stack pins {it.torch}"
     if row.cuda_majors and it.wheel_cuda.major not in row.cuda_majors:
         majors = ", ".join(map(str, row.cuda_majors))
@@ -418,7 +417,7 @@ def _flash_attn_key(it: Candidate) -> str:
 
 
 def _python_fits(python: Minor, wanted: str) -> bool:
-    return f"{python}.0" in SpecifierSet(wanted)
+    return within(f"{python}.0", wanted)
 
 
 def _listed(code: DeviceCode) -> str:
