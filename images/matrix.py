@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from images import selectors, yamlfile
 from images.errors import Problem, UserError
-from images.facts import Capability, Facts, MinorText, RangeText, Row, Sentence, VersionText
+from images.facts import Capability, Facts, MinorText, RangeText, RequirementText, Row, Sentence, VersionText
 from images.names import ImageName, Minor
 from images.yamlfile import YamlFile
 from validate.claims import Tier
@@ -184,6 +184,29 @@ class Exclusion(Row):
     reason: Sentence
 
 
+class Nightly(Row):
+    """What a night builds twice: as locked, and with the newest versions."""
+
+    track: list[SelectorText] = []
+    """Which images."""
+    held: list[str] = ["torch"]
+    """Layers that the newest versions leave as they are locked."""
+    ranges: dict[str, RangeText] = {}
+    """Distribution -> what a canary may take; without a row: any newer version that the facts don't speak against."""
+    stacks: dict[MinorText, dict[str, RangeText]] = {}
+    """The same for one torch minor, over `ranges`."""
+
+
+class ExpectedFailure(Row):
+    """A known breakage: a claim that is expected to fail, until upstream has mended it."""
+
+    select: SelectorText
+    claim: Annotated[str, _word(r"[A-Z]\d+( \S.*)?", "claim (S4, or with its subject: S4 symbols)")]
+    issue: Annotated[str, _word(r"[\w.-]+/[\w.-]+#\d+|https://\S+", "issue (OWNER/REPOSITORY#NUMBER, or its URL)")]
+    when: RequirementText = ""
+    """Only where the image has these versions: `torchao>=0.14,<0.16`."""
+
+
 class Defaults(Row):
     """What an image name leaves out."""
 
@@ -215,6 +238,8 @@ class Matrix(Row):
     aliases: dict[Alias, ImageNameText] = {}
     gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""
+    nightly: Nightly = Nightly()
+    xfail: list[ExpectedFailure] = []
 
     def row(self, name: ImageName) -> ImageRow | None:
         return next((row for row in self.images if row.name == str(name)), None)
@@ -246,8 +271,9 @@ class Sources:
 
     @cached_property
     def revision(self) -> str:
-        """Short hash of the content of matrix and facts; comments and order of keys do not change it."""
-        content = json.dumps([self.matrix.model_dump(), self.facts.model_dump()], sort_keys=True)
+        """Short hash of what images are made from, in matrix and facts; comments and order of keys do not change it."""
+        matrix = self.matrix.model_dump(exclude={"nightly", "xfail"})
+        content = json.dumps([matrix, self.facts.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -388,6 +414,7 @@ def _consistency(matrix: Matrix, file: YamlFile, pruned: frozenset[yamlfile.Path
             cause = f"no layer installs {name!r}, so no image can lack it"
             yield Problem(where=file.where(("optional", index)), cause=cause, then="name it under `layers`")
     yield from _left_out_in_vain(matrix, file, pruned)
+    yield from _nightly_in_vain(matrix, file)
     for alias in matrix.aliases:
         if alias in {row.name for row in matrix.images}:
             cause = f"the alias {alias!r} is the name of an image"
@@ -404,6 +431,26 @@ def _left_out_in_vain(matrix: Matrix, file: YamlFile, pruned: frozenset[yamlfile
             if torch in matrix.stacks and name not in pins and ("stacks", torch, name) not in pruned:
                 cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
                 yield Problem(where=file.where(("images", raw.get(row.name, 0))), cause=cause, then=_then(file))
+
+
+def _nightly_in_vain(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    """Ranges for what nothing pins, and layers that there are not: a typo would let a canary take anything."""
+    profiles = matrix.profiles.values()
+    pinned = {name for names in matrix.layers.values() for name in names}
+    pinned |= {name for profile in profiles for pins in (*profile.stacks.values(), profile.offers) for name in pins}
+    ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in matrix.nightly.ranges]
+    ranges += [("nightly", "stacks", torch, name) for torch, rows in matrix.nightly.stacks.items() for name in rows]
+    for path in ranges:
+        if path[-1] not in pinned:
+            yield Problem(where=file.where(path), cause=f"nothing pins {str(path[-1])!r}", then=_then(file))
+    for torch in matrix.nightly.stacks:
+        if torch not in matrix.stacks:
+            cause = f"there is no stack for torch {torch}"
+            yield Problem(where=file.where(("nightly", "stacks", torch)), cause=cause, then=_then(file))
+    for index, layer in enumerate(matrix.nightly.held):
+        if layer not in matrix.layers:
+            cause = f"there is no layer {layer!r} (there are {', '.join(matrix.layers)})"
+            yield Problem(where=file.where(("nightly", "held", index)), cause=cause, then=_then(file))
 
 
 def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
