@@ -55,6 +55,9 @@ class Order:
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None
     """Where wheels lie that were compiled here (source_wheels.keeper)."""
+    locks: Path = lock.FOLDER
+    suffix: str = ""
+    """Added to an image's name (-canary): what is built to be tried never takes the name itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +77,8 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
 
     Writes `out/NAME/`. Raises UserError: no lock, no base, no room, a contradiction with the base, a failed step.
     """
-    name = str(image.name)
-    locked = lock.read(image)
+    name = f"{image.name}{order.suffix}"
+    locked = lock.read(image, order.locks)
     attachment, tiers = find_gpus(engine, image, order.gpus, order.tiers)
     progress.say(name, str(attachment), "dim")
     base = bases.acquire(
@@ -171,12 +174,13 @@ def build_all(
     """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all."""
 
     def one(image: Image) -> Built | UserError:
+        name = f"{image.name}{order.suffix}"
         try:
             built = build(engine, image, order, host, progress)
         except UserError as error:
-            return _given_up(image, error, progress)
+            return _given_up(name, error, progress)
         except OSError as error:
-            return _given_up(image, UserError(problem_of(error, str(image.name)), code=1), progress)
+            return _given_up(name, UserError(problem_of(error, name), code=1), progress)
         progress.finish(built.name, _summary(built), ok=not built.withheld)
         return built
 
@@ -194,8 +198,8 @@ def build_all(
     return [future.result() for future in running]
 
 
-def _given_up(image: Image, error: UserError, progress: Progress) -> UserError:
-    progress.finish(str(image.name), error.problems[0].cause, ok=False)
+def _given_up(name: str, error: UserError, progress: Progress) -> UserError:
+    progress.finish(name, error.problems[0].cause, ok=False)
     return error
 
 
