@@ -59,6 +59,11 @@ class Answer:
 
 Runner = Callable[[Sequence[str]], Answer]
 
+
+class NoSolution(UserError):  # noqa: N818  # said as an outcome
+    """The requirements contradict each other: no set of versions fits them all."""
+
+
 # UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose: a further place to look can only offer other
 # builds of the same versions, such as a CPU torch.
 _PASSED = re.compile(
@@ -195,7 +200,7 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         clash = [pin for pin in requirements if re.search(rf"(?<![\w.-]){re.escape(pin)}(?![\w.])", reason)]
         named = f" ({' against '.join(clash)})" if len(clash) > 1 else f" ({clash[0]})" if clash else ""
         then = "move one of the pins that it names in matrix.yaml"
-        return UserError(Problem(where=where, cause=f"no set of versions fits{named}. uv says: {reason}", then=then))
+        return NoSolution(Problem(where=where, cause=f"no set of versions fits{named}. uv says: {reason}", then=then))
     if fetched := re.search(r"Failed to fetch: `?(https?://[^\s`]+?)`?(?:: |$)", text):
         host = urlsplit(fetched[1]).hostname
         cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
