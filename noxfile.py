@@ -64,6 +64,12 @@ def render(session: nox.Session) -> None:
 
 
 @nox.session
+def bake(session: nox.Session) -> None:
+    """Write contexts and a docker-bake.json for buildx. [SELECTOR...] [--to REPOSITORY] [--cache-to SPEC] ..."""
+    _images(session, "bake", *session.posargs)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build images and prove them. SELECTOR... [--jobs N] [--base REF] [--strict] ..."""
     _images(session, "build", *session.posargs)

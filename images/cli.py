@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from images.commands import building, common, preparing, publishing
+from images.commands import bake, building, common, preparing, publishing
 from images.errors import Problem, UserError, problem_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -21,6 +21,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "plan": preparing.plan_verb,
     "lock": preparing.lock_verb,
     "render": preparing.render_verb,
+    "bake": bake.bake_verb,
     "build": building.build_verb,
     "wheels": building.wheels_verb,
     "validate": building.validate_verb,
