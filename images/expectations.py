@@ -211,6 +211,16 @@ NATIVE: Mapping[str, Mapping[str, Any]] = {
         "libraries": ["flash_attn_2_cuda*.so"],
         "symbols": ["PyInit_flash_attn_2_cuda"],
     },
+    "causal-conv1d": {
+        "modules": ["causal_conv1d"],
+        "libraries": ["causal_conv1d_cuda*.so"],
+        "symbols": ["PyInit_causal_conv1d_cuda"],
+    },
+    "mamba-ssm": {
+        "modules": ["mamba_ssm"],
+        "libraries": ["selective_scan_cuda*.so"],
+        "symbols": ["PyInit_selective_scan_cuda"],
+    },
     "torchao": {
         "libraries": ["torchao/_C*.so"],
         "operators": ["torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"],
@@ -265,6 +275,11 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "kernels": "*prepare_varlen_num_blocks*",
             "needed": [[80, _NEVER_OLDER]],
             "reason": "it serves FlashAttention 3, which begins at sm_80",
+        },
+        {
+            "kernels": "*cub*EmptyKernel*",
+            "needed": [[80, _NEVER_OLDER]],
+            "reason": "CUB reads its attributes and never launches it; FlashAttention 3 begins at sm_80",
         },
     ),
 }
@@ -359,6 +374,7 @@ NAMESPACES: Mapping[str, tuple[str, ...]] = {
 
 OWN_OPENMP: Mapping[str, str] = {
     "scikit_learn.libs/libgomp-*.so*": "scikit-learn brings an OpenMP for its own loops, which torch never calls",
+    "sentencepiece.libs/libgomp-*.so*": "sentencepiece brings an OpenMP for its own loops, which torch never calls",
 }
 """OpenMP runtimes that may be loaded beside torch's, by the end of their path."""
 

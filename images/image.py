@@ -35,6 +35,17 @@ class Pin:
     """An image may lack it, with a warning, where no wheel of it can be had."""
     local: str = ""
     """The local version (`cu126`) where the wheel is not the default index's."""
+    compiled: bool = False
+    """Published as source only: its wheel is compiled here once, and taken from the wheelhouse (docs/wheels.md)."""
+    floor: Arch | None = None
+    """The oldest GPU architecture that a compiled one's code is written for; None: it has no GPU code."""
+    needs: tuple[str, ...] = ()
+    """What a compiled one requires beside the image's pins: the lock brings it, as no index knows of the wheel."""
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock has it: an index has a file of it that installs anywhere."""
+        return not (self.optional or self.compiled)
 
     @property
     def requirement(self) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
@@ -56,6 +56,12 @@ class LockInputs:
     """Distributions locked as source."""
     excluded: tuple[str, ...] = ()
     """Distributions left out though something requires them."""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Layer -> what its packages from outside any index require."""
+
+    def asked(self, layer: str) -> tuple[str, ...]:
+        """All that a layer is resolved from."""
+        return (*self.layers[layer], *self.needs.get(layer, ()))
 
     @property
     def target(self) -> Target:
@@ -76,10 +82,10 @@ class LockInputs:
         """The layers, bottom first, that both images could have in common."""
         shared = []
         if self.place == other.place:
-            for mine, theirs in zip(self.layers.items(), other.layers.items(), strict=False):
-                if mine != theirs:
+            for mine, theirs in zip(self.layers, other.layers, strict=False):
+                if mine != theirs or self.asked(mine) != other.asked(theirs):
                     break
-                shared.append(mine[0])
+                shared.append(mine)
         return tuple(shared)
 
 
@@ -116,14 +122,19 @@ class State:
 
 
 def inputs(image: Image) -> LockInputs:
-    """What the image's lock is made from. Optional pins are no part of it: no index need have a wheel of them."""
+    """What the image's lock is made from. Optional and compiled pins are no part of it: no index need have them."""
     return LockInputs(
         python=str(image.python),
         platform=f"x86_64-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
         index=image.index,
         layers={
-            layer: tuple(pin.requirement for pin in image.pins if pin.layer == layer and not pin.optional)
+            layer: tuple(pin.requirement for pin in image.pins if pin.layer == layer and pin.locked)
             for layer in image.layers
+        },
+        needs={
+            layer: needs
+            for layer in image.layers
+            if (needs := tuple(sorted({need for pin in image.pins if pin.layer == layer for need in pin.needs})))
         },
         alone={
             "toolkit": tuple(pin.requirement for pin in image.toolkit),
@@ -207,7 +218,7 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
     build, an index that can't be reached or gives no hashes.
     """
     where, wanted = str(image.name), inputs(image)
-    pins = [pin for layer in wanted.layers.values() for pin in layer]
+    pins = [pin for layer in wanted.layers for pin in wanted.asked(layer)]
     chosen = uv.versions(pins, wanted.target, preferred=preferred or {}, run=run, where=where)
     layers = _split(wanted, chosen, run, where)
     everything = [package for layer in layers.values() for package in layer]
@@ -229,6 +240,7 @@ def written(lock: Lock) -> dict[str, bytes]:
         "alone": lock.inputs.alone,
         **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
         **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
+        **({"needs": lock.inputs.needs} if lock.inputs.needs else {}),
         "sha256": {name: _digest(content) for name, content in sorted(lock.files.items())},
     }
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
@@ -300,7 +312,7 @@ def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: st
     """
     home = {_name(pin): layer for layer, pins in wanted.layers.items() for pin in pins}
     needed: dict[str, Package] = {}
-    for layer, pins in zip(wanted.layers, accumulate(wanted.layers.values()), strict=True):
+    for layer, pins in zip(wanted.layers, accumulate(map(wanted.asked, wanted.layers)), strict=True):
         for package in uv.packages(pins, wanted.target, chosen=chosen, run=run, where=where) if pins else ():
             needed.setdefault(package.name, package)
             home.setdefault(package.name, layer)
@@ -393,6 +405,7 @@ def _record(path: Path) -> tuple[LockInputs, dict[str, str]]:
             alone={str(name): tuple(map(str, pins)) for name, pins in data["alone"].items()},
             from_source=tuple(map(str, data.get("from_source", ()))),
             excluded=tuple(map(str, data.get("excluded", ()))),
+            needs={str(layer): tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
         )
         return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -416,6 +429,7 @@ def _differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
         ("index", old.index or "default", new.index or "default"),
         ("packages from source", _joined(old.from_source), _joined(new.from_source)),
         ("packages left out", _joined(old.excluded), _joined(new.excluded)),
+        ("requirements of compiled packages", _needs(old), _needs(new)),
     ):
         if left != right:
             yield f"{what} {left} -> {right}"
@@ -430,6 +444,10 @@ def _differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
             yield f"{name} {was} -> {now}"
     if not {*before} ^ {*after} and [*old.layers] != [*new.layers]:
         yield f"layers {' '.join(old.layers)} -> {' '.join(new.layers)}"
+
+
+def _needs(found: LockInputs) -> str:
+    return _joined([need for needs in found.needs.values() for need in needs])
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images import profiles, rules, selectors
+from images import profiles, requirements, rules, selectors
 from images.errors import Problem, UserError
 from images.facts import Facts
 from images.image import Base, Image, Pin, Prebuilt
@@ -233,6 +234,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
         profile=profile,
         stack=stack,
+        sources=matrix.sources,
     )
     return _with_offers(candidate) if profile else candidate
 
@@ -246,7 +248,8 @@ def _with_offers(it: Candidate) -> Candidate:
         if reasons:
             it = replace(it, declined={**it.declined, f"{name} {version}": reasons})
         else:
-            it = replace(it, pins={**it.pins, name: version})
+            left_out = {name} if row and row.form == "cuda-source" else set()
+            it = replace(it, pins={**it.pins, name: version}, optional=it.optional | left_out)
     return it
 
 
@@ -321,18 +324,29 @@ def _pins(it: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
     for layer, names in matrix.layers.items():
         for name in names:
             if name in it.pins:
-                own = local if name == "torch" else ""
-                optional = name in it.optional
-                yield Pin(name=name, version=it.pins[name], layer=layer, optional=optional, local=own)
+                yield _pin(it, name, layer, local if name == "torch" else "")
         if layer == list(matrix.layers)[-2]:
             yield from _own_pins(it, matrix)
 
 
 def _own_pins(it: Candidate, matrix: Matrix) -> Iterator[Pin]:
     """What only the profile installs."""
-    for name, version in it.pins.items():
+    for name in it.pins:
         if matrix.layer_of(name) is None:
-            yield Pin(name=name, version=version, layer=profiles.LAYER, optional=name in it.optional)
+            yield _pin(it, name, profiles.LAYER)
+
+
+def _pin(it: Candidate, name: str, layer: str, local: str = "") -> Pin:
+    version = it.pins[name]
+    pin = Pin(name=name, version=version, layer=layer, optional=name in it.optional, local=local)
+    row = it.facts.packages.get(name, {}).get(version)
+    if row is None or row.form != "cuda-source":
+        return pin
+    others = (one for one in requirements.applying(row, it.base.python) if canonicalize_name(one.name) not in it.pins)
+    source = it.sources.get(name)
+    floor = Arch.parse(source.floor) if source and source.nvcc else None
+    needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
+    return replace(pin, compiled=True, floor=floor, needs=needs)
 
 
 def _toolkit(it: Candidate) -> Iterator[Pin]:

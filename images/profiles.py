@@ -120,4 +120,5 @@ def _merged(parts: Iterator[Mapping[str, str]]) -> dict[str, str]:
 
 def owner(name: str, profile: Resolved | None, torch: Minor) -> str:
     """Who pins a distribution, for a sentence."""
-    return f"the profile {profile.name}" if profile and name in profile.pins else f"the stack of torch {torch}"
+    own = {*profile.pins, *profile.offers} if profile else set()
+    return f"the profile {profile.name}" if profile and name in own else f"the stack of torch {torch}"

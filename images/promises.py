@@ -246,6 +246,10 @@ def _device_code(image: Image, facts: Facts) -> Iterator[Claim]:
             if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
                 subject = f"torchao {name}"
                 yield replace(coded(image, subject, [], within, also=[f"torchao/{name}.*so"]), required=False)
+    for pin in image.pins:
+        if pin.compiled and pin.floor and pin.name in expectations.NATIVE:
+            within = {arch: how for arch, how in archs.items() if arch >= pin.floor}
+            yield coded(image, pin.name, [], within, also=expectations.NATIVE[pin.name]["libraries"])
     patterns = [f"**/{stem}.so.*" for stem in expectations.CUDA_DEVICE_LIBRARIES]
     yield coded(image, "cuda-libraries", patterns, archs, depth="file")
 

@@ -141,7 +141,7 @@ def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
-        distributions = {pin.name.replace("-", "_") for pin in pins if pin.optional}
+        distributions = {pin.name.replace("-", "_") for pin in pins if not pin.locked}
         lock = files.get(f"locks/{name}.txt", b"")
         yield Stage(
             name=name,

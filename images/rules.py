@@ -14,7 +14,7 @@ from packaging.version import Version
 from images import profiles, requirements
 from images.facts import CudaFacts, DeviceCode, Facts, FlashAttnFacts, PackageFacts, TorchFacts, TorchVariant, within
 from images.image import Base
-from images.matrix import ToolkitRow
+from images.matrix import SourceRow, ToolkitRow
 from images.names import Arch, ImageName, Minor
 from images.profiles import Resolved
 from images.requirements import Unmet
@@ -65,6 +65,8 @@ class Candidate:
     """The pins of the stack alone."""
     declined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What the profile offers and this image can't have -> why not."""
+    sources: Mapping[str, SourceRow] = field(default_factory=dict)
+    """What can be compiled here."""
 
 
 Rule = Callable[[Candidate], Iterator[Finding]]
@@ -151,14 +153,8 @@ def xformers_fits(it: Candidate) -> Iterator[Finding]:
     if row is None:
         yield _refuse(f"nothing is known of xformers {version}: add its row to images/facts.yaml")
         return
-    if not within(it.torch, row.torch):
-        fitting = [
-            other
-            for other, facts in it.facts.xformers.items()
-            if within(it.torch, facts.torch) and Minor.parse(facts.cuda).major == it.wheel_cuda.major
-        ]
-        fix = f"pin {max(fitting, key=Version)}" if fitting else "leave xformers out of the stack"
-        yield _refuse(f"xformers {version} needs torch {row.torch}, the stack pins {it.torch}: {fix}")
+    majors = {other: (facts.torch, Minor.parse(facts.cuda).major) for other, facts in it.facts.xformers.items()}
+    yield from _made_for_this_torch(it, "xformers", version, majors)
     own = Minor.parse(row.cuda)
     if own.major != it.wheel_cuda.major:
         yield _refuse(
@@ -178,19 +174,28 @@ def torchao_fits(it: Candidate) -> Iterator[Finding]:
     if row is None:
         yield _refuse(f"nothing is known of torchao {version}: add its row to images/facts.yaml")
         return
-    if not within(it.torch, row.torch):
-        fitting = [
-            other
-            for other, facts in it.facts.torchao.items()
-            if within(it.torch, facts.torch) and facts.cuda_major in (None, it.wheel_cuda.major)
-        ]
-        fix = f"pin {max(fitting, key=Version)}" if fitting else "leave torchao out of the stack"
-        yield _refuse(f"torchao {version} goes with torch {row.torch}, the stack pins {it.torch}: {fix}")
+    majors = {other: (facts.torch, facts.cuda_major) for other, facts in it.facts.torchao.items()}
+    yield from _made_for_this_torch(it, "torchao", version, majors)
     if row.cuda_major and row.cuda_major != it.wheel_cuda.major:
         yield _refuse(
             f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {it.wheel_cuda}: "
             "leave it out (`without: [torchao]`)"
         )
+
+
+def _made_for_this_torch(
+    it: Candidate, package: str, version: str, known: Mapping[str, tuple[str, int | None]]
+) -> Iterator[Finding]:
+    """`known` is version -> the torch it goes with, and the CUDA major it is linked with (None: with none)."""
+    if within(it.torch, known[version][0]):
+        return
+    fitting = [
+        other
+        for other, (torch, major) in known.items()
+        if within(it.torch, torch) and major in (None, it.wheel_cuda.major)
+    ]
+    fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
+    yield _refuse(f"{package} {version} needs torch {known[version][0]}, the stack pins {it.torch}: {fix}")
 
 
 def bitsandbytes_fits(it: Candidate) -> Iterator[Finding]:
@@ -305,6 +310,15 @@ def declined_offers_are_said(it: Candidate) -> Iterator[Finding]:
         yield _warn(f"goes without {name} (optional): {'; '.join(reasons)}")
 
 
+def compiled_packages_are_said(it: Candidate) -> Iterator[Finding]:
+    for name, version in it.pins.items():
+        row = _package(it, name, version)
+        if row and row.form == "cuda-source":
+            until = "the image goes without it until" if name in it.optional else "no image can be built before"
+            command = f"`nox -s wheels -- {it.name} {name}`"
+            yield _warn(f"{name} {version} is published as source only: {until} {command} has compiled it")
+
+
 def unfit(it: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
     """Why a package of known facts has no place in an image, in sentences."""
     waived = frozenset(it.profile.waived) if it.profile else frozenset()
@@ -320,7 +334,21 @@ def unfit(it: Candidate, name: str, version: str, row: PackageFacts) -> Iterator
     if row.python and not _python_fits(it.base.python, row.python):
         yield f"{name} {version} needs Python {row.python}, the base has {it.base.python}"
     if row.form == "cuda-source":
-        yield f"{name} {version} is published as source that nvcc must compile: {row.note}".rstrip(": ")
+        yield from _uncompilable(it, name, version)
+
+
+def _uncompilable(it: Candidate, name: str, version: str) -> Iterator[str]:
+    """Why no wheel of a package that is source only can be made for an image, wherever it is tried."""
+    source, what = it.sources.get(name), f"{name} {version} is published as source only"
+    if source is None or version not in source.releases:
+        yield f"{what}, and `sources` in matrix.yaml does not have it"
+        return
+    if not within(it.torch, source.torch):
+        yield f"{what} and compiles on torch {source.torch}, the stack pins {it.torch}"
+    if source.nvcc and not (it.toolkit and (it.toolkit.devel or it.toolkit.compiler)):
+        yield f"{what}, and `toolkits` in matrix.yaml names nobody who has an nvcc of CUDA {it.name.cuda}"
+    if source.nvcc and not any(arch >= Arch.parse(source.floor) for arch in promised_archs(it)):
+        yield f"{what} and compiles for {Arch.parse(source.floor)} and newer, the image promises no such architecture"
 
 
 def _unmet(it: Candidate, name: str) -> Iterator[Unmet]:
@@ -356,6 +384,7 @@ RULES: tuple[Rule, ...] = (
     nothing_dead_is_pinned,
     waivers_are_said,
     declined_offers_are_said,
+    compiled_packages_are_said,
 )
 
 

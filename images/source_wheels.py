@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shlex
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -185,6 +186,33 @@ def keeper(matrix: Matrix, house: Wheelhouse) -> Callable[[Image, Pin], Path | N
         except UserError:
             return None
         return kept.wheel if kept else None
+
+    return find
+
+
+def maker(
+    engine: Engine, matrix: Matrix, order: Order, host: HostSettings, progress: Progress
+) -> Callable[[Image, Pin], Path | None]:
+    """Looks as `keeper` does, and compiles what is not there and nobody else publishes.
+
+    What it is given raises UserError for a required pin that can't be compiled; an optional one is told and left out.
+    """
+    look, one_at_a_time = keeper(matrix, order.house), threading.Lock()
+
+    def find(image: Image, pin: Pin) -> Path | None:
+        if kept := look(image, pin):
+            return kept
+        if pin.name not in matrix.sources or any(row.name == pin.name for row in image.prebuilt):
+            return None
+        try:
+            wanted = recipe(image, pin.name, matrix)
+        except UserError as error:
+            if not pin.optional:
+                raise
+            progress.say(str(image.name), error.problems[0].cause, "yellow")
+            return None
+        with one_at_a_time:  # builds beside each other may ask for the same wheel
+            return make(engine, image, wanted, order, host, progress).kept.wheel
 
     return find
 

@@ -25,6 +25,7 @@ from images.names import Minor
 
 _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
+_NOT_COMPILED = "which is published as source only and not compiled for this image yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +50,18 @@ def gather(
     fetch: Callable[[str, Path], None] | None = None,
     compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None,
 ) -> Gathered:
-    """Find a wheel for each optional pin: the wheelhouse first, then one that `compiled` has, then the official one.
+    """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
 
     The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. `fetch` gets
-    URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit.
+    URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit, and for
+    every pin that must be compiled first.
     """
     listing = _listing(wheelhouse)
     files: dict[str, Path] = {}
     missing: dict[str, str] = {}
+    lacking: list[Problem] = []
     for pin in image.pins:
-        if not pin.optional:
+        if pin.locked:
             continue
         found = _in_wheelhouse(pin, image, listing) or compiled(image, pin)
         if found:
@@ -68,13 +71,27 @@ def gather(
         path, reason = _official(prebuilt, cache, fetch or download)
         if path:
             files[path.name] = path
+        elif not pin.optional:
+            lacking.append(_to_be_compiled(image, pin))
+        elif pin.compiled:
+            missing[pin.name] = f"{pin.requirement}: {_NOT_COMPILED} (`nox -s wheels -- {image.name} {pin.name}`)"
         else:
             missing[pin.name] = f"{pin.requirement}: {reason}" + ("" if wheelhouse else "; no --wheelhouse given")
+    if lacking:
+        raise UserError(lacking, code=1)
     for requirement in TOOLS:
         name, _, version = requirement.partition("==")
         if installer := _in_wheelhouse(Pin(name=name, version=version, layer="tools"), image, listing):
             files[installer.name] = installer
     return Gathered(files=files, missing=missing)
+
+
+def _to_be_compiled(image: Image, pin: Pin) -> Problem:
+    then = (
+        f"`nox -s wheels -- {image.name} {pin.name}` compiles it once, for every image that asks the same; "
+        "`nox -s build -- NAME --compile` does both; --wheelhouse FOLDER takes one of yours"
+    )
+    return Problem(where=str(image.name), cause=f"needs {pin.requirement}, {_NOT_COMPILED}", then=then)
 
 
 def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[str, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,9 @@ def build_verb(
         bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
     ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")
+    ] = False,
     tier: Tiers = None,
     gpus: Gpus = gpus.AUTO,
     out: Out = Path("out"),
@@ -81,6 +85,12 @@ def build_verb(
     for warning in host.warnings:
         common.say(warning)
     with common.open_engine(engine) as docker_engine, Progress() as progress:
+        if compile_:
+            making = source_wheels.Order(
+                out=out, facts=sources.facts, house=wheelhouses.default(), pinned_bases=order.pinned_bases
+            )
+            compiled = source_wheels.maker(docker_engine, sources.matrix, making, host, progress)
+            order = replace(order, compiled=compiled)
         results = build.build_all(docker_engine, images, order, host, progress, jobs)
     console = common.results()
     problems: list[Problem] = []

@@ -19,7 +19,10 @@ from images import (
     metadata,
     plan,
     render,
+    source_wheels,
     tables,
+    wheelhouse,
+    wheels,
 )
 from images.commands import common
 from images.commands.options import (
@@ -82,19 +85,25 @@ def render_verb(
     pinned = common.pinned_bases()
     host = host_settings()
     sources = common.sources()
+    compiled = source_wheels.keeper(sources.matrix, wheelhouse.default())
     for image in common.accepted(selectors, sources):
         digest = pinned.get(image.base.reference, "")
         reference = base or (f"{image.base.reference}@{digest}" if digest else image.base.reference)
         origin = "given" if base else "digest" if digest else "tag"
         ground = render.Ground(reference=reference, origin=origin, digest=digest)
         locked = lock.read(image)
-        missing = {pin.name: f"{pin.requirement}: `render` fetches no wheel" for pin in image.pins if pin.optional}
-        suite = carried.suite(image, build.pins_of(locked), missing, facts=sources.facts)
-        extras = render.Extras(host=host.files(), missing=missing, suite=suite)
+        kept = common.cache() / "wheels"
+        gathered = wheels.gather(image, wheelhouse=None, cache=kept, fetch=_fetch_nothing, compiled=compiled)
+        suite = carried.suite(image, build.pins_of(locked), gathered.missing, facts=sources.facts)
+        extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
         context = render.render(image, locked.files, ground, extras)
         folder = out / str(image.name) / "context"
         build.write(context, folder)
         common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
+
+
+def _fetch_nothing(_url: str, _target: Path) -> None:
+    raise OSError("`render` fetches no wheel")
 
 
 def pin_verb(engine: EngineUrl = None) -> None:

@@ -245,3 +245,69 @@ def test_snippets_of_the_docs_are_well_formed(language: str, text: str) -> None:
 def test_snippets_name_images_that_exist() -> None:
     named = set(re.findall(r"cu\d+-torch\d+[a-z0-9-]*", (ROOT / "docs" / "using.md").read_text()))
     assert named <= {planned.name for planned in plan.plan(SOURCES) if planned.accepted}
+
+
+# --- what is published as source only ---------------------------------------------------------------------------------
+
+
+def requiring_conv1d() -> Sources:
+    return with_profile("axolotl", stacks={"2.13": {"axolotl": "0.19.0", "causal-conv1d": "1.7.0"}}, offers={})
+
+
+def test_an_offer_that_must_be_compiled_is_an_optional_pin_that_no_lock_has() -> None:
+    pin = image("cu130-torch213-axolotl").pin("causal-conv1d")
+    assert pin is not None
+    assert (pin.compiled, pin.optional, pin.locked, pin.layer) == (True, True, False, "profile")
+    assert pin.needs == ("ninja", "packaging") and str(pin.floor) == "sm_75"
+    told = "the image goes without it until `nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
+    assert any(told in text for text in one("cu130-torch213-axolotl").warnings)
+
+
+def test_the_lock_brings_what_a_compiled_pin_requires_and_not_the_pin() -> None:
+    locked = lock.read(image("cu130-torch213-axolotl"))
+    assert "ninja" in locked.versions(["profile"])
+    assert "causal-conv1d" not in locked.versions(locked.inputs.layers)
+
+
+def test_a_required_one_is_no_option() -> None:
+    planned = one("cu130-torch213-sm90-axolotl", requiring_conv1d())
+    assert planned.image is not None
+    pin = planned.image.pin("causal-conv1d")
+    assert pin is not None and (pin.compiled, pin.optional) == (True, False)
+    assert any("no image can be built before `nox -s wheels" in text for text in planned.warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"releases": {"1.5.2": "0" * 64}}, "`sources` in matrix.yaml does not have it"),
+        ({"torch": "<2.13"}, "compiles on torch <2.13, the stack pins 2.13.0"),
+        ({"floor": "13.0"}, "compiles for sm_130 and newer"),
+    ],
+)
+def test_what_nobody_can_compile_is_refused_with_the_reason(changes: dict[str, object], said: str) -> None:
+    sources = requiring_conv1d()
+    row = sources.matrix.sources["causal-conv1d"].model_copy(update=changes)
+    changed = sources.matrix.model_copy(update={"sources": {**sources.matrix.sources, "causal-conv1d": row}})
+    planned = one("cu130-torch213-axolotl", dataclasses.replace(sources, matrix=changed))
+    assert planned.image is None and any(said in reason for reason in planned.reasons)
+
+
+def test_what_has_no_compiler_anywhere_is_refused() -> None:
+    sources = requiring_conv1d()
+    toolkit = sources.matrix.toolkits["13.0"].model_copy(update={"devel": [], "compiler": None})
+    changed = sources.matrix.model_copy(update={"toolkits": {**sources.matrix.toolkits, "13.0": toolkit}})
+    planned = one("cu130-torch213-axolotl", dataclasses.replace(sources, matrix=changed))
+    assert any("names nobody who has an nvcc of CUDA 13.0" in reason for reason in planned.reasons)
+
+
+def test_mamba_is_left_out_for_the_call_that_no_published_causal_conv1d_takes() -> None:
+    (told,) = (text for text in one("cu128-torch28-axolotl").warnings if "mamba-ssm" in text)
+    assert "mamba-ssm 1.2.0.post1 requires causal-conv1d<1.5.2,>=1.2.0, the profile axolotl pins" in told
+
+
+def test_a_compiled_pins_kernels_are_promised_from_its_floor_on() -> None:
+    claims = promises.promises(image("cu128-torch28-axolotl"), {}, {}, facts=SOURCES.facts).claims
+    (coded,) = (claim for claim in claims if (claim.id, claim.subject) == ("S5", "causal-conv1d"))
+    assert "70" not in coded.expect["archs"] and coded.expect["archs"]["75"] == "cubin"
+    assert coded.expect["also"] == ["causal_conv1d_cuda*.so"]

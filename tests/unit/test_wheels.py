@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -173,3 +174,41 @@ def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     found = wheels.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path / "cache", fetch=refuse)
     assert list(found.files) == [locked]
+
+
+# --- what is published as source only ---------------------------------------------------------------------------------
+
+
+def needing_conv1d(*, optional: bool) -> Image:
+    wanted = image("cu130-torch211-sm90")
+    pin = Pin(name="causal-conv1d", version="1.7.0", layer="kernels", optional=optional, compiled=True)
+    return replace(wanted, pins=(*(pin for pin in wanted.pins if pin.name != "flash-attn"), pin))
+
+
+def test_a_required_wheel_that_nobody_compiled_stops_the_build_with_the_next_command(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        wheels.gather(needing_conv1d(optional=False), wheelhouse=None, cache=tmp_path, fetch=refuse)
+    (problem,) = caught.value.problems
+    assert problem.cause == (
+        "needs causal-conv1d==1.7.0, which is published as source only and not compiled for this image yet"
+    )
+    assert problem.then.startswith("`nox -s wheels -- cu130-torch211-sm90 causal-conv1d` compiles it once")
+
+
+def test_an_optional_one_is_missing_with_the_command_that_compiles_it(tmp_path: Path) -> None:
+    found = wheels.gather(needing_conv1d(optional=True), wheelhouse=None, cache=tmp_path, fetch=refuse)
+    assert "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d`" in found.missing["causal-conv1d"]
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_compiled_one_is_taken(tmp_path: Path, optional: bool) -> None:
+    kept = tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl"
+    kept.write_bytes(b"wheel")
+    found = wheels.gather(
+        needing_conv1d(optional=optional),
+        wheelhouse=None,
+        cache=tmp_path / "cache",
+        fetch=refuse,
+        compiled=lambda _image, pin: kept if pin.name == "causal-conv1d" else None,
+    )
+    assert (dict(found.files), dict(found.missing)) == ({kept.name: kept}, {})
