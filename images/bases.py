@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, Any
 
 import yaml
@@ -24,14 +28,13 @@ from images.errors import Problem, UserError
 from images.failures import classify
 from images.hosting import HostSettings
 from images.image import Base, Pin
+from images.render import EPOCH
 
 PINS_FILE = "locks/bases.yaml"
 BASE_LABEL = "dev.truetag.base"
 BOOTSTRAPPED = "truetag-base"
 """The repository name of bases that were made here."""
 
-# Files of a bootstrapped base bear no later time than this, so that the same packages give the same bytes.
-_EPOCH = "1704067200"  # 2024-01-01
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK = 1 << 20
 
@@ -45,11 +48,14 @@ _DPKG_OPTIONS = (
     "path-exclude=/usr/share/lintian/*",
     "path-exclude=/usr/share/locale/*",
 )
-# mmdebstrap leaves the host's apt options in the image: they may hold a proxy. The rest differs from run to run.
+# mmdebstrap leaves the host's apt options in the image: they may hold a proxy. The rest differs from run to run, or a
+# later step would delete it, and what stands in a layer for a deleted file bears the deletion's time. /etc/hosts is
+# there as engines lend one to each step: where there is none, old ones make and delete it, and date the folder so.
 _STRIP = (
     'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/cache/ldconfig/aux-cache "$1"/var/cache/debconf/*-old '
     '"$1"/var/lib/dpkg/*-old; rm -rf "$1"/var/log/* "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/tmp/*; '
-    ': > "$1"/etc/machine-id; : > "$1"/etc/resolv.conf; echo truetag > "$1"/etc/hostname'
+    'rm -f "$1"/etc/passwd- "$1"/etc/group- "$1"/etc/shadow- "$1"/etc/gshadow-; '
+    ': > "$1"/etc/machine-id; : > "$1"/etc/resolv.conf; : > "$1"/etc/hosts; echo truetag > "$1"/etc/hostname'
 )
 
 
@@ -279,19 +285,44 @@ def _bootstrapped(engine: Engine, base: Base, host: HostSettings, say: Callable[
         )
     name = f"{BOOTSTRAPPED}:{base.suite}"
     info = engine.find(name)
-    if info is not None and info.labels.get(BASE_LABEL) == base.suite:
-        say(f"no registry answers for {base.reference}: using {name}, made here on {info.created[:10]}")
+    if info is not None and info.labels.get(BASE_LABEL) == _recipe(base.suite):
+        say(f"no registry answers for {base.reference}: using {name}, made here before")
     else:
         say(f"no registry answers for {base.reference}: MAKING A BASE from a Debian mirror with mmdebstrap, as {name}")
         _require_mmdebstrap(say)
-        info = engine.import_image(
-            _root_file_system(base.suite, host),
-            name,
-            labels={BASE_LABEL: base.suite},
-            env={"PATH": _PATH},
-            command=("bash",),
-        )
+        info = bootstrap(engine, base.suite, name, host)
     return AcquiredBase(reference=name, digest=info.id, origin=Origin.BOOTSTRAPPED, python=read_python(engine, name))
+
+
+def bootstrap(engine: Engine, suite: str, name: str, host: HostSettings) -> ImageInfo:
+    """Make a base from a Debian mirror, on this machine. What the mirror has decides its ID, and nothing else does."""
+    with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
+        layer = hashlib.sha256()
+        for chunk in _root_file_system(suite, host):
+            layer.update(chunk)
+            spool.write(chunk)
+        spool.flush()
+        config = json.dumps(_config(suite, layer.hexdigest()), sort_keys=True).encode()
+        manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+        return engine.load({"config.json": config, "layer.tar": Path(spool.name), "manifest.json": manifest}, name)
+
+
+def _config(suite: str, layer: str) -> dict[str, Any]:
+    """An image's configuration (OCI image specification), with the files' time for that of its making."""
+    created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "architecture": "amd64",
+        "os": "linux",
+        "created": created,
+        "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": {BASE_LABEL: _recipe(suite)}},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+        "history": [{"created": created, "created_by": f"mmdebstrap {suite}"}],
+    }
+
+
+def _recipe(suite: str) -> str:
+    """Suite, and how a base is made of it: one that an older release made is made anew."""
+    return f"{suite} {hashlib.sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode()).hexdigest()[:12]}"
 
 
 def _require_mmdebstrap(say: Callable[[str], None]) -> None:
@@ -324,7 +355,7 @@ def _root_file_system(suite: str, host: HostSettings) -> Iterator[bytes]:
         "-",
         *_mirrors(suite),
     ]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "DEBIAN_FRONTEND": "noninteractive"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         said: deque[str] = deque(maxlen=100)
         listener = threading.Thread(target=_collect, args=(process.stderr, said), daemon=True)

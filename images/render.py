@@ -20,6 +20,8 @@ from images.matrix import ROOT
 TEMPLATES = ROOT / "templates"
 USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
+EPOCH = 1704067200
+"""2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
@@ -121,7 +123,7 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         autoescape=False,
     )
     environment.filters["quoted"] = quoted
-    macros: Any = environment.get_template("macros.j2").make_module({"offline": extras.offline})
+    macros = module(environment, offline=extras.offline)
     return environment.get_template("Dockerfile.j2").render(
         image=image,
         torch=image.pin("torch"),
@@ -132,8 +134,15 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         labels=labels(image, ground, extras.missing),
         installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
         mounts=macros.mounts,
+        seal=macros.seal,
+        epoch=EPOCH,
         suite=bool(extras.suite),
     )
+
+
+def module(environment: jinja2.Environment, *, offline: bool) -> Any:
+    """What templates call: `mounts` of a step, `seal` as its last command."""
+    return environment.get_template("macros.j2").make_module({"offline": offline, "epoch": EPOCH})
 
 
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:

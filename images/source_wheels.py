@@ -386,7 +386,7 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    macros: Any = environment.get_template("macros.j2").make_module({"offline": False})
+    macros = render.module(environment, offline=False)
     whole = replace(image, name=replace(image.name, devel=True))
     index = f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
     return environment.get_template("wheel/Dockerfile.j2").render(
@@ -400,6 +400,8 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
         jobs=jobs,
         installer="",
         mounts=macros.mounts,
+        seal=macros.seal,
+        epoch=render.EPOCH,
         torch=Stage(name="torch", below="system", holds=(f"torch {wanted.torch}",), lock=True, index=index),
         compiler=Stage(
             name="compiler", below="torch", holds=(f"nvcc {wanted.toolkit}",), lock=False, toolkit_above=True

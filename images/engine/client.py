@@ -410,6 +410,26 @@ class Engine:
         self.tag(image_id, name)
         return self.inspect(name)
 
+    def load(self, files: Files, name: str) -> ImageInfo:
+        """An image in the form that `docker save` writes (manifest.json, its config, layers), which gives it `name`.
+
+        Its ID follows from these bytes alone, where an imported one bears the time of its import. Raises UserError.
+        """
+        with asking(name):
+            response = self._api._post(
+                self._api._url("/images/load"),
+                params={"quiet": "1"},
+                data=pack(files),
+                headers={"Content-Type": "application/x-tar"},
+                stream=True,
+                timeout=None,
+            )
+            self._api._raise_for_status(response)
+            for message in self._api._stream_helper(response, decode=True):
+                if "error" in message:
+                    raise UserError(Problem(where=name, cause=f"can't be loaded: {message['error']}"), code=1)
+        return self.inspect(name)
+
     # --- registries -------------------------------------------------------------------------------------------------
 
     def registry_digest(self, ref: str, timeout: float = 20) -> str | None:

@@ -12,6 +12,6 @@ if [ -n "$lacking" ]; then
   apt-get update -qq
   # shellcheck disable=SC2086  # several packages
   apt-get install -qq --no-install-recommends $lacking
-  rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /var/cache/ldconfig/aux-cache /var/log/*.log /var/log/apt
+  rm -f /var/cache/ldconfig/aux-cache
 fi
 "$1" -c "$has_headers" || { echo "the headers (Python.h) of this base's $1 are missing, and python3-dev has others" >&2; exit 1; }

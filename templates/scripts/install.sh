@@ -3,5 +3,7 @@ set -eu
 . /run/host/env
 python=$1
 shift
-export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
-exec /opt/tools/bin/uv pip install --python "$python" --break-system-packages --no-deps --compile-bytecode "$@"
+export UV_CACHE_DIR=/run/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
+/run/tools/bin/uv pip install --python "$python" --break-system-packages --no-deps --compile-bytecode "$@"
+# uv's own lock, in the environment's folder.
+rm -f "$(dirname "$(dirname "$python")")/.lock"

@@ -6,8 +6,8 @@ set -eu
 python=$1 home=/usr/local/cuda-$2 extent=$3 unpacked=/tmp/toolkit
 # A base that has this toolkit keeps it: whether the promised parts are in it is for the suite to say.
 [ ! -e "$home" ] || exit 0
-export UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
-/opt/tools/bin/uv pip install --python "$python" --no-deps --require-hashes --target "$unpacked" -r /run/locks/toolkit.txt
+export UV_CACHE_DIR=/run/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
+/run/tools/bin/uv pip install --python "$python" --no-deps --require-hashes --target "$unpacked" -r /run/locks/toolkit.txt
 mkdir -p "$home/licenses"
 for part in "$unpacked"/nvidia/*/; do
   cp -a "$part." "$home/"

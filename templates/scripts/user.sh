@@ -7,4 +7,3 @@ fi
 mkdir -p /home/trainer /workspace
 chmod 1777 /home/trainer /workspace
 printf 'PATH=%s:$PATH\n' "$2" >/etc/profile.d/truetag.sh
-rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow-
