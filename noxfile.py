@@ -118,6 +118,12 @@ def choose(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """Static pages of what was proven of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]"""
+    _images(session, "site", *session.posargs)
+
+
+@nox.session
 def pin(session: nox.Session) -> None:
     """Record the digests of the base images. Needs a registry."""
     _images(session, "pin", *session.posargs)

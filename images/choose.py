@@ -328,6 +328,17 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORDS.findall(spaced)) - _BRANDS
 
 
+def vocabulary() -> dict[str, Any]:
+    """What `model` and `machine` read names by, as plain data: the site's chooser reads them by the same."""
+    models = [{"name": name, "capability": row.capability, "arm": row.arm} for name, row in _by_name().items()]
+    return {
+        "brands": sorted(_BRANDS),
+        "variants": _VARIANTS.pattern,
+        "arm_alone": sorted(map(str, ON_ARM_ALONE)),
+        "models": models,
+    }
+
+
 @cache
 def _by_name() -> dict[str, ModelRow]:
     rows = Models.model_validate(yaml.safe_load(MODELS.read_text(encoding="utf-8"))).models

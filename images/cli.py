@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from images.commands import bake, building, common, preparing, publishing
+from images.commands import bake, building, common, preparing, publishing, site
 from images.errors import Problem, UserError, problem_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -30,6 +30,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "promote": publishing.promote_verb,
     "verify": publishing.verify_verb,
     "choose": publishing.choose_verb,
+    "site": site.site_verb,
     "pin": preparing.pin_verb,
     "engine": building.engine_verb,
     "facts": preparing.facts_verb,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
@@ -195,10 +196,13 @@ def parse_tiers(text: str) -> tuple[Tier, ...]:
 
 def _measured(one: ClaimVerdict) -> str:
     """The version that S1 found of a distribution, without its local part."""
-    installed = one.evidence.get("installed")
-    if one.status is not Status.PASS or not isinstance(installed, list) or not installed:
-        return ""
-    return str(installed[0].get("version", "")).partition("+")[0]
+    return installed(one.evidence).partition("+")[0] if one.status is Status.PASS else ""
+
+
+def installed(evidence: Mapping[str, Any]) -> str:
+    """The version in S1's evidence, as the distribution's metadata has it; empty where it has none."""
+    found = evidence.get("installed")
+    return str(found[0].get("version", "")) if isinstance(found, list) and found and isinstance(found[0], dict) else ""
 
 
 def _label(labels: Mapping[str, str], key: str) -> str:

@@ -12,6 +12,7 @@ from images.errors import Problem, UserError
 from images.facts import Facts, Row
 from images.matrix import ROOT, Matrix, Sources
 from images.plan import Planned
+from images.site import index
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
@@ -29,6 +30,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
         **schemas.generated(),
         **results.generated(),
+        **index.generated(),
         "validate/hints.json": hints.generated(),
         **documents,
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},

@@ -1,0 +1,91 @@
+"""The site: static pages of what was proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images import build, lock, plan, results
+from images.commands import common
+from images.errors import Problem, UserError
+from images.matrix import Sources
+from images.registry import Registry, Repository
+from images.site import pages, runs
+from images.site.index import Known
+
+
+def site_verb(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where pages go.")] = Path("out/site"),
+    source: Annotated[
+        str, typer.Option("--from", metavar="REPOSITORY", help="Where images are published: tags, digests, proofs.")
+    ] = "",
+    recorded: Annotated[
+        Path, typer.Option("--results", metavar="FOLDER", help="Recorded verdicts, and nightly/ with its lines.")
+    ] = runs.FOLDER,
+    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="The day it is made; default: today.")] = "",
+) -> None:
+    """Write static pages from matrix, facts and everything that was judged."""
+    sources = common.sources()
+    today = _day(day)
+    nights = results.read(recorded / "nightly")
+    found = [*runs.recorded(recorded), *runs.of_nights(nights)]
+    published: tuple[runs.Published, ...] = ()
+    if source:
+        with Registry(Repository.parse(source)) as registry:
+            published, attached = runs.published(registry, _names(sources))
+        found += attached
+    known = Known(
+        sources=sources,
+        today=today,
+        runs=found,
+        nights=nights,
+        repository=source,
+        published=published,
+        closures=_closures(sources),
+    )
+    files = pages.files(known)
+    write(files, out)
+    size = sum(map(len, files.values()))
+    typer.echo(f"{out / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB, from {len(found)} runs")
+
+
+def _day(text: str) -> date:
+    if not text:
+        return datetime.now(UTC).date()
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        problem = Problem(where=f"--date {text}", cause="is no day", then="write it as 2026-11-21")
+        raise UserError(problem) from None
+
+
+def _names(sources: Sources) -> list[str]:
+    return [one.name for one in plan.plan(sources) if one.accepted]
+
+
+def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
+    """What the committed locks hold, of images that have one for their pins."""
+    images = [one.image for one in plan.plan(sources) if one.image]
+    locked = [image for image in images if lock.state(image).status is lock.Status.PRESENT]
+    return {
+        str(image.name): {
+            name: version for pins in build.pins_of(lock.read(image)).values() for name, version in pins.items()
+        }
+        for image in locked
+    }
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write a site. Of an earlier one, what is gone now is removed, in the site's own folders alone."""
+    wanted = {folder / path for path in files}
+    for own in pages.OWN_FOLDERS:
+        for old in sorted((folder / own).rglob("*")):
+            if old.is_file() and old not in wanted:
+                old.unlink()
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)

@@ -1,0 +1,1 @@
+"""Static pages from matrix, facts and everything that was judged."""

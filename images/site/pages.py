@@ -1,0 +1,311 @@
+"""Every file of the site: path -> bytes. Pure, but for reading templates; the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from images import choose
+from images.image import Image
+from images.matrix import ROOT
+from images.names import Arch, Minor
+from images.results import BreakageLine, LegLine
+from images.schemas import ClaimVerdictRow
+from images.site import badges
+from images.site import index as indexes
+from images.site.index import ImageRow, Index, Known, Standing
+from images.site.runs import Run
+from validate.claims import Tier
+from validate.judging import Status
+
+TEMPLATES = ROOT / "templates" / "site"
+OWN_FOLDERS = ("assets", "badges", "images", "proofs")
+"""Below the site's folder, nothing else lies in these."""
+_SHOWN_NIGHTS = 100
+_ROOM_FOR_EVIDENCE = 120_000
+"""Characters of evidence in one page; the JSON beside it has all."""
+_BAR = 64
+
+
+def files(known: Known) -> dict[str, bytes]:
+    """The whole site."""
+    site = _Site(known, indexes.make(known))
+    return {
+        "index.json": indexes.dumps(site.index),
+        "index.schema.json": indexes.generated()["docs/schema/index.schema.json"],
+        **{f"assets/{name}": (TEMPLATES / name).read_bytes() for name in _ASSETS},
+        **dict(site.pages()),
+    }
+
+
+_ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
+
+
+class _Site:
+    """What pages share while they are made."""
+
+    def __init__(self, known: Known, index: Index) -> None:
+        self.known = known
+        self.index = index
+        self.hashes = {name: hashlib.sha256((TEMPLATES / name).read_bytes()).hexdigest()[:8] for name in _ASSETS}
+        self.jinja = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self.planned = {one.name: one.image for one in indexes.planned(known) if one.image}
+
+    def pages(self) -> Iterator[tuple[str, bytes]]:
+        yield "index.html", self._matrix()
+        yield "choose.html", self._chooser()
+        yield "combinations.html", self._combinations()
+        yield "nights.html", self._nights()
+        for image in self.index.images:
+            badge = badges.of(image, self.index)
+            yield image.page, self._image(image, badge)
+            yield image.badge, self._fragment("badge.svg.j2", **_view(badge)).encode()
+            yield f"badges/{image.name}.json", badge.as_json()
+        for run in self.known.runs:
+            if run.claims:
+                yield indexes.page_of(run), self._proof(run)
+                yield from _raw(run).items()
+
+    def _page(self, template: str, here: str, **context: Any) -> bytes:
+        root = "../" * here.count("/")
+        page = self.jinja.get_template(template)
+        return page.render(
+            index=self.index,
+            root=root,
+            here=here,
+            asset=lambda name: f"{root}assets/{name}?{self.hashes[name]}",
+            **context,
+        ).encode()
+
+    def _fragment(self, template: str, **context: Any) -> str:
+        return self.jinja.get_template(template).render(**context)
+
+    def _matrix(self) -> bytes:
+        images = self.index.images
+        return self._page(
+            "index.html.j2",
+            "index.html",
+            gpus=_models(),
+            totals=_totals(self.index),
+            groups=[list(group) for _, group in groupby(images, key=lambda image: Minor.parse(image.torch))],
+            aliases=set(self.known.sources.matrix.aliases),
+            gpu_columns=self.index.columns(Tier.GPU),
+            multi_columns=self.index.columns(Tier.MULTIGPU),
+        )
+
+    def _chooser(self) -> bytes:
+        images = self.index.images
+        return self._page(
+            "choose.html.j2",
+            "choose.html",
+            gpus=_models(),
+            profiles=sorted({image.profile for image in images if image.profile}),
+            pythons=sorted({image.python for image in images if not image.default_python}, key=Minor.parse),
+            floors=[(major, floor.driver) for major, floor in self.known.sources.facts.driver_floors.items()],
+            data=_json(chooser_data(self.index)),
+        )
+
+    def _combinations(self) -> bytes:
+        pairs = indexes.pairs(self.known.sources)
+        grid = [(f"{torch}", list(row)) for torch, row in groupby(pairs, key=lambda one: one.image_name.torch)]
+        by_heading = (
+            ("Rows of matrix.yaml that are refused", [one for one in self.index.refused if one.listed]),
+            ("Other combinations", [one for one in self.index.refused if not one.listed]),
+        )
+        return self._page(
+            "combinations.html.j2",
+            "combinations.html",
+            cudas=sorted({one.image_name.cuda for one in pairs}),
+            grid=grid,
+            built={image.name: image.page for image in self.index.images},
+            refused=by_heading,
+        )
+
+    def _nights(self) -> bytes:
+        newest_first = list(reversed(self.known.nights))
+        return self._page(
+            "nights.html.j2",
+            "nights.html",
+            nights=[line for line in newest_first if isinstance(line, LegLine)][:_SHOWN_NIGHTS],
+            breakages=[line for line in newest_first if isinstance(line, BreakageLine)],
+            pages={image.name: image.page for image in self.index.images},
+        )
+
+    def _image(self, row: ImageRow, badge: badges.Badge) -> bytes:
+        image = self.planned[row.name]
+        runs = [run for run in self.known.runs if run.image == row.name and run.digest == row.digest]
+        measured = next((run.packages for run in runs if run.packages), {})
+        control, canary, breakages = indexes.nights_of(self.known, row.name)
+        return self._page(
+            "image.html.j2",
+            row.page,
+            image=row,
+            sentence=_sentence(row),
+            base=image.base.reference,
+            gaps=list(_gaps(row, self.index)),
+            unwell=_unwell(runs),
+            pins=image.pins,
+            measured=measured,
+            closure=sorted(self.known.closures.get(row.name, {}).items()),
+            runs_on=_runs_on(image),
+            chart=Markup(self._fragment("chart.svg.j2", **_chart(row))),  # a template of ours
+            drift=_drift(row, measured, image),
+            control=control,
+            canary=canary,
+            breakages=breakages,
+            badge_text=f"{badge.label}: {badge.message}",
+        )
+
+    def _proof(self, run: Run) -> bytes:
+        each = _ROOM_FOR_EVIDENCE // len(run.claims)
+        tiers = [(tier, count, [one for one in run.claims if one.tier is tier]) for tier, count in run.tiers.items()]
+        return self._page(
+            "proof.html.j2",
+            indexes.page_of(run),
+            run=run,
+            has_page=run.image in self.planned,
+            files=[(path.rpartition("/")[2], path) for path in _raw(run)],
+            tiers=tiers,
+            shown=lambda evidence: _evidence(evidence, each),
+        )
+
+
+def chooser_data(index: Index) -> dict[str, Any]:
+    """What the browser chooses from, by the rules of choose.js: rows of index.json, and how GPUs are called."""
+    keys = (
+        "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs ptx "
+        "min_driver native_driver page get"
+    ).split()
+    images = [{**{key: getattr(image, key) for key in keys}, "told": _told(image)} for image in index.images]
+    return {**choose.vocabulary(), "images": images}
+
+
+def _json(data: Any) -> Markup:
+    """JSON inside a script element: no `<` can end it."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
+    return Markup(text.replace("<", "\\u003c"))  # nothing of HTML is left in it
+
+
+def _models() -> list[str]:
+    return [model["name"] for model in choose.vocabulary()["models"] if not model["arm"]]
+
+
+def _totals(index: Index) -> list[tuple[int, str]]:
+    counts = Counter(image.standing for image in index.images)
+    tiers = ", ".join(index.gate)
+    return [
+        (len(index.images), "images"),
+        (counts[Standing.PROVEN], f"proven: {tiers}"),
+        (counts[Standing.PARTLY], "proven in part"),
+        (counts[Standing.FAILS], "with a failed claim"),
+        (counts[Standing.NEVER], "never proven"),
+        (sum(one.listed for one in index.refused), "rows refused"),
+    ]
+
+
+def _sentence(row: ImageRow) -> str:
+    what = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
+    return f"{what}, for {row.profile}. {_told(row)}" if row.profile else f"{what}. {_told(row)}"
+
+
+def _told(row: ImageRow) -> str:
+    """What was proven of an image, as one sentence."""
+    current = [one for one in row.proofs if one.current]
+    if not current:
+        return "Never proven: no run of it was recorded."
+    days = [one.date for one in current if one.date]
+    since = f", oldest proof of {min(days)}" if days else ", on a day that nobody wrote down"
+    verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}" for one in _newest_each(row)]
+    on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; never proven on a GPU"
+    return f"Judged: {', '.join(verdicts)}{since}{on_gpu}."
+
+
+def _newest_each(row: ImageRow) -> list[indexes.ProofRow]:
+    found: dict[tuple[Tier, str], indexes.ProofRow] = {}
+    for one in row.proofs:
+        if one.current:
+            found.setdefault((one.tier, one.gpus), one)
+    return sorted(found.values(), key=lambda one: (list(Tier).index(one.tier), one.gpus))
+
+
+def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
+    """What a person may think was proven, and was not."""
+    judged = {one.tier for one in row.proofs if one.current}
+    missing = [str(tier) for tier in index.gate if tier not in judged]
+    if row.proofs and missing:
+        yield f"Of this digest, {' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} never judged."
+    if row.published and row.proofs and not judged:
+        yield "No proof is of the digest that the tag means today."
+
+
+def _unwell(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
+    """Claims of the current digest that are not PASS in the newest run that judged them."""
+    found: dict[tuple[str, str, Tier], ClaimVerdictRow] = {}
+    for run in sorted(runs, key=lambda one: -one.date.toordinal() if one.date else 0):
+        for one in run.claims:
+            found.setdefault((one.id, one.subject, one.tier), one)
+    return [one for one in found.values() if one.verdict not in (Status.PASS, Status.NOT_APPLICABLE)]
+
+
+def _drift(row: ImageRow, measured: Mapping[str, str], image: Image) -> list[Any]:
+    """Pins that are not what the newest proof measured, where they are in both."""
+    then = {name: version.partition("+")[0] for name, version in measured.items()}
+    pins = {pin.name: pin.version for pin in image.pins if pin.name in then}
+    return indexes.changes({name: then[name] for name in pins}, pins)
+
+
+def _runs_on(image: Image) -> list[tuple[str, list[str]]]:
+    """GPU models whose machine code it has, newest architecture first."""
+    found: dict[Arch, list[str]] = {}
+    for model in choose.vocabulary()["models"]:
+        arch = Arch.parse(model["capability"])
+        if not model["arm"] and any(own.major == arch.major and own <= arch for own in image.archs):
+            found.setdefault(arch, []).append(model["name"])
+    return [(str(arch), names) for arch, names in sorted(found.items(), reverse=True)]
+
+
+def _chart(row: ImageRow) -> dict[str, Any]:
+    """Bars from zero, so that heights compare as sizes do."""
+    most = max((one.bytes for one in row.sizes), default=1)
+    bars = [
+        {
+            "x": 14 + at * _BAR,
+            "y": 120 - (height := round(95 * one.bytes / most)),
+            "height": height,
+            "value": f"{one.bytes / 1e9:.2f}",
+            "label": f"{one.date:%m-%d}" if one.date else "undated",
+        }
+        for at, one in enumerate(row.sizes)
+    ]
+    return {"bars": bars, "width": len(bars) * _BAR}
+
+
+def _view(badge: badges.Badge) -> dict[str, Any]:
+    keys = ("label", "message", "fill", "left", "right")
+    return {key: getattr(badge, key) for key in keys}
+
+
+def _raw(run: Run) -> dict[str, bytes]:
+    folder = indexes.page_of(run).removesuffix(".html")
+    return {f"{folder}/{name}": content for name, content in run.files.items()}
+
+
+def _evidence(evidence: Mapping[str, Any], characters: int) -> str:
+    text = json.dumps(evidence, indent=1, ensure_ascii=False, default=str)
+    if len(text) <= characters:
+        return text
+    return f"{text[:characters]}\n... {len(text) - characters} more characters in verdict.json"

@@ -1,0 +1,204 @@
+"""What was ever judged: recorded trials in results/, nights, and the proofs attached to published images."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from images import gate, publish, results
+from images.errors import Problem, UserError
+from images.matrix import ROOT
+from images.registry import Registry
+from images.results import Leg, LegLine, Outcome, TierCount
+from images.schemas import ClaimVerdictRow, VerdictFile
+from validate.claims import Tier
+from validate.judging import Status
+
+FOLDER = ROOT / "results"
+DATED = "run.json"
+"""`{"date": "2026-11-21"}` beside a verdict whose evidence does not say when it was measured."""
+_JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One image, judged once. A verdict is of `digest` and of nothing else."""
+
+    image: str
+    digest: str
+    date: date | None
+    """None: nobody wrote it down. Then it counts as stale."""
+    tiers: Mapping[Tier, TierCount]
+    source: str
+    """Where it is kept: `results/NAME/FOLDER`, a month's file of nights, or a published image."""
+    gpus: tuple[str, ...] = ()
+    """Names as the driver has them, one a GPU."""
+    driver: str = ""
+    claims: tuple[ClaimVerdictRow, ...] = ()
+    """Empty for nights: they keep only what was not well."""
+    size: int = 0
+    """Of the image, unpacked, in bytes; 0: not recorded."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The recorded files, as they were written."""
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Distribution -> version, as S1 measured them."""
+        rows = (one for one in self.claims if one.id == "S1" and one.verdict is Status.PASS)
+        found = {one.subject: gate.installed(one.evidence) for one in rows}
+        return {name: version for name, version in found.items() if version}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A tag of an image's own name, as a registry has it."""
+
+    image: str
+    reference: str
+    """`HOST/NAME@sha256:...`."""
+    digest: str
+    """Of its configuration: the one that verdicts name."""
+    bytes: int
+    """Sum of the compressed layers: what a pull transfers."""
+    tags: tuple[str, ...]
+
+
+def recorded(folder: Path = FOLDER) -> tuple[Run, ...]:
+    """Every `FOLDER/NAME/WHERE/verdict.json`, evidence judged again. Raises UserError with everything that is wrong."""
+    runs: list[Run] = []
+    problems: list[Problem] = []
+    for path in sorted(folder.glob("*/*/verdict.json")):
+        try:
+            runs.append(_recorded(path.parent, f"results/{path.parent.relative_to(folder)}"))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(problems, code=1)
+    return tuple(runs)
+
+
+def _recorded(folder: Path, source: str) -> Run:
+    names = ("verdict.json", "evidence.json", "build.json", DATED)
+    files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    if "evidence.json" in files:
+        gate.proof(files["verdict.json"], files["evidence.json"], str(folder))
+    try:
+        verdict = VerdictFile.model_validate_json(files["verdict.json"])
+        evidence, built, dated = (_object(files.get(name, b"{}")) for name in names[1:])
+    except (ValidationError, ValueError) as error:
+        cause = f"can't be read: {str(error).splitlines()[0]}"
+        then = "bring it back from git, or take the folder out"
+        raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1) from None
+    host = evidence.get("host") or {}
+    return _run(verdict, host, source, files, day=_day(host.get("date") or dated.get("date")), built=built)
+
+
+def _run(
+    verdict: VerdictFile,
+    host: Mapping[str, Any],
+    source: str,
+    files: Mapping[str, bytes],
+    *,
+    day: date | None,
+    built: Mapping[str, Any],
+) -> Run:
+    return Run(
+        image=verdict.image,
+        digest=verdict.digest,
+        date=day,
+        tiers=tier_counts(verdict.claims),
+        source=source,
+        gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
+        driver=str(host.get("driver") or ""),
+        claims=tuple(verdict.claims),
+        size=int(built.get("bytes") or 0) if built.get("digest") == verdict.digest else 0,
+        files={name: content for name, content in files.items() if name != DATED},
+    )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    data = json.loads(content)
+    if not isinstance(data, dict):
+        raise ValueError("is no JSON object")
+    return data
+
+
+def _day(text: Any) -> date | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
+
+
+def tier_counts(rows: Sequence[ClaimVerdictRow]) -> dict[Tier, TierCount]:
+    """Each judged tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
+    found = {}
+    for tier in Tier:
+        own = [row for row in rows if row.tier is tier]
+        if own:
+            required = [row.verdict for row in own if row.required]
+            counts = Counter(row.verdict for row in own)
+            in_order = {status: counts[status] for status in Status if counts[status]}
+            found[tier] = TierCount(verdict=_worst(required), counts=in_order)
+    return found
+
+
+def _worst(required: Sequence[Status]) -> Status:
+    if Status.FAIL in required:
+        return Status.FAIL
+    return Status.PASS if required and set(required) == {Status.PASS} else Status.UNPROVEN
+
+
+def of_nights(lines: Sequence[LegLine | results.BreakageLine]) -> Iterator[Run]:
+    """The control legs that were judged. A canary is of other versions than the image that people get."""
+    for line in lines:
+        if not isinstance(line, LegLine) or line.leg is not Leg.CONTROL or line.ranges:
+            continue
+        if line.outcome in _JUDGED and line.digest:
+            yield Run(
+                image=line.image,
+                digest=line.digest,
+                date=line.date.astimezone(UTC).date(),
+                tiers=line.tiers,
+                source=f"results/nightly/{line.date:%Y-%m}.jsonl",
+                gpus=tuple(line.gpus),
+                size=line.bytes,
+            )
+
+
+def published(registry: Registry, names: Sequence[str]) -> tuple[tuple[Published, ...], tuple[Run, ...]]:
+    """The tags of these names that a registry has, and the proofs that are attached to what they mean.
+
+    Raises UserError: no access, or an attached proof that its evidence denies.
+    """
+    tags = set(registry.tags())
+    found, runs = [], []
+    for name in (name for name in names if name in tags):
+        remote = publish.load(registry, registry.get(name))
+        created = _day(remote.created)
+        fixed = gate.immutable_tag(name, datetime.fromisoformat(remote.created), remote.image_id) if created else ""
+        found.append(
+            Published(
+                image=name,
+                reference=remote.reference,
+                digest=remote.image_id,
+                bytes=sum(layer.size for layer in remote.manifest.layers),
+                tags=(name, *([fixed] if fixed in tags else [])),
+            )
+        )
+        for number, proof in enumerate(remote.proofs, 1):
+            evidence = _object(proof.evidence_file)
+            host = evidence.get("host") or {}
+            verdict = VerdictFile.model_validate_json(proof.verdict_file)
+            files = {"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file}
+            source = f"{remote.reference} (proof {number})"
+            runs.append(_run(verdict, host, source, files, day=_day(host.get("date")), built={}))
+    return tuple(found), tuple(runs)
