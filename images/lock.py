@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -160,6 +161,18 @@ def state(image: Image, folder: Path = FOLDER) -> State:
     return State(Status.STALE if differences else Status.PRESENT, differences)
 
 
+def states(images: Iterable[Image], folder: Path = FOLDER) -> dict[str, Status]:
+    """Name -> its lock's status. A lock that images share (a parent and its arch images) is read once."""
+    known: dict[str, tuple[LockInputs, Status]] = {}
+    found: dict[str, Status] = {}
+    for image in images:
+        wanted, before = inputs(image), known.get(image.lock_name)
+        if before is None or before[0] != wanted:
+            before = known[image.lock_name] = (wanted, state(image, folder).status)
+        found[str(image.name)] = before[1]
+    return found
+
+
 def read(image: Image, folder: Path = FOLDER) -> Lock:
     """The image's lock. Raises UserError: there is none, or it is older than the pins."""
     found = state(image, folder)
@@ -278,20 +291,27 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
-    text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
-    entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
+    packages, wrong = _entries(content)
     problems = [
         Problem(
             where=where,
-            cause=f"{' '.join(entry)[:80]!r} is not `name==version` with sha256 hashes",
+            cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
             then="`nox -s lock -- NAME` makes the file anew",
         )
-        for entry in entries
-        if not _is_entry(entry)
+        for text in wrong
     ]
     if problems:
         raise UserError(problems)
-    return tuple(_entry(entry) for entry in entries)
+    return packages
+
+
+@lru_cache(maxsize=4096)
+def _entries(content: bytes) -> tuple[tuple[Package, ...], tuple[str, ...]]:
+    """The packages, and the entries that are none. Kept: layers that images share have the same bytes in every lock."""
+    text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
+    entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
+    wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
+    return tuple(_entry(entry) for entry in entries), wrong
 
 
 def _is_entry(words: Sequence[str]) -> bool:
@@ -474,10 +494,12 @@ def _lacking(lock: Lock) -> Iterator[str]:
 
 def _fulfils(held: str, pinned: str) -> bool:
     """As `==` does: a pin without a local version takes any local version."""
+    if held == pinned:
+        return True
     try:
         found, wanted = Version(held), Version(pinned)
     except InvalidVersion:
-        return held == pinned
+        return False
     return found == wanted if wanted.local else Version(found.public) == wanted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, total_ordering
+from functools import cache, cached_property, total_ordering
 
 from images.errors import Problem, UserError
 
@@ -100,23 +100,13 @@ class ImageName:
     @classmethod
     def parse(cls, text: str) -> ImageName:
         """Read a name. Raises UserError with the grammar when it is not one."""
-        match = _NAME.fullmatch(text)
-        if not match:
-            raise UserError(
-                Problem(
-                    where=text, cause="is not an image name", then=f"names read {_GRAMMAR}; `nox -s plan` lists them"
-                )
-            )
-        return cls(
-            cuda=Minor(int(match["cuda_major"]), int(match["cuda_minor"])),
-            torch=Minor(int(match["torch_major"]), int(match["torch_minor"])),
-            python=Minor(3, int(match["py_minor"])) if match["py_minor"] else None,
-            arch=Arch.parse(f"sm{match['arch']}") if match["arch"] else None,
-            devel=bool(match["devel"]),
-            profile=match["profile"],
-        )
+        return _image_name(text)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         parts = [f"cu{self.cuda.digits}", f"torch{self.torch.digits}"]
         if self.python:
             parts.append(f"py{self.python.digits}")
@@ -127,3 +117,19 @@ class ImageName:
         if self.profile:
             parts.append(self.profile)
         return "-".join(parts)
+
+
+@cache
+def _image_name(text: str) -> ImageName:
+    match = _NAME.fullmatch(text)
+    if not match:
+        then = f"names read {_GRAMMAR}; `nox -s plan` lists them"
+        raise UserError(Problem(where=text, cause="is not an image name", then=then))
+    return ImageName(
+        cuda=Minor(int(match["cuda_major"]), int(match["cuda_minor"])),
+        torch=Minor(int(match["torch_major"]), int(match["torch_minor"])),
+        python=Minor(3, int(match["py_minor"])) if match["py_minor"] else None,
+        arch=Arch.parse(f"sm{match['arch']}") if match["arch"] else None,
+        devel=bool(match["devel"]),
+        profile=match["profile"],
+    )

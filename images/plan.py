@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -293,6 +294,9 @@ def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts
     default_index = it.wheel_cuda == Minor.parse(it.torch_facts.default_cuda)
     variant = f"cu{it.wheel_cuda.digits}"
+    pins = tuple(_pins(it, matrix, "" if default_index else variant))
+    own = any(pin.layer == profiles.LAYER for pin in pins)
+    parts = [*it.toolkit.parts, *(it.toolkit.devel if it.name.devel else ())] if it.toolkit else []
     image = Image(
         name=it.name,
         base=it.base,
@@ -304,14 +308,14 @@ def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
         ptx=tuple(map(Arch.parse, it.variant.ptx)),
         min_driver=planned.min_driver or "",
         cxx11_abi=it.variant.cxx11_abi,
-        pins=tuple(_pins(it, matrix, "" if default_index else variant)),
-        toolkit=tuple(_toolkit(it)),
+        pins=pins,
+        toolkit=_toolkit(tuple(parts)),
         layers=profiles.layers(matrix, it.profile),
         environment=_environment(it, planned, matrix),
         revision=sources.revision,
         prebuilt=tuple(_prebuilt(it, facts)),
         warnings=planned.warnings,
-        from_source=tuple(sorted(matrix.pure_python)) if any(_own_pins(it, matrix)) else (),
+        from_source=tuple(sorted(matrix.pure_python)) if own else (),
         waived=tuple(sorted(it.profile.waived)) if it.profile else (),
         beyond_proof=it.profile.unproven if it.profile else {},
         entrypoint=it.profile.entrypoint if it.profile else "",
@@ -321,24 +325,18 @@ def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
 
 def _pins(it: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
     """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
-    for layer, names in matrix.layers.items():
+    layered = {name for names in matrix.layers.values() for name in names}
+    for layer in profiles.layers(matrix, it.profile):
+        # What no layer of the matrix installs is the profile's own.
+        names = matrix.layers[layer] if layer in matrix.layers else [name for name in it.pins if name not in layered]
         for name in names:
             if name in it.pins:
                 yield _pin(it, name, layer, local if name == "torch" else "")
-        if layer == list(matrix.layers)[-2]:
-            yield from _own_pins(it, matrix)
-
-
-def _own_pins(it: Candidate, matrix: Matrix) -> Iterator[Pin]:
-    """What only the profile installs."""
-    for name in it.pins:
-        if matrix.layer_of(name) is None:
-            yield _pin(it, name, profiles.LAYER)
 
 
 def _pin(it: Candidate, name: str, layer: str, local: str = "") -> Pin:
     version = it.pins[name]
-    pin = Pin(name=name, version=version, layer=layer, optional=name in it.optional, local=local)
+    pin = _plain_pin(name, version, layer, name in it.optional, local)
     row = it.facts.packages.get(name, {}).get(version)
     if row is None or row.form != "cuda-source":
         return pin
@@ -349,12 +347,16 @@ def _pin(it: Candidate, name: str, layer: str, local: str = "") -> Pin:
     return replace(pin, compiled=True, floor=floor, needs=needs)
 
 
-def _toolkit(it: Candidate) -> Iterator[Pin]:
-    parts = it.toolkit.parts if it.toolkit else []
-    devel = it.toolkit.devel if it.toolkit and it.name.devel else []
-    for requirement in (*parts, *devel):
-        name, _, version = requirement.partition("==")
-        yield Pin(name=name, version=version, layer="toolkit")
+@cache
+def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) -> Pin:
+    """The same pin stands in many images."""
+    return Pin(name=name, version=version, layer=layer, optional=optional, local=local)
+
+
+@cache
+def _toolkit(requirements: tuple[str, ...]) -> tuple[Pin, ...]:
+    split = (requirement.partition("==") for requirement in requirements)
+    return tuple(Pin(name=name, version=version, layer="toolkit") for name, _, version in split)
 
 
 def _prebuilt(it: Candidate, facts: Facts) -> Iterator[Prebuilt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,12 @@ def plan(planned: Sequence[Planned], locks: Mapping[str, str]) -> Table:
             _notes(image),
         )
     return table
+
+
+def plan_as_json(planned: Sequence[Planned], locks: Mapping[str, str]) -> str:
+    """`plan --json`: one image a line."""
+    rows = ",\n ".join(json.dumps(as_json(image, locks.get(image.name, ""))) for image in planned)
+    return f'{{"images": [\n {rows}\n]}}'
 
 
 def as_json(planned: Planned, lock: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import date
 from pathlib import Path
@@ -47,9 +46,9 @@ def plan_verb(
     """Every image, accepted or refused, and why."""
     sources = common.sources()
     planned = plan.select(selectors or [], sources)
-    states = {image.name: str(lock.state(image.image).status) if image.image else "" for image in planned}
+    states = lock.states(image.image for image in planned if image.image)
     if as_json:
-        typer.echo(json.dumps({"images": [tables.as_json(image, states[image.name]) for image in planned]}, indent=1))
+        typer.echo(tables.plan_as_json(planned, states))
         return
     common.results().print(tables.plan(planned, states))
 
