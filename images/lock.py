@@ -443,6 +443,8 @@ def _bytes(path: Path) -> bytes:
 
 def _differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
     """What moved between a lock's inputs and an image's, in words."""
+    if old == new and [*old.layers] == [*new.layers]:
+        return
     for what, left, right in (
         ("Python", old.python, new.python),
         ("platform", old.platform, new.platform),

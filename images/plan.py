@@ -164,7 +164,7 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts
     if hopeless := _hopeless(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
-    candidate = _candidate(name, row, matrix, facts)
+    candidate = _candidate(name, row, sources)
     findings = rules.apply(candidate)
     reasons = tuple(_texts(findings, Weight.REFUSE)) + _excluded(name, candidate, matrix)
     warnings = tuple(_texts(findings, Weight.WARN))
@@ -176,7 +176,7 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
         pins=candidate.pins,
-        archs=rules.promised_archs(candidate),
+        archs=candidate.promised_archs,
         min_driver=rules.min_driver(facts, candidate.wheel_cuda),
     )
     return planned if reasons else _accepted(planned, candidate, sources)
@@ -206,13 +206,15 @@ def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
 
 def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
     """The stack's torch, else the newest known release of that minor."""
-    releases = [text for text in facts.torch if Minor.parse(text) == torch]
-    return matrix.stacks.get(str(torch), {}).get("torch") or max(releases, key=Version, default=None)
+    if pinned := matrix.stacks.get(str(torch), {}).get("torch"):
+        return pinned
+    return max((text for text in facts.torch if Minor.parse(text) == torch), key=Version, default=None)
 
 
-def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
+def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
+    matrix, facts = sources.matrix, sources.facts
     stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    profile = profiles.resolve(matrix, name)
+    profile = sources.once(f"profile {name.profile} {name.torch}", lambda: profiles.resolve(matrix, name))
     asked = {**stack, **(profile.pins if profile else {})}
     pins = {key: version for key, version in asked.items() if key not in row.without}
     torch = pins["torch"]
@@ -221,7 +223,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
     candidate = Candidate(
         name=name,
         facts=facts,
-        base=_base(key, matrix),
+        base=sources.once(f"base {key}", lambda: _base(key, matrix)),
         gcc=matrix.bases[key].gcc,
         torch=torch,
         torch_facts=facts.torch[torch],
@@ -232,7 +234,7 @@ def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> 
         toolkit=matrix.toolkits.get(str(name.cuda)),
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
-        known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
+        known_toolkits=sources.once("toolkits", lambda: tuple(sorted(map(Minor.parse, matrix.toolkits)))),
         profile=profile,
         stack=stack,
         sources=matrix.sources,
@@ -283,7 +285,7 @@ def _excluded(name: ImageName, candidate: Candidate, matrix: Matrix) -> tuple[st
         image_name=name,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
-        archs=rules.promised_archs(candidate),
+        archs=candidate.promised_archs,
     )
     return tuple(
         f"excluded by matrix.yaml: {row.reason}" for row in matrix.exclude if selectors.parse(row.select)(seen)

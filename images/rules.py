@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache, cached_property
 
 from packaging.version import Version
 
@@ -68,6 +69,32 @@ class Candidate:
     sources: Mapping[str, SourceRow] = field(default_factory=dict)
     """What can be compiled here."""
 
+    @cached_property
+    def known(self) -> Mapping[str, PackageFacts]:
+        """Pinned distribution -> what the facts know of it at that version."""
+        packages, pins = self.facts.packages, self.pins
+        return {name: row for name in pins if name in packages and (row := packages[name].get(pins[name]))}
+
+    @cached_property
+    def binaries(self) -> Mapping[str, DeviceCode]:
+        """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
+        parts: dict[str, DeviceCode] = {f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant}
+        version = self.pins.get("bitsandbytes", "")
+        row = self.facts.bitsandbytes.get(version)
+        library = row.library_for(self.wheel_cuda) if row else None
+        if row and library:
+            parts[f"bitsandbytes {version} cu{library.digits}"] = row.libraries[str(library)]
+        return parts
+
+    @cached_property
+    def promised_archs(self) -> tuple[Arch, ...]:
+        """What the image promises: the asked ones, else torch's that every other part has machine code for too."""
+        if self.asked_archs:
+            return self.asked_archs
+        compiles = set(self.toolkit_facts.nvcc_archs) if self.toolkit_facts else set(self.variant.archs)
+        own = sorted(Arch.parse(text) for text in self.variant.archs if text in compiles)
+        return tuple(arch for arch in own if all(code.covers(arch) == "cubin" for code in self.binaries.values()))
+
 
 Rule = Callable[[Candidate], Iterator[Finding]]
 
@@ -77,9 +104,13 @@ def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
 
     CUDA's minor version compatibility allows the difference; torch's extension builder only warns about it.
     """
-    same_major = [minor for minor in map(Minor.parse, torch.variants) if minor.major == toolkit.major]
-    fitting = [minor for minor in same_major if minor <= toolkit]
-    return max(fitting, default=None)
+    return _nearest(tuple(torch.variants), toolkit)
+
+
+@cache
+def _nearest(variants: tuple[str, ...], toolkit: Minor) -> Minor | None:
+    same_major = [minor for minor in map(Minor.parse, variants) if minor.major == toolkit.major]
+    return max((minor for minor in same_major if minor <= toolkit), default=None)
 
 
 def no_variant(torch_version: str, torch: TorchFacts, toolkit: Minor) -> str:
@@ -241,7 +272,7 @@ def archs_are_of_this_processor(it: Candidate) -> Iterator[Finding]:
 
 def archs_are_covered(it: Candidate) -> Iterator[Finding]:
     for arch in it.asked_archs:
-        for what, code in binaries(it).items():
+        for what, code in it.binaries.items():
             covered = code.covers(arch)
             if covered == "no":
                 yield _refuse(f"{what} has no code for {arch} (it has {_listed(code)})")
@@ -255,7 +286,7 @@ def xformers_covers_archs(it: Candidate) -> Iterator[Finding]:
     row = it.facts.xformers.get(it.pins.get("xformers", ""))
     if row is None:
         return
-    promised = promised_archs(it)
+    promised = it.promised_archs
     lacking = [arch for arch in promised if row.covers(arch) == "no"]
     compiled_late = [arch for arch in promised if row.covers(arch) == "ptx"]
     if lacking:
@@ -265,8 +296,8 @@ def xformers_covers_archs(it: Candidate) -> Iterator[Finding]:
 
 
 def some_arch_is_left(it: Candidate) -> Iterator[Finding]:
-    if not it.asked_archs and not promised_archs(it):
-        yield _refuse(f"no GPU architecture is covered by {' and '.join(binaries(it))} together")
+    if not it.asked_archs and not it.promised_archs:
+        yield _refuse(f"no GPU architecture is covered by {' and '.join(it.binaries)} together")
 
 
 def profile_overrides_are_said(it: Candidate) -> Iterator[Finding]:
@@ -284,7 +315,7 @@ def profile_packages_are_known(it: Candidate) -> Iterator[Finding]:
 
 def requirements_agree(it: Candidate) -> Iterator[Finding]:
     """What contradicts is refused with both sides named; nothing is moved to make it fit."""
-    known = {(name, version): row for name, version in it.pins.items() if (row := _package(it, name, version))}
+    known = {(name, it.pins[name]): row for name, row in it.known.items()}
     for (name, version), row in known.items():
         yield from map(_refuse, unfit(it, name, version, row))
     for found in requirements.clashing(known, frozenset(it.pins), it.base.python):
@@ -311,9 +342,9 @@ def declined_offers_are_said(it: Candidate) -> Iterator[Finding]:
 
 
 def compiled_packages_are_said(it: Candidate) -> Iterator[Finding]:
-    for name, version in it.pins.items():
-        row = _package(it, name, version)
-        if row and row.form == "cuda-source":
+    for name, row in it.known.items():
+        if row.form == "cuda-source":
+            version = it.pins[name]
             until = "the image goes without it until" if name in it.optional else "no image can be built before"
             command = f"`nox -s wheels -- {it.name} {name}`"
             yield _warn(f"{name} {version} is published as source only: {until} {command} has compiled it")
@@ -347,18 +378,14 @@ def _uncompilable(it: Candidate, name: str, version: str) -> Iterator[str]:
         yield f"{what} and compiles on torch {source.torch}, the stack pins {it.torch}"
     if source.nvcc and not (it.toolkit and (it.toolkit.devel or it.toolkit.compiler)):
         yield f"{what}, and `toolkits` in matrix.yaml names nobody who has an nvcc of CUDA {it.name.cuda}"
-    if source.nvcc and not any(arch >= Arch.parse(source.floor) for arch in promised_archs(it)):
+    if source.nvcc and not any(arch >= Arch.parse(source.floor) for arch in it.promised_archs):
         yield f"{what} and compiles for {Arch.parse(source.floor)} and newer, the image promises no such architecture"
 
 
 def _unmet(it: Candidate, name: str) -> Iterator[Unmet]:
-    row = _package(it, name, it.pins[name])
+    row = it.known.get(name)
     if row and it.profile:
         yield from requirements.unmet(name, it.pins[name], row, it.pins, frozenset(it.profile.waived), it.base.python)
-
-
-def _package(it: Candidate, name: str, version: str) -> PackageFacts | None:
-    return it.facts.packages.get(name, {}).get(version)
 
 
 RULES: tuple[Rule, ...] = (
@@ -391,26 +418,6 @@ RULES: tuple[Rule, ...] = (
 def apply(candidate: Candidate, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
     """Every finding of every rule, in the rules' order."""
     return tuple(finding for rule in rules for finding in rule(candidate))
-
-
-def binaries(it: Candidate) -> dict[str, DeviceCode]:
-    """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
-    parts: dict[str, DeviceCode] = {f"torch {it.torch} cu{it.wheel_cuda.digits}": it.variant}
-    version = it.pins.get("bitsandbytes", "")
-    row = it.facts.bitsandbytes.get(version)
-    library = row.library_for(it.wheel_cuda) if row else None
-    if row and library:
-        parts[f"bitsandbytes {version} cu{library.digits}"] = row.libraries[str(library)]
-    return parts
-
-
-def promised_archs(it: Candidate) -> tuple[Arch, ...]:
-    """What the image promises: the asked ones, else torch's that every other part has machine code for too."""
-    if it.asked_archs:
-        return it.asked_archs
-    compiles = set(it.toolkit_facts.nvcc_archs) if it.toolkit_facts else set(it.variant.archs)
-    own = [Arch.parse(text) for text in it.variant.archs if text in compiles]
-    return tuple(arch for arch in sorted(own) if all(code.covers(arch) == "cubin" for code in binaries(it).values()))
 
 
 def min_driver(facts: Facts, wheel_cuda: Minor) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Protocol
 
 from images.errors import Problem, UserError
@@ -82,6 +83,7 @@ class Glob:
 Selector = Condition | Glob
 
 
+@cache
 def parse(text: str) -> Selector:
     """Read one selector. Raises UserError saying what selectors there are."""
     match = _CONDITION.fullmatch(text)

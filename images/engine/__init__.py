@@ -1,6 +1,6 @@
 """The only package that talks to Docker: build, run, copy, inspect, tag, import, pull."""
 
-from images.engine.answers import ContainerInfo, HistoryEntry, ImageInfo, NoSuchImage, SavedFile
+from images.engine.answers import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, NoSuchImage, SavedFile
 from images.engine.client import OWNER_LABEL, PLATFORM, RUN_LABEL, Engine, EngineFacts, ignore
 from images.engine.connection import NoEngine, connect, default_sockets, private_home, private_socket
 from images.engine.container import Container, Exit, Finished, Line, TimedOut
@@ -9,6 +9,7 @@ __all__ = [
     "OWNER_LABEL",
     "PLATFORM",
     "RUN_LABEL",
+    "CacheRecord",
     "Container",
     "ContainerInfo",
     "Engine",

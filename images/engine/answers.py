@@ -60,6 +60,17 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheRecord:
+    """Something that the engine keeps of builds. `size` in bytes."""
+
+    id: str
+    parents: tuple[str, ...]
+    made_by: str
+    """In BuildKit's words: `mount / from exec /bin/sh -c ...`."""
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ContainerInfo:
     """A container in a list."""
 

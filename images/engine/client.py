@@ -29,6 +29,7 @@ from images.archive import ChunkReader, Files, pack
 from images.buildkit import BuildEvent, BuildResult, LogLine, Retrying, StepFinished, StepProgress, StepStarted, Trace
 from images.engine.answers import (
     UNREACHABLE,
+    CacheRecord,
     ContainerInfo,
     HistoryEntry,
     ImageInfo,
@@ -71,6 +72,8 @@ class EngineFacts:
     cgroup: str
     cpus: int
     memory: int
+    storage: str
+    """Driver of its layers, and the file system below: `overlay2 on extfs`."""
     runtimes: tuple[str, ...]
     cdi_devices: tuple[str, ...] = ()
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
@@ -371,11 +374,16 @@ class Engine:
         with asking(ref, image=ref):
             chunks = self._api.get_image(ref)
             with tarfile.open(
+        for member, data in self.exported(ref):
+            yield from saved_files(member, data)
+
+    def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+        """Each blob of an exported image, layers among them, readable until the next is asked for. Raises NoSuchImage."""
                 fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|", bufsize=1 << 20
             ) as outer:
                 for member in outer:
                     if data := outer.extractfile(member) if member.isfile() else None:
-                        yield from saved_files(member, data)
+                        yield member, data
 
     def import_image(
         self,
@@ -533,6 +541,26 @@ class Engine:
     def sweep(self) -> tuple[str, ...]:
         """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
         gone = []
+    def build_cache(self) -> tuple[CacheRecord, ...]:
+        """What the engine keeps of builds: snapshots of steps, and cache mounts."""
+        with asking("build cache"):
+            found = self._api.df()["BuildCache"] or ()
+        return tuple(
+            CacheRecord(
+                id=one["ID"],
+                # Newer engines say `Parents`; a step's snapshot has one.
+                parents=tuple(one.get("Parents") or ([one["Parent"]] if one.get("Parent") else ())),
+                made_by=one.get("Description") or "",
+                size=one["Size"],
+            )
+            for one in found
+        )
+
+    def forget(self, record: CacheRecord) -> None:
+        """Remove a record of the build cache. One that something else still needs stays."""
+        with asking("build cache"):
+            self._api.prune_builds(filters={"id": [record.id]}, all=True)
+
         for container in self.containers(RUN_LABEL):
             if _is_orphan(container.labels):
                 self._remove_container(container.id)
@@ -561,6 +589,7 @@ def _facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Eng
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         cdi_devices=tuple(
             str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"
+        storage=_storage(info),
         ),
     )
 
@@ -568,6 +597,11 @@ def _facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Eng
 def _require_buildkit(facts: EngineFacts, version: Mapping[str, Any]) -> None:
     components = [component.get("Name", "") for component in version.get("Components") or ()]
     api = tuple(int(part) for part in facts.api.split("."))
+def _storage(info: Mapping[str, Any]) -> str:
+    below = dict(info.get("DriverStatus") or ()).get("Backing Filesystem", "")
+    return f"{info.get('Driver', '')} on {below}" if below else str(info.get("Driver", ""))
+
+
     cause = ""
     if any("podman" in name.lower() for name in components):
         cause = "this is Podman, whose Docker interface has no BuildKit"
