@@ -39,7 +39,7 @@ class Gathered:
 
     def digests(self) -> dict[str, str]:
         """File name -> sha256, for the build's record."""
-        return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in self.files.items()}
+        return {name: _sha256(path) for name, path in self.files.items()}
 
 
 def gather(
@@ -99,7 +99,7 @@ def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[
 
     `kept` are packages that the base has already. Raises UserError with everything that the wheelhouse lacks.
     """
-    held = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in _listing(wheelhouse)}
+    held = {_sha256(path): path for path in _listing(wheelhouse)}
     found: dict[str, Path] = {}
     lacking: list[str] = []
     for layer, packages in locked.layers.items():
@@ -213,3 +213,9 @@ def _host(url: str) -> str:
 
 def _short(error: OSError) -> str:
     return str(error.reason if isinstance(error, urllib.error.URLError) else error)
+
+
+def _sha256(path: Path) -> str:
+    """Of a file that may be larger than memory."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
