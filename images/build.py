@@ -128,6 +128,7 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
         facts=order.facts,
         inventory=attachment.inventory,
         no_gpu="" if attachment.attached else attachment.reason,
+        lent=attachment.lent,
     )
     evidence, verdict = prove(
         engine, result.image_id, claims, tiers, attachment, lambda record: _tell(progress, name, record)
@@ -149,7 +150,10 @@ def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) 
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
     attachment = gpus.attach(engine, wanted, min_driver=image.min_driver)
-    return attachment, tiers or (*ANYWHERE, *([Tier.GPU] if attachment.attached else []))
+    if tiers or not attachment.attached:
+        return attachment, tiers or ANYWHERE
+    several = attachment.inventory is not None and len(attachment.inventory.gpus) > 1
+    return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
 
 
 def give_name(engine: Engine, image_id: str, name: str) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,19 @@ _MIB = 1024**2
 _SMI_SECONDS = 30
 
 
+PASSED_ON = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+"""A host on which NVLink's multicast must stay off says so in these variables: they hold in its containers, too."""
+
+
+class Link(StrEnum):
+    """How two GPUs reach each other, best first."""
+
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    APART = "apart"
+    """Only through the host's memory."""
+
+
 class Way(StrEnum):
     """How a container gets GPUs."""
 
@@ -54,6 +68,8 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     memory: int
+    nvlinks: int = 0
+    """NVLink connections that are up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +79,8 @@ class Inventory:
     driver: str
     gpus: tuple[Gpu, ...]
     source: str
+    links: tuple[tuple[int, int, Link], ...] = ()
+    """Each pair of GPUs, by number; none where the driver does not tell."""
 
     def as_json(self) -> dict[str, Any]:
         """For claims and evidence."""
@@ -99,6 +117,8 @@ class Attachment:
     binds: Mapping[str, str] = field(default_factory=dict)
     library_path: str = ""
     """A folder that goes in front of the image's own LD_LIBRARY_PATH."""
+    lent: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the host that hold in the container, too (PASSED_ON)."""
 
     @property
     def attached(self) -> bool:
@@ -107,9 +127,9 @@ class Attachment:
     def environment(self, image: Mapping[str, str]) -> dict[str, str]:
         """Variables of the container, given the image's."""
         if not self.library_path:
-            return {}
+            return dict(self.lent)
         own = image.get("LD_LIBRARY_PATH", "")
-        return {"LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
+        return {**self.lent, "LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
 
     def __str__(self) -> str:
         if not self.attached:
@@ -125,6 +145,7 @@ class Attachment:
             "reason": self.reason,
             "devices": list(self.devices),
             "library_path": self.library_path,
+            "environment": dict(self.lent),
         }
 
 
@@ -139,7 +160,12 @@ def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
     chosen = choose(wanted, look(engine, folder_of(wanted)))
     if chosen.inventory is not None and chosen.attached:
         require_driver(chosen.inventory, min_driver)
-    return chosen
+    return replace(chosen, lent=passed_on(os.environ)) if chosen.attached and engine.facts.local else chosen
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the host's environment must hold in its containers."""
+    return {name: environment[name] for name in PASSED_ON if name in environment}
 
 
 def parse(wanted: str) -> str:
@@ -277,9 +303,16 @@ def inventory(folder: str = "") -> Inventory | None:
 def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
     """What `nvml.managed` read; None where it counts no GPU."""
     gpus = tuple(
-        Gpu(name=one["name"], capability=tuple(one["capability"]), memory=one["memory"]) for one in found["gpus"]
+        Gpu(
+            name=one["name"],
+            capability=tuple(one["capability"]),
+            memory=one["memory"],
+            nvlinks=one.get("nvlinks", 0),
+        )
+        for one in found["gpus"]
     )
-    return Inventory(driver=found["driver"], gpus=gpus, source="NVML") if gpus else None
+    links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
+    return Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
 
 
 def parse_smi(text: str) -> Inventory | None:

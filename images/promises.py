@@ -14,6 +14,7 @@ from images.gpus import Inventory
 from images.image import Image, Pin
 from images.names import Arch
 from images.promises_gpu import gpu_claims
+from images.promises_multigpu import multigpu_claims
 from images.promises_profile import ENTRYPOINT, profile_claims
 from validate.claims import HOST_PROBE, STRANGER, Claim, ClaimSet, Tier
 
@@ -37,6 +38,7 @@ def promises(
     facts: Facts,
     inventory: Inventory | None = None,
     no_gpu: str = "",
+    lent: Mapping[str, str] | None = None,
 ) -> ClaimSet:
     """Every claim of an image.
 
@@ -44,9 +46,10 @@ def promises(
     whose packages beside the pins are nobody's promise; the claim about the closure is then there, and unproven.
     `missing` is optional pin -> why no wheel of it could be had: claims about it are not required, and unproven.
     `inventory` is of the host's GPUs where it could be read; `no_gpu` says why there is none: then the gpu tier is
-    unproven.
+    unproven. `lent` is what the trial adds to the image's environment where it attaches GPUs.
     """
     claims = [*_static(image, lock_pins, missing, facts), *_cpu(image, facts), *_gpu(image, inventory, no_gpu, missing)]
+    claims += multigpu_claims(image, inventory, lent=lent, no_gpu=no_gpu)
     claims += profile_claims(image, no_gpu=no_gpu)
     possible = (_beyond_proof(claim, image) for claim in claims)
     return ClaimSet(image=str(image.name), claims=tuple(_without(claim, missing) for claim in possible))

@@ -14,7 +14,7 @@ from images.engine import Engine, Exit, ImageInfo
 from images.errors import Problem, UserError
 from images.gpus import NO_GPU, Attachment
 from images.matrix import ROOT
-from validate.claims import AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
+from validate.claims import ALONE, AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
 from validate.evidence import Evidence, Record
 
 SUITE = ROOT / "validate"
@@ -24,6 +24,8 @@ _GIB = 1024**3
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
+RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
+"""What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class Bounds:
     memory: int = 12 * _GIB
     gpu_memory: int = 24 * _GIB
     """In place of `memory` where probes use GPUs: each holds torch and a CUDA context."""
+    shared_memory: int = 8 * _GIB
+    """/dev/shm of the room where ranks of several GPUs run: as `--shm-size` gives users."""
     scratch: int = 4 * _GIB
     timeout: float = 1200
 
@@ -58,6 +62,10 @@ class _Room:
     """None: the image's own."""
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: Attachment = NO_GPU
+    ranks: bool = False
+    """Probes start a process a GPU."""
+    alone: bool = False
+    """One probe at a time."""
 
 
 def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
@@ -98,14 +106,17 @@ def _rooms(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_Room]:
     yield _Room(claims=cpu.less(special), writable=run_in)
     yield _Room(claims=cpu.only(AS_STRANGER), writable=run_in, user=f"{STRANGER}:{STRANGER}")
     if trial.gpus.attached:
-        yield _Room(claims=claims.of([Tier.GPU, Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus)
+        multigpu = claims.of([Tier.MULTIGPU])
+        yield _Room(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
+        yield _Room(claims=multigpu.less(ALONE), writable=run_in, gpus=trial.gpus, ranks=True)
+        yield _Room(claims=multigpu.only(ALONE), writable=run_in, gpus=trial.gpus, ranks=True, alone=True)
 
 
 def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit]:
     gpus = room.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
     command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
-    command += ["--jobs", str(_at_once(engine, gpus))] if gpus.attached else []
+    command += ["--jobs", str(_at_once(engine, room))] if gpus.attached else []
     memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
     records: list[Record] = []
     complaints: list[str] = []
@@ -120,6 +131,8 @@ def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> t
         binds=gpus.binds,
         devices=gpus.devices,
         device_requests=gpus.requests,
+        shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if room.ranks else None,
+        ulimits=RANKS_ULIMITS if room.ranks else None,
     ) as container:
         container.put(suite_files(room.claims), _INSIDE)
         container.start()
@@ -137,10 +150,12 @@ def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> t
     return records, end
 
 
-def _at_once(engine: Engine, gpus: Attachment) -> int:
-    """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow."""
-    memory = min((gpu.memory for gpu in gpus.inventory.gpus), default=0) if gpus.inventory else 0
-    return max(1, min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH))
+def _at_once(engine: Engine, room: _Room) -> int:
+    """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow; one of ranks counts for each."""
+    found = room.gpus.inventory.gpus if room.gpus.inventory else ()
+    memory = min((gpu.memory for gpu in found), default=0)
+    processes = min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH)
+    return 1 if room.alone else max(1, processes // (len(found) if room.ranks else 1))
 
 
 def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:

@@ -22,6 +22,9 @@ AS_ROOT = ("static.hygiene",)
 AS_STRANGER = ("cpu.stranger",)
 """Probes that the trial runs as somebody else than the image's own user."""
 
+ALONE = ("multigpu.bandwidth",)
+"""Probes that nothing else may run beside."""
+
 
 class Tier(str, Enum):
     """What a probe needs: files only, a CPU, one GPU, several GPUs."""

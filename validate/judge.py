@@ -10,9 +10,9 @@ from validate import hints
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import Hint
-from validate.judging import Finding, Judging, Status, cpu, failed, gpu, profile, static, unproven
+from validate.judging import Finding, Judging, Status, cpu, failed, gpu, multigpu, profile, static, unproven
 
-JUDGES: Mapping[str, Judging] = {**static.JUDGES, **cpu.JUDGES, **gpu.JUDGES, **profile.JUDGES}
+JUDGES: Mapping[str, Judging] = {**static.JUDGES, **cpu.JUDGES, **gpu.JUDGES, **multigpu.JUDGES, **profile.JUDGES}
 """How each claim of the catalogue is judged."""
 
 

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 _TEXT = 96
+_P2P_READ, _P2P_NVLINK, _P2P_OK = 0, 2, 0
+"""NVML_P2P_CAPS_INDEX_READ and _NVLINK, NVML_P2P_STATUS_OK (nvml.h)."""
+_MOST_NVLINKS = 18
+"""NVML_NVLINK_MAX_LINKS (nvml.h)."""
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
 
@@ -20,7 +24,9 @@ class _Memory(ctypes.Structure):
 
 
 def managed(folder: Path | None = None) -> dict[str, Any]:
-    """What NVML says: {"driver", "gpus": [{"name", "capability", "memory"}]}. Memory in bytes.
+    """What NVML says: {"driver", "gpus": [{"name", "capability", "memory", "nvlinks"}], "links": [[0, 1, "nvlink"]]}.
+
+    Memory in bytes; `nvlinks` that are up; a link is nvlink, pcie or apart, and left out where NVML can't tell.
 
     `folder` holds libnvidia-ml.so.1 where the loader does not find it. Raises DriverError.
     """
@@ -30,7 +36,10 @@ def managed(folder: Path | None = None) -> dict[str, Any]:
         driver = _text(library.nvmlSystemGetDriverVersion)
         count = ctypes.c_uint()
         _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        return {"driver": driver, "gpus": [_managed_gpu(library, index) for index in range(count.value)]}
+        gpus = [_managed_gpu(library, index) for index in range(count.value)]
+        pairs = ((one, other) for other in range(count.value) for one in range(other))
+        links = [[one, other, link] for one, other in pairs if (link := _link(library, one, other))]
+        return {"driver": driver, "gpus": gpus, "links": links}
     finally:
         library.nvmlShutdown()
 
@@ -46,7 +55,35 @@ def _managed_gpu(library: ctypes.CDLL, index: int) -> dict[str, Any]:
         "name": _text(library.nvmlDeviceGetName, device),
         "capability": [major.value, minor.value],
         "memory": memory.total,
+        "nvlinks": _nvlinks(library, device),
     }
+
+
+def _nvlinks(library: ctypes.CDLL, device: ctypes.c_void_p) -> int:
+    """Connections that are up: 0 where the GPU has none."""
+    up = 0
+    for link in range(_MOST_NVLINKS):
+        active = ctypes.c_uint()
+        answer = library.nvmlDeviceGetNvLinkState(device, ctypes.c_uint(link), ctypes.byref(active))
+        up += answer == 0 and active.value == 1
+    return up
+
+
+def _link(library: ctypes.CDLL, one: int, other: int) -> str:
+    """How two GPUs reach each other; empty where NVML can't tell."""
+    devices = [ctypes.c_void_p(), ctypes.c_void_p()]
+    for device, index in zip(devices, (one, other), strict=True):
+        _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
+    found = {}
+    for way in (_P2P_READ, _P2P_NVLINK):
+        status = ctypes.c_int()
+        answer = library.nvmlDeviceGetP2PStatus(*devices, ctypes.c_int(way), ctypes.byref(status))
+        found[way] = None if answer else status.value == _P2P_OK
+    if found[_P2P_READ] is None:
+        return ""
+    if not found[_P2P_READ]:
+        return "apart"
+    return "nvlink" if found[_P2P_NVLINK] else "pcie"
 
 
 def computing() -> dict[str, Any]:

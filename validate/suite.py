@@ -90,7 +90,7 @@ def measure(probe: str, claims: Sequence[Claim], out: Path) -> None:
         started = time.monotonic()
         for subject, evidence in module.measure(claims):
             seconds = time.monotonic() - started
-            _write(lines, {"subject": subject, "seconds": round(seconds, 3), "evidence": _plain(evidence)})
+            _write(lines, {"subject": subject, "seconds": round(seconds, 3), "evidence": plain(evidence)})
             started = time.monotonic()
         _write(lines, {"closing": True})
 
@@ -202,12 +202,12 @@ def _write(lines: Any, entry: Mapping[str, Any]) -> None:
     lines.flush()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

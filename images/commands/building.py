@@ -172,6 +172,7 @@ def validate_verb(
             facts=sources.facts,
             inventory=attachment.inventory,
             no_gpu="" if attachment.attached else attachment.reason,
+            lent=attachment.lent,
         )
         common.talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
         evidence, verdict = build.prove(docker_engine, reference, claims, tiers, attachment)

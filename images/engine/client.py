@@ -22,7 +22,7 @@ import docker
 import docker.errors
 import requests
 from docker import auth
-from docker.types import LogConfig, Mount
+from docker.types import LogConfig, Mount, Ulimit
 from docker.utils import parse_repository_tag
 
 from images.archive import ChunkReader, Files, pack
@@ -229,6 +229,7 @@ class Engine:
         memory: int | None = None,
         cpus: float | None = None,
         shm_size: int | None = None,
+        ulimits: Mapping[str, int] | None = None,
         name: str = "",
     ) -> Iterator[Container]:
         """A container that is created but not started, and removed with its volumes on every way out.
@@ -237,7 +238,8 @@ class Engine:
         `scratch`: paths that get a fresh volume, writable by root, where `put` works although the root is read-only.
         `binds`: folder of the engine's machine to path in the container, read-only. `device_requests`: as the engine's
         API has them. `entrypoint`: empty for none,
-        None for the image's. `memory` and `shm_size` in bytes, `memory` without swap. `name` is for messages.
+        None for the image's. `memory` and `shm_size` in bytes, `memory` without swap. `ulimits`: `memlock` and the like, -1
+        for no limit. `name` is for messages.
         Raises NoSuchImage, UserError, Cancelled.
         """
         mounts = [
@@ -253,6 +255,7 @@ class Engine:
             devices=list(devices),
             **({"device_requests": [dict(one) for one in device_requests]} if device_requests else {}),
             shm_size=shm_size,
+            ulimits=[Ulimit(name=one, soft=most, hard=most) for one, most in (ulimits or {}).items()],
             nano_cpus=int(cpus * 1e9) if cpus else None,
             init=True,  # reaps what the command leaves behind, and passes signals on
             log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}),

@@ -1,0 +1,170 @@
+"""One process a rank, as people start them: torchrun inside this container, evidence by files.
+
+What every rank measured becomes `{"ranks": [rank 0's, rank 1's, ...]}`. Where a rank dies, hangs or ends too
+early, what all had finished is given first, then RanksFailedError is raised: the probe's record never carries a PASS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from validate import nvml
+from validate.claims import Claim
+
+LIMIT_SECONDS = 240.0
+"""A launch takes 10 to 30 s: past this, a rank hangs."""
+MOST_RANKS = 8
+_ROOT = Path(__file__).resolve().parents[3]
+_PROGRAM = "validate.probes.multigpu._rank"
+_CULPRIT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_END_SECONDS = 5.0
+
+
+class RanksFailedError(RuntimeError):
+    """A rank died, hung, or ended before it was done."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one rank left in its file."""
+
+    measured: Mapping[str, Mapping[str, Any]]
+    begun: str
+    """The subject that it was last at work on."""
+    pid: int
+    closed: bool
+
+
+def measure(
+    probe: str, claims: Sequence[Claim], *, environment: Mapping[str, str] | None = None, limit: float = LIMIT_SECONDS
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Start the ranks of a probe's module, each running its `rank(bench, claim)` for every claim in turn.
+
+    `environment` is added to what the ranks inherit; `limit` is in seconds. Raises RanksFailedError.
+    """
+    asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
+    yield from ((claim.subject, {}) for claim in claims if claim not in asked)
+    if not asked:
+        return
+    ranks = ranks_of(asked[0])
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        place = Path(folder)
+        (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in asked]}))
+        code, log = _torchrun(place, ranks, {**os.environ, **_surroundings(asked[0]), **(environment or {})}, limit)
+        heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
+        for claim in asked:
+            found = [one.measured.get(claim.subject) for one in heard]
+            if all(one is not None for one in found):
+                yield claim.subject, {"ranks": found}
+        if trouble := end_of(code, log, heard, limit):
+            raise RanksFailedError(trouble)
+
+
+def ranks_of(claim: Claim) -> int:
+    """How many the claim asks for; where it knows no host, as many as the driver names GPUs (a power of two)."""
+    if claim.expect.get("ranks"):
+        return int(claim.expect["ranks"])
+    return power_of_two(len(nvml.managed()["gpus"]))
+
+
+def power_of_two(count: int) -> int:
+    """The largest power of two up to `count` and MOST_RANKS: meshes and shards are even then."""
+    return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
+
+
+def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> str:
+    """Why a launch does not count, in one line; empty: every rank closed its file and torchrun ended well."""
+    behind = [f"rank {rank} in {one.begun or 'its start'}" for rank, one in enumerate(heard) if not one.closed]
+    where = f" ({', '.join(behind)})" if behind else ""
+    if code is None:
+        return f"torchrun did not end in {limit:g} s{where}"
+    if found := _CULPRIT.search(log):
+        rank, status = int(found[1]), int(found[2])
+        return f"rank {rank} {_death(status)}{where}{_last_words(log, rank)}"
+    if code:
+        return f"torchrun ended with status {code}{where}{_last_words(log, None)}"
+    return f"ended with status 0 before it was done{where}" if behind else ""
+
+
+def listen(file: Path) -> Heard:
+    """Read a rank's file. A torn last line is left out."""
+    measured: dict[str, Any] = {}
+    begun, pid, closed = "", 0, False
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        with suppress(ValueError):
+            entry = json.loads(line)
+            pid = entry.get("pid", pid)
+            begun = entry.get("begun", begun)
+            closed = closed or bool(entry.get("closing"))
+            if "subject" in entry:
+                measured[entry["subject"]] = entry["evidence"]
+    return Heard(measured=measured, begun=begun, pid=pid, closed=closed)
+
+
+def free_port() -> int:
+    """A TCP port of this container that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _surroundings(claim: Claim) -> dict[str, str]:
+    """A container without a network has the loopback interface alone, which gloo does not take by itself."""
+    return {"GLOO_SOCKET_IFNAME": "lo"} if claim.expect["device"] == "cpu" else {}
+
+
+def _torchrun(place: Path, ranks: int, environment: Mapping[str, str], limit: float) -> tuple[int | None, str]:
+    """torchrun's status (None: ended by force after `limit` seconds) and everything that was printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", _PROGRAM, str(place), f"{limit:g}"]
+    log = place / "log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command, cwd=_ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            code: int | None = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+            _end(child, [listen(place / f"rank{rank}").pid for rank in range(ranks)])
+    text = log.read_text(encoding="utf-8", errors="replace")
+    print(text, end="", flush=True)  # noqa: T201  the probe's log
+    return code, text
+
+
+def _end(child: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
+    """torchrun gives each rank a session of its own."""
+    for pid in filter(None, ranks):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    try:
+        child.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _death(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"
+
+
+def _last_words(log: str, rank: int | None) -> str:
+    """The last line that says what went wrong: ranks mark theirs."""
+    marks = [line for line in log.splitlines() if re.match(rf"rank {rank if rank is not None else '[0-9]+'}: ", line)]
+    return f": {marks[-1]}" if marks else ""

@@ -1,0 +1,89 @@
+"""What torchrun starts, once a rank: runs a probe's `rank(bench, claim)` for every claim, and writes each down."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import described
+from validate.probes.multigpu import _launch
+from validate.probes.multigpu._bench import Bench
+from validate.suite import plain
+
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_SECONDS = 45.0
+"""How long a rank that has finished a subject waits for the others: the process group's own timeout is shorter."""
+_POLL_SECONDS = 0.02
+_TELL_BEFORE_SECONDS = 15.0
+
+
+def main(place: Path, limit: float) -> int:
+    """Exit status 0 only with the closing line written."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nothing outlives torchrun
+    faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    work = json.loads((place / "work.json").read_text())
+    claims = [Claim.from_json(claim) for claim in work["claims"]]
+    with (place / f"rank{rank}").open("w", encoding="utf-8") as lines:
+
+        def write(entry: dict[str, Any]) -> None:
+            lines.write(json.dumps(entry) + "\n")
+            lines.flush()
+
+        write({"pid": os.getpid()})
+        module = importlib.import_module(work["probe"])
+        if hasattr(module, "environment"):
+            os.environ.update(module.environment(place))
+        bench = Bench.joined(claims[0].expect["device"], place)
+        for claim in claims:
+            write({"begun": claim.subject})
+            write({"subject": claim.subject, "evidence": plain(_attempt(module, bench, claim, rank))})
+            _wait(place, claim.subject, ranks, rank)
+        bench.leave()
+        write({"closing": True})
+    return 0
+
+
+def _attempt(module: Any, bench: Bench, claim: Claim, rank: int) -> dict[str, Any]:
+    try:
+        return {**module.rank(bench, claim), "device": bench.device_facts()}
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.write(f"rank {rank}: {claim.subject}: {_line(error)}\n")
+        return {"error": described(error)}
+
+
+def _wait(place: Path, subject: str, ranks: int, rank: int) -> None:
+    """By files, as collectives may be what is broken. Raises SystemExit where another rank stays away."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    missing = set(range(ranks))
+    while missing:
+        missing = {one for one in missing if subject not in _launch.listen(place / f"rank{one}").measured}
+        if missing and time.monotonic() > until:
+            names = ", ".join(map(str, sorted(missing)))
+            sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {_PATIENCE_SECONDS:g} s\n")
+            raise SystemExit(1)
+        time.sleep(_POLL_SECONDS if missing else 0)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))
+    except Exception as failure:
+        traceback.print_exc()
+        sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {_line(failure)}\n")
+        sys.exit(1)

@@ -1,0 +1,49 @@
+"""M2: gradients of DistributedDataParallel, each rank with other data, against one process with all of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.multigpu import _launch
+from validate.probes.multigpu._bench import Bench, compared, gradients, loss_of, trained, weights
+
+_STEPS = 3
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(bench: Bench, _claim: Claim) -> dict[str, Any]:
+    return compare(bench)
+
+
+def compare(bench: Bench) -> dict[str, Any]:
+    """Gradients of one backward pass, and weights after three steps."""
+    torch = bench.torch
+    parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
+    model, alone = bench.model(), bench.model()
+    wrapped = parallel(model, device_ids=[bench.device.index] if bench.device.type == "cuda" else None)
+    with wrapped.no_sync():
+        loss_of(wrapped(bench.batch(bench.rank))).backward()
+    own = gradients(model)
+    wrapped.zero_grad()
+    loss_of(wrapped(bench.batch(bench.rank))).backward()
+    found = gradients(model)
+    loss_of(alone(bench.everything())).backward()
+    wanted = gradients(alone)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (model, alone)]
+    before = weights(alone)
+    trained(wrapped, optimizers[0], [bench.batch(bench.rank, step) for step in range(_STEPS)])
+    trained(alone, optimizers[1], [bench.everything(step) for step in range(_STEPS)])
+    after = weights(model)
+    return {
+        "comparisons": {
+            "gradients": compared(found, wanted, not_exchanged=own),
+            "weights": compared(after, weights(alone), untrained=before),
+        },
+        "facts": {"same on every rank": bench.same_everywhere([*found.values(), *after.values()])},
+    }

@@ -1,0 +1,40 @@
+"""M5: torchao's FP8 training under FSDP2, whose all-gather sends FP8: beside one process doing the same."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.multigpu import _launch
+from validate.probes.multigpu._bench import Bench, compared, error, gradients, loss_of
+from validate.probes.multigpu.fsdp import fully_shard, held, mean_gradients
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(bench: Bench, _claim: Claim) -> dict[str, Any]:
+    """Gradients of one step. On a CPU, which multiplies no FP8, torchao's own emulation stands in."""
+    model, alone, full = _converted(bench, gather=True), _converted(bench, gather=False), bench.model()
+    fully_shard(model, mesh=bench.mesh())
+    loss_of(model(bench.batch(bench.rank))).backward()
+    loss_of(full(bench.everything())).backward()
+    wanted = mean_gradients(bench, alone)
+    found = gradients(model)
+    layers = sorted({type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__})
+    return {
+        "comparisons": {
+            "gradients": compared(found, wanted, float32=gradients(full)),
+        },
+        "figures": {"distance from float32": error(found, gradients(full))},
+        "facts": {"layers": layers, **held(bench, list(model.parameters()))},
+    }
+
+
+def _converted(bench: Bench, *, gather: bool) -> Any:
+    float8 = importlib.import_module("torchao.float8")
+    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=gather, emulate=bench.device.type == "cpu")
+    return float8.convert_to_float8_training(bench.model(), config=config)

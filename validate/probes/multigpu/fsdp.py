@@ -1,0 +1,248 @@
+"""M3: FSDP2 (`fully_shard`) against one process: float32, bfloat16, frozen 4-bit weights; checkpoints bit by bit."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.multigpu import _launch
+from validate.probes.multigpu._bench import (
+    SEED,
+    WIDTH,
+    Bench,
+    compared,
+    gradients,
+    loss_of,
+    trained,
+    weights,
+    whole,
+)
+
+_STEPS = 3
+_RATE = 1e-2
+_LORA = 8
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
+    """What a subject measures."""
+    subjects: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
+        "fsdp2 float32": _float32,
+        "fsdp2 bfloat16": _bfloat16,
+        "fsdp2 4-bit": _four_bit,
+        "fsdp2 checkpoint": _checkpoint,
+    }
+    return subjects[claim.subject](bench)
+
+
+def fully_shard(model: Any, **options: Any) -> Any:
+    """Each block and then the whole, as trainers do."""
+    try:
+        shard = importlib.import_module("torch.distributed.fsdp").fully_shard
+    except AttributeError:  # torch before 2.6
+        shard = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
+    for block in model:
+        shard(block, **options)
+    return shard(model, **options)
+
+
+def held(bench: Bench, parameters: Sequence[Any]) -> dict[str, Any]:
+    """How the parameters lie on this rank: a part each, which together are all."""
+    parts = sum(int(one.to_local().numel()) for one in parameters if hasattr(one, "to_local"))
+    total = [None] * bench.ranks
+    bench.distributed.all_gather_object(total, parts)
+    return {
+        "sharded": all(hasattr(one, "to_local") for one in parameters),
+        "parts make the whole": sum(filter(None, total)) == sum(one.numel() for one in parameters),
+        "share": round(parts / max(1, sum(one.numel() for one in parameters)), 3),
+    }
+
+
+def _float32(bench: Bench) -> dict[str, Any]:
+    return train_beside_one(bench, fully_shard(bench.model(), mesh=bench.mesh()))
+
+
+def train_beside_one(bench: Bench, model: Any) -> dict[str, Any]:
+    """A sharded model's gradients and three steps of AdamW beside one process with all data."""
+    torch, alone = bench.torch, bench.model()
+    before = weights(alone)
+    loss_of(model(bench.batch(bench.rank))).backward()
+    found = gradients(model)
+    loss_of(alone(bench.everything())).backward()
+    wanted = gradients(alone)
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (model, alone)]
+    trained(model, optimizers[0], [bench.batch(bench.rank, step) for step in range(_STEPS)])
+    trained(alone, optimizers[1], [bench.everything(step) for step in range(_STEPS)])
+    return {
+        "comparisons": {
+            "gradients": compared(found, wanted, not_exchanged=_own_gradients(bench)),
+            "weights": compared(weights(model), weights(alone), untrained=before),
+        },
+        "facts": held(bench, list(model.parameters())),
+    }
+
+
+def _own_gradients(bench: Bench, model: Any = None) -> dict[str, Any]:
+    """What this rank's data alone says."""
+    model = model or bench.model()
+    loss_of(model(bench.batch(bench.rank))).backward()
+    return gradients(model)
+
+
+def _bfloat16(bench: Bench) -> dict[str, Any]:
+    """Mixed precision: one process does the same with each rank's data in turn, and adds up in float32."""
+    torch = bench.torch
+    try:
+        policy = importlib.import_module("torch.distributed.fsdp").MixedPrecisionPolicy
+    except AttributeError:  # torch before 2.6
+        policy = importlib.import_module("torch.distributed._composable.fsdp").MixedPrecisionPolicy
+    mixed = policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = fully_shard(bench.model(), mesh=bench.mesh(), mp_policy=mixed)
+    loss_of(model(bench.batch(bench.rank))).backward()
+    alone, full = bench.model().to(torch.bfloat16), bench.model()
+    loss_of(full(bench.everything())).backward()
+    return {
+        "comparisons": {"gradients": compared(gradients(model), mean_gradients(bench, alone), float32=gradients(full))},
+        "facts": {
+            "gradients": sorted({str(one.grad.dtype) for one in model.parameters()}),
+            **held(bench, list(model.parameters())),
+        },
+    }
+
+
+def mean_gradients(bench: Bench, alone: Any) -> dict[str, Any]:
+    """One process: the gradient of each rank's data in turn, their mean in float32."""
+    total: dict[str, Any] = {}
+    for rank_ in range(bench.ranks):
+        alone.zero_grad()
+        loss_of(alone(bench.batch(rank_).to(next(alone.parameters()).dtype))).backward()
+        for name, gradient in gradients(alone).items():
+            total[name] = total.get(name, 0) + gradient.float() / bench.ranks
+    return total
+
+
+def _four_bit(bench: Bench) -> dict[str, Any]:
+    """QLoRA: frozen NF4 weights, sharded as they are stored, under adapters that learn."""
+    torch = bench.torch
+    alone, plain = _adapted(bench, quantised=True), _adapted(bench, quantised=False)
+    model = copy.deepcopy(alone)
+    fully_shard(model, mesh=bench.mesh())
+    frozen = [one for one in model.parameters() if not one.requires_grad]
+    stored = sorted({str(one.dtype) for one in frozen})
+    bytes_here = sum(int(one.to_local().numel() * one.element_size()) for one in frozen)
+    count = sum(block.base.in_features * block.base.out_features for block in plain)
+    lying = held(bench, frozen)
+    x = bench.batch(bench.rank)
+    output = model(x)
+    loss_of(output).backward()
+    with torch.no_grad():
+        wanted, unquantised = alone(x), plain(x)
+    return {
+        "comparisons": {
+            "outputs": compared({"y": output}, {"y": wanted}, unquantised={"y": unquantised}),
+            "gradients": compared(
+                gradients(model), mean_gradients(bench, alone), unquantised=mean_gradients(bench, plain)
+            ),
+        },
+        "facts": {
+            **lying,
+            "stored as": stored,
+            "bytes a weight on this rank": round(bytes_here / count, 4),
+            "frozen": len(frozen),
+        },
+    }
+
+
+def _adapted(bench: Bench, *, quantised: bool) -> Any:
+    """Two linear layers with LoRA beside each: bitsandbytes' NF4, stored in bfloat16 as FSDP needs it, or plain."""
+    torch = bench.torch
+    functional = torch.nn.functional
+
+    class Block(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is known at run time alone
+        def __init__(self) -> None:
+            super().__init__()
+            weight = 0.1 * torch.randn(WIDTH, WIDTH)
+            self.base = _linear(bench, weight, quantised=quantised)
+            self.a = torch.nn.Parameter(0.1 * torch.randn(_LORA, WIDTH, device=bench.device))
+            self.b = torch.nn.Parameter(0.1 * torch.randn(WIDTH, _LORA, device=bench.device))
+
+        def forward(self, x: Any) -> Any:
+            return x + self.base(x) + functional.linear(functional.linear(x, self.a), self.b)
+
+    torch.manual_seed(SEED)
+    return torch.nn.Sequential(Block(), Block())
+
+
+def _linear(bench: Bench, weight: Any, *, quantised: bool) -> Any:
+    torch = bench.torch
+    if quantised:
+        layers = importlib.import_module("bitsandbytes.nn")
+        layer = layers.Linear4bit(
+            WIDTH, WIDTH, bias=False, compute_dtype=torch.float32, quant_type="nf4", quant_storage=torch.bfloat16
+        )
+        layer.weight = layers.Params4bit(
+            weight, requires_grad=False, quant_type="nf4", quant_storage=torch.bfloat16, module=layer
+        )
+    else:
+        layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return layer.to(bench.device)
+
+
+def _checkpoint(bench: Bench) -> dict[str, Any]:
+    """Saved by all ranks after two steps, loaded into another model: the same bits, and the same third step."""
+    torch, checkpoint = bench.torch, importlib.import_module("torch.distributed.checkpoint")
+    states = importlib.import_module("torch.distributed.checkpoint.state_dict")
+    batches = [bench.batch(bench.rank, step) for step in range(_STEPS)]
+
+    def made(seed: int) -> tuple[Any, Any]:
+        model = fully_shard(bench.model(seed), mesh=bench.mesh())
+        return model, torch.optim.AdamW(model.parameters(), lr=_RATE)
+
+    def state(model: Any, optimizer: Any) -> dict[str, Any]:
+        of_model, of_optimizer = states.get_state_dict(model, optimizer)
+        return {"model": of_model, "optimizer": of_optimizer}
+
+    model, optimizer = made(SEED)
+    trained(model, optimizer, batches[:2])
+    checkpoint.save(state(model, optimizer), checkpoint_id=str(bench.folder / "checkpoint"))
+    saved, moments = weights(model), _moments(optimizer)
+    trained(model, optimizer, batches[2:])
+    again, its_optimizer = made(SEED + 1)
+    trained(again, its_optimizer, batches[2:])
+    differed = not _equal(weights(again), saved)
+    loaded = state(again, its_optimizer)
+    checkpoint.load(loaded, checkpoint_id=str(bench.folder / "checkpoint"))
+    states.set_state_dict(again, its_optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    restored = _equal(weights(again), saved), _equal(_moments(its_optimizer), moments)
+    trained(again, its_optimizer, batches[2:])
+    return {
+        "facts": {
+            "differed before": differed,
+            "same weights": restored[0],
+            "same moments": restored[1],
+            "moments": len(moments),
+            "same third step": _equal(weights(again), weights(model)),
+            "files": len(list((bench.folder / "checkpoint").glob("*.distcp"))),
+        }
+    }
+
+
+def _moments(optimizer: Any) -> dict[str, Any]:
+    """AdamW's moments in the order of its parameters."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return {
+        f"{index} {name}": whole(optimizer.state[one][name])
+        for index, one in enumerate(parameters)
+        for name in ("exp_avg", "exp_avg_sq")
+    }
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return set(one) == set(other) and all(bool((one[name] == other[name]).all()) for name in one)

@@ -1,0 +1,113 @@
+"""M8: one step each of tensor parallelism, context parallelism and HSDP, beside one process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.multigpu import _launch
+from validate.probes.multigpu._bench import SEED, WIDTH, Bench, compared, gradients, loss_of
+from validate.probes.multigpu.fsdp import fully_shard, train_beside_one
+
+_HEADS, _LENGTH = 2, 128
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
+    """What a subject measures."""
+    subjects: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
+        "tensor parallel": _tensor,
+        "context parallel": _context,
+        "hsdp": _hsdp,
+    }
+    return subjects[claim.subject](bench)
+
+
+def _tensor(bench: Bench) -> dict[str, Any]:
+    """Each block's first product split by columns, its second by rows: the same data on every rank."""
+    parallel = importlib.import_module("torch.distributed.tensor.parallel")
+    model, alone, mesh = bench.model(), bench.model(), bench.mesh()
+    plan = {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()}
+    for block in model:
+        parallel.parallelize_module(block, mesh, plan)
+    x = bench.batch(0)
+    output, wanted = model(x), alone(x)
+    loss_of(output).backward()
+    loss_of(wanted).backward()
+    split = [one for block in model for one in (block.up.weight, block.down.weight)]
+    shares = {int(one.to_local().numel()) * bench.ranks == one.numel() for one in split}
+    partial = alone[0].up(alone[0].norm(x))[:, : 4 * x.shape[1] // bench.ranks]
+    lacking = x + partial @ alone[0].down.weight[:, : partial.shape[1]].T
+    complete = x + alone[0].up(alone[0].norm(x)) @ alone[0].down.weight.T
+    return {
+        "comparisons": {
+            "outputs": compared({"y": output}, {"y": wanted}),
+            "gradients": compared(gradients(model), gradients(alone)),
+            "one rank's part": _control(lacking, complete),
+        },
+        "facts": {"split evenly": shares == {True}, "same on every rank": bench.same_everywhere([output])},
+    }
+
+
+def _context(bench: Bench) -> dict[str, Any]:
+    """An attention layer over a sequence that lies in parts on the ranks (ring attention), in bfloat16 as flash asks.
+
+    The reference is float64 on the CPU; the yardstick is one process in bfloat16; the control is ranks that don't talk.
+    """
+    torch, distributed = bench.torch, bench.distributed
+    attention = importlib.import_module("torch.nn.attention")
+    experimental = importlib.import_module("torch.distributed.tensor.experimental")
+    generator = torch.Generator().manual_seed(SEED)
+    x = torch.randn(2, _LENGTH * bench.ranks, WIDTH, generator=generator)
+    weight = torch.randn(3 * WIDTH, WIDTH, generator=generator) / WIDTH**0.5
+    rounded = [one.to(bench.device, torch.bfloat16) for one in (x, weight)]
+    exact = _attention_gradient(torch, *(one.cpu().double() for one in rounded))
+    with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+        plain = _attention_gradient(torch, *rounded)
+        parts = [_attention_gradient(torch, part, rounded[1]) for part in rounded[0].chunk(bench.ranks, dim=1)]
+        mine = rounded[0].clone()
+        with experimental.context_parallel(bench.mesh(), buffers=[mine], buffer_seq_dims=[1]):
+            length = mine.shape[1]
+            found = _attention_gradient(torch, mine, rounded[1])
+    total = found.float()
+    distributed.all_reduce(total)
+    apart = sum(part.float() for part in parts)
+    return {
+        "comparisons": {
+            "gradients": {
+                **compared({"w": total}, {"w": exact}, apart={"w": apart}),
+                "plain_error": compared({"w": plain}, {"w": exact})["error"],
+            }
+        },
+        "facts": {"length on this rank": length, "length": x.shape[1]},
+    }
+
+
+def _attention_gradient(torch: Any, x: Any, weight: Any) -> Any:
+    """The gradient of causal self-attention's projection; sums, so that parts of a sequence add up."""
+    weight = weight.detach().clone().requires_grad_(True)
+    heads = [
+        one.unflatten(-1, (_HEADS, -1)).transpose(1, 2)
+        for one in torch.nn.functional.linear(x, weight).chunk(3, dim=-1)
+    ]
+    output = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+    (output.to(torch.promote_types(output.dtype, torch.float32)) - 1).square().sum().backward()
+    return weight.grad
+
+
+def _hsdp(bench: Bench) -> dict[str, Any]:
+    """Sharded within groups of ranks, replicated across them."""
+    shape = (2, bench.ranks // 2)
+    model = fully_shard(bench.model(), mesh=bench.mesh(shape, ("replicate", "shard")))
+    found = train_beside_one(bench, model)
+    placements = sorted({str(one.placements) for one in model.parameters()})
+    return {**found, "facts": {"placements": placements, "mesh": list(shape)}}
+
+
+def _control(lacking: Any, complete: Any) -> dict[str, Any]:
+    return {"controls": {"without the others": compared({"y": lacking}, {"y": complete})["error"]}}

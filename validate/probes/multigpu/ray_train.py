@@ -1,0 +1,57 @@
+"""M2 under another launcher: ray[train] starts two workers, each a rank of the same DDP measurement."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.cpu._apart import attempt
+from validate.probes.multigpu import _launch, ddp
+from validate.probes.multigpu._bench import Bench
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for claim in claims:
+        yield claim.subject, attempt(lambda claim=claim: _trained(claim))  # type: ignore[misc]
+
+
+def _trained(claim: Claim) -> dict[str, Any]:
+    """What each worker wrote down, as torchrun's ranks do."""
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
+    ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
+    torch_train = importlib.import_module("ray.train.torch")
+    ranks, cuda = _launch.ranks_of(claim), claim.expect["device"] == "cuda"
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        ray.init(
+            num_cpus=ranks + 1,
+            num_gpus=ranks if cuda else 0,
+            include_dashboard=False,
+            _temp_dir=folder,
+            log_to_driver=False,
+        )
+        try:
+            torch_train.TorchTrainer(
+                work,
+                train_loop_config={"folder": folder, "device": claim.expect["device"]},
+                scaling_config=train.ScalingConfig(num_workers=ranks, use_gpu=cuda),
+                run_config=train.RunConfig(storage_path=folder, name="step"),
+            ).fit()
+        finally:
+            ray.shutdown()
+        return {"ranks": [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)]}
+
+
+def work(config: Mapping[str, Any]) -> None:
+    """What each worker runs: ray has made the process group and chosen the device."""
+    torch, context = importlib.import_module("torch"), importlib.import_module("ray.train").get_context()
+    device = importlib.import_module("ray.train.torch").get_device()
+    folder, rank = Path(config["folder"]), context.get_world_rank()
+    bench = Bench(torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder)
+    found = {**ddp.compare(bench), "device": bench.device_facts()}
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))

@@ -1,0 +1,73 @@
+"""M4: DeepSpeed's ZeRO 1, 2 and 3 beside one process: losses, and weights after three steps."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.probes.multigpu import _launch
+from validate.probes.multigpu._bench import BATCH, Bench, compared, loss_of, trained, weights
+
+_STEPS, _RATE = 3, 1e-2
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def environment(_folder: Path) -> dict[str, str]:
+    """DeepSpeed looks for an accelerator when it is imported: in a rehearsal without GPUs it is told."""
+    cuda = importlib.import_module("torch").cuda.is_available()
+    return {} if cuda else {"DS_ACCELERATOR": "cpu"}
+
+
+def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
+    """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
+    torch, deepspeed = bench.torch, importlib.import_module("deepspeed")
+    alone, apart, model = bench.model(), bench.model(), bench.model()
+    before = weights(alone)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=_RATE),
+        config={
+            "train_micro_batch_size_per_gpu": BATCH,
+            "zero_optimization": {"stage": claim.expect["stage"]},
+            "zero_allow_untested_optimizer": True,
+        },
+    )
+    mine = [bench.batch(bench.rank, step) for step in range(_STEPS)]
+    losses = []
+    for batch in mine:
+        loss = loss_of(engine(batch))
+        engine.backward(loss)
+        with torch.no_grad():  # gloo refuses to gather into views that autograd knows
+            engine.step()
+        losses.append(float(loss.detach()))
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, apart)]
+    wanted = trained(alone, optimizers[0], [bench.everything(step) for step in range(_STEPS)])
+    trained(apart, optimizers[1], mine)
+    found = _gathered(deepspeed, engine)
+    total = torch.tensor(losses, device=bench.device, dtype=torch.float64)
+    bench.distributed.all_reduce(total)
+    return {
+        "comparisons": {
+            "losses": compared({"loss": total / bench.ranks}, {"loss": torch.tensor(wanted, dtype=torch.float64)}),
+            "weights": compared(found, weights(alone), untrained=before, not_exchanged=weights(apart)),
+        },
+        "facts": {
+            "stage": int(engine.zero_optimization_stage()),
+            "weights partitioned": all(hasattr(one, "ds_id") for one in engine.module.parameters()),
+            "same on every rank": bench.same_everywhere(list(found.values())),
+        },
+        "deepspeed": str(deepspeed.__version__),
+        "accelerator": os.environ.get("DS_ACCELERATOR", "found by itself"),
+    }
+
+
+def _gathered(deepspeed: Any, engine: Any) -> dict[str, Any]:
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        return weights(engine.module)
