@@ -142,7 +142,7 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
 
 
 def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
-    """How the trial gets GPUs, and the tiers to judge: with none asked for, the gpu tier is one where a GPU is.
+    """How the trial gets GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
 
     Raises UserError: a way that can't be had, a driver below the image's floor.
     """
