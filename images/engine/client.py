@@ -374,14 +374,14 @@ class Engine:
 
     def saved(self, ref: str) -> Iterator[SavedFile]:
         """Every file of every layer of an image, and its configuration, in one streaming pass. Raises NoSuchImage."""
-        with asking(ref, image=ref):
-            chunks = self._api.get_image(ref)
-            with tarfile.open(
         for member, data in self.exported(ref):
             yield from saved_files(member, data)
 
     def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
         """Each blob of an exported image, layers among them, readable until the next is asked for. Raises NoSuchImage."""
+        with asking(ref, image=ref):
+            chunks = self._api.get_image(ref)
+            with tarfile.open(
                 fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|", bufsize=1 << 20
             ) as outer:
                 for member in outer:
@@ -541,9 +541,6 @@ class Engine:
         """Free space where the engine keeps its data; None for an engine on another machine."""
         return shutil.disk_usage(self.facts.data_root).free if self.facts.local else None
 
-    def sweep(self) -> tuple[str, ...]:
-        """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
-        gone = []
     def build_cache(self) -> tuple[CacheRecord, ...]:
         """What the engine keeps of builds: snapshots of steps, and cache mounts."""
         with asking("build cache"):
@@ -564,6 +561,9 @@ class Engine:
         with asking("build cache"):
             self._api.prune_builds(filters={"id": [record.id]}, all=True)
 
+    def sweep(self) -> tuple[str, ...]:
+        """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
+        gone = []
         for container in self.containers(RUN_LABEL):
             if _is_orphan(container.labels):
                 self._remove_container(container.id)
@@ -589,22 +589,22 @@ def _facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> Eng
         cgroup=info.get("CgroupVersion", "1"),
         cpus=info.get("NCPU", 1),
         memory=info.get("MemTotal", 0),
+        storage=_storage(info),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         cdi_devices=tuple(
             str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"
-        storage=_storage(info),
         ),
     )
 
 
-def _require_buildkit(facts: EngineFacts, version: Mapping[str, Any]) -> None:
-    components = [component.get("Name", "") for component in version.get("Components") or ()]
-    api = tuple(int(part) for part in facts.api.split("."))
 def _storage(info: Mapping[str, Any]) -> str:
     below = dict(info.get("DriverStatus") or ()).get("Backing Filesystem", "")
     return f"{info.get('Driver', '')} on {below}" if below else str(info.get("Driver", ""))
 
 
+def _require_buildkit(facts: EngineFacts, version: Mapping[str, Any]) -> None:
+    components = [component.get("Name", "") for component in version.get("Components") or ()]
+    api = tuple(int(part) for part in facts.api.split("."))
     cause = ""
     if any("podman" in name.lower() for name in components):
         cause = "this is Podman, whose Docker interface has no BuildKit"
