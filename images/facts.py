@@ -152,6 +152,10 @@ class BitsandbytesFacts(Row):
         """
         return _library(tuple(self.libraries), self.lookup, wheel_cuda)
 
+    def file_for(self, wheel_cuda: Minor) -> str:
+        """The path of that library, or of the one it would look for in vain."""
+        return f"bitsandbytes/libbitsandbytes_cuda{(self.library_for(wheel_cuda) or wheel_cuda).digits}.so"
+
 
 class TorchaoFacts(Row):
     """One torchao release: its torch, and the CUDA major its default wheel's libraries need (None: it has none)."""

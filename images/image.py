@@ -53,6 +53,17 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slicing:
+    """What an arch image goes without: device code for other GPUs (docs/arch-images.md)."""
+
+    arch: Arch
+    nvidia: bool
+    """NVIDIA's own libraries are sliced, too."""
+    alternatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Libraries of which one alone is ever loaded, by pattern -> those that stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prebuilt:
     """An official binary wheel outside any index."""
 
@@ -98,6 +109,8 @@ class Image:
     """Distributions that something requires and the image goes without, as the matrix says."""
     beyond_proof: Mapping[str, str] = field(default_factory=dict)
     """`C10` or `C10 subject` -> why the profile's own pins put that claim out of reach."""
+    slicing: Slicing | None = None
+    """None: it holds device code for every architecture that its packages have."""
     entrypoint: str = ""
     """A script of templates/entrypoints that each container starts with."""
     labels: Mapping[str, str] = field(default_factory=dict)

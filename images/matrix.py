@@ -177,6 +177,13 @@ class Profile(Row):
     """A script of templates/entrypoints that each container starts with."""
 
 
+class Slice(Row):
+    """What images for one GPU architecture go without."""
+
+    nvidia: bool = False
+    """Slice NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
+
+
 class Exclusion(Row):
     """Images that the facts would allow and we do not build."""
 
@@ -235,6 +242,7 @@ class Matrix(Row):
     profiles: dict[str, Profile] = {}
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
+    slice: Slice = Slice()
     aliases: dict[Alias, ImageNameText] = {}
     gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""

@@ -12,7 +12,7 @@ from packaging.version import Version
 from images import profiles, requirements, rules, selectors
 from images.errors import Problem, UserError
 from images.facts import Facts
-from images.image import Base, Image, Pin, Prebuilt
+from images.image import Base, Image, Pin, Prebuilt, Slicing
 from images.matrix import ImageRow, Matrix, Sources
 from images.names import Arch, ImageName, Minor
 from images.rules import Candidate, Finding, Weight
@@ -320,6 +320,7 @@ def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
         from_source=tuple(sorted(matrix.pure_python)) if own else (),
         waived=tuple(sorted(it.profile.waived)) if it.profile else (),
         beyond_proof=it.profile.unproven if it.profile else {},
+        slicing=_slicing(it, matrix),
         entrypoint=it.profile.entrypoint if it.profile else "",
     )
     return replace(planned, image=image)
@@ -359,6 +360,15 @@ def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) 
 def _toolkit(requirements: tuple[str, ...]) -> tuple[Pin, ...]:
     split = (requirement.partition("==") for requirement in requirements)
     return tuple(Pin(name=name, version=version, layer="toolkit") for name, _, version in split)
+
+
+def _slicing(it: Candidate, matrix: Matrix) -> Slicing | None:
+    if it.name.arch is None:
+        return None
+    bitsandbytes = it.facts.bitsandbytes.get(it.pins.get("bitsandbytes", ""))
+    kept = (bitsandbytes.file_for(it.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
+    alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
+    return Slicing(arch=it.name.arch, nvidia=matrix.slice.nvidia, alternatives=alternatives)
 
 
 def _prebuilt(it: Candidate, facts: Facts) -> Iterator[Prebuilt]:

@@ -11,7 +11,7 @@ from packaging.version import Version
 from images import expectations, render
 from images.facts import Facts
 from images.gpus import Inventory
-from images.image import Image, Pin
+from images.image import Image, Pin, Slicing
 from images.names import Arch
 from images.promises_gpu import gpu_claims
 from images.promises_multigpu import multigpu_claims
@@ -100,7 +100,7 @@ def _static(
             "exceptions": [dict(row) for row in expectations.SYMBOL_EXCEPTIONS],
         },
     )
-    yield from _device_code(image, facts)
+    yield from _device_code(image, facts, given=lock_pins is None)
     yield Claim(
         id="S6",
         subject="toolkit",
@@ -125,10 +125,10 @@ def _static(
             "start_files": expectations.START_FILES,
         },
     )
-    yield from _hygiene(image, missing)
+    yield from _hygiene(image, missing, given=lock_pins is None)
 
 
-def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
+def _hygiene(image: Image, missing: Mapping[str, str], *, given: bool) -> Iterator[Claim]:
     """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
     most = expectations.MOST_BYTES
     most += expectations.MORE_BYTES_DEVEL if image.devel else 0
@@ -136,7 +136,7 @@ def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
     gigabytes = most // 1000**3
     leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
     rows: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-        "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(image, missing)}),
+        "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(image, missing, given=given)}),
         "size": (HOST_PROBE, f"the image is at most {gigabytes} GB", {"bytes": most}),
         "settings": (
             HOST_PROBE,
@@ -155,9 +155,10 @@ def _hygiene(image: Image, missing: Mapping[str, str]) -> Iterator[Claim]:
         yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, promise=promise, expect=expect)
 
 
-def _labels(image: Image, missing: Mapping[str, str]) -> dict[str, str]:
+def _labels(image: Image, missing: Mapping[str, str], *, given: bool) -> dict[str, str]:
     """Labels that say what the image is. Where it was built from differs from build to build."""
-    everything = render.labels(image, render.Ground(reference="", origin=""), missing)
+    ground = render.Ground(reference="", origin=render.GIVEN if given else "")
+    everything = render.labels(image, ground, missing)
     builds = {f"{render.LABELS}.{key}" for key in ("matrix-revision", "missing")} | {f"{_OCI}.version"}
     return {name: value for name, value in everything.items() if name not in builds}
 
@@ -229,7 +230,7 @@ def _linked(image: Image) -> Iterator[Claim]:
         )
 
 
-def _device_code(image: Image, facts: Facts) -> Iterator[Claim]:
+def _device_code(image: Image, facts: Facts, *, given: bool) -> Iterator[Claim]:
     """S5 of each library with kernels: for which archs it has them is the facts' word, not the image's."""
     archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
     yield coded(image, "torch", [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")], archs)
@@ -255,6 +256,20 @@ def _device_code(image: Image, facts: Facts) -> Iterator[Claim]:
             yield coded(image, pin.name, [], within, also=expectations.NATIVE[pin.name]["libraries"])
     patterns = [f"**/{stem}.so.*" for stem in expectations.CUDA_DEVICE_LIBRARIES]
     yield coded(image, "cuda-libraries", patterns, archs, depth="file")
+    if image.slicing:
+        yield _sliced(image, image.slicing, given=given)
+
+
+def _sliced(image: Image, wanted: Slicing, *, given: bool) -> Claim:
+    claim = coded(image, "sliced", [], {wanted.arch: "cubin"}, also=["**/*.so", "**/*.so.*"], depth="surplus")
+    whose = "no package" if wanted.nvidia else "no package but NVIDIA's own"
+    return replace(
+        claim,
+        promise=f"{whose} holds device code that {wanted.arch} has no use for",
+        expect={**claim.expect, "nvidia": wanted.nvidia},
+        required=not given,
+        unproven="a base of one's own keeps what it brought: only what the build installs is sliced" if given else "",
+    )
 
 
 def coded(
@@ -392,10 +407,8 @@ def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:
 
 def _bitsandbytes_library(image: Image, pin: Pin, facts: Facts) -> dict[str, Any]:
     """The library that this release's own lookup rule takes."""
-    row = facts.bitsandbytes.get(pin.version)
-    library = (row.library_for(image.wheel_cuda) if row else None) or image.wheel_cuda
     return {
-        "libraries": [f"bitsandbytes/libbitsandbytes_cuda{library.digits}.so"],
+        "libraries": [facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)],
         "selection": {"cuda": str(image.wheel_cuda)},
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from images import profiles
-from images.image import Image
+from images.image import Image, Slicing
 from images.matrix import ROOT
 
 TEMPLATES = ROOT / "templates"
@@ -22,6 +22,8 @@ USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
 EPOCH = 1704067200
 """2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
+GIVEN = "given"
+"""The origin of a person's own base."""
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
@@ -97,6 +99,7 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
         for name, content in locks.items()
     }
     files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
+    files.update(_slicer(image.slicing) if image.slicing else ())
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
@@ -123,7 +126,7 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         autoescape=False,
     )
     environment.filters["quoted"] = quoted
-    macros = module(environment, offline=extras.offline)
+    macros = module(environment, offline=extras.offline, slicing=image.slicing is not None)
     return environment.get_template("Dockerfile.j2").render(
         image=image,
         torch=image.pin("torch"),
@@ -134,15 +137,32 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
         labels=labels(image, ground, extras.missing),
         installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
         mounts=macros.mounts,
+        slice=macros.slice,
         seal=macros.seal,
         epoch=EPOCH,
         suite=bool(extras.suite),
     )
 
 
-def module(environment: jinja2.Environment, *, offline: bool) -> Any:
-    """What templates call: `mounts` of a step, `seal` as its last command."""
-    return environment.get_template("macros.j2").make_module({"offline": offline, "epoch": EPOCH})
+def module(environment: jinja2.Environment, *, offline: bool = False, slicing: bool = False) -> Any:
+    """What templates call: `mounts` of a step, `slice` and `seal` as its last commands."""
+    variables = {"offline": offline, "slicing": slicing, "epoch": EPOCH}
+    return environment.get_template("macros.j2").make_module(variables)
+
+
+def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
+    """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
+    order = {
+        "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
+        "nvidia": wanted.nvidia,
+        "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
+    }
+    yield "slicer/order.json", json.dumps(order, indent=1).encode()
+    yield "slicer/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
+    for name in ("__main__.py", "slicing.py"):
+        yield f"slicer/{name}", (TEMPLATES / "slicer" / name).read_bytes()
+    for name in ("__init__.py", "elf.py", "fatbin.py", "installed.py", "lz4.py"):
+        yield f"slicer/validate/{name}", (ROOT / "validate" / name).read_bytes()
 
 
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
@@ -194,6 +214,7 @@ def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str
         "wheel-cuda": str(image.wheel_cuda),
         "toolkit-cuda": str(image.toolkit_cuda),
         "archs": " ".join(map(str, image.archs)),
+        "sliced": _sliced(image) if ground.origin != GIVEN else "",
         "min-driver": image.min_driver,
         "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
         "matrix-revision": image.revision,
@@ -215,6 +236,13 @@ def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str
     return {key: value for key, value in sorted({**oci, **own}.items()) if value}
 
 
+def _sliced(image: Image) -> str:
+    """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
+    if image.slicing is None:
+        return ""
+    return f"{image.slicing.arch}{' nvidia' if image.slicing.nvidia else ''}"
+
+
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
     """What an image says it goes without. Only a pin that the matrix marks optional can be excused so."""
     try:
@@ -226,7 +254,7 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
 
 def on_given_base(labels: Mapping[str, str]) -> bool:
     """Whether an image says it stands on a person's own base, whose other packages no lock knows."""
-    return labels.get(f"{LABELS}.base-origin") == "given"
+    return labels.get(f"{LABELS}.base-origin") == GIVEN
 
 
 def quoted(value: str) -> str:

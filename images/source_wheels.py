@@ -386,7 +386,7 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    macros = render.module(environment, offline=False)
+    macros = render.module(environment)
     whole = replace(image, name=replace(image.name, devel=True))
     index = f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
     return environment.get_template("wheel/Dockerfile.j2").render(
@@ -400,6 +400,7 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
         jobs=jobs,
         installer="",
         mounts=macros.mounts,
+        slice=macros.slice,
         seal=macros.seal,
         epoch=render.EPOCH,
         torch=Stage(name="torch", below="system", holds=(f"torch {wanted.torch}",), lock=True, index=index),

@@ -162,6 +162,14 @@ def sections(data: Any) -> Iterator[Section]:
         )
 
 
+def headers(data: Any) -> list[tuple[int, int]]:
+    """Where (begin, end) a file in memory or mapped has its own header and both tables of headers. Raises ElfError."""
+    header = _file_header(data)
+    segments, sections, (segment, segment_count, section, section_count) = header[4], header[5], header[8:12]
+    tables = [(segments, segments + segment * segment_count), (sections, sections + section * section_count)]
+    return [(0, 16 + _HEADER.size), *tables]
+
+
 def _file_header(data: Any) -> tuple[int, ...]:
     if data[:4] != MAGIC or data[4:6] != b"\x02\x01" or len(data) < 16 + _HEADER.size:
         raise ElfError("it is no 64-bit little-endian ELF file")

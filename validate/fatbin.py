@@ -1,8 +1,8 @@
 """CUDA fat binaries: which kernels an ELF file holds, for which GPU architectures. Standard library, no toolkit.
 
 The `.nv_fatbin` section is a row of regions, mostly one a translation unit; each holds one entry an architecture:
-machine code (a cubin, itself an ELF file) or PTX, plain or compressed with LZ4 or zstd. `__nv_relfatbin` is left out:
-it feeds the device linker, and the driver never sees it.
+machine code (a cubin, itself an ELF file) or PTX, plain or compressed with LZ4 or zstd. `__nv_relfatbin` is built
+alike: it fed the device linker, and the driver never sees it, so kernels are not looked for there.
 
 All numbers are checked before use, so a corrupted file raises FatbinError and never loops or fills memory. NVIDIA
 documents none of this: the layout was read from the wheels of torch 2.5 to 2.11, bitsandbytes and xformers.
@@ -14,7 +14,7 @@ import ctypes
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +24,18 @@ from validate.elf import ElfError
 Buffer = bytes | memoryview | Any
 """Bytes of a file, an mmap included: they are sliced, never copied whole."""
 
-_SECTION = ".nv_fatbin"
+LOADED = (".nv_fatbin",)
+"""Sections that the driver reads."""
+ALL = (*LOADED, "__nv_relfatbin")
 _MAGIC = 0xBA55ED50
 _REGION = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIIIQQQQ")
 _PTX, _CUBINS = 1, (2, 16)
 _LZ4, _ZSTD = 0x2000, 0x8000
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
+_CHUNK = 1 << 20
+_NVIDIAS = re.compile(r"lib(cu(blas|dart|dnn|dss|fft|file|pti|rand|solver|sparse|tensor)|nccl|npp|nv(?!fuser))")
+"""Older torch wheels hold some of these libraries themselves. nvFuser is PyTorch's."""
 _MOST_BYTES = 1 << 30
 """The largest cubin seen (cuBLASLt's) is a tenth of this."""
 
@@ -64,6 +69,8 @@ class Entry:
     offset: int
     """Of the stored bytes, in the file."""
     stored: int
+    room: int
+    """Bytes in the file: those stored, and padding."""
     whole: int
     """Bytes after decompression."""
     coding: str
@@ -96,11 +103,20 @@ class Region:
             fit, key=lambda entry: (not entry.ptx, entry.arch, entry.variant == "a", bool(entry.variant)), default=None
         )
 
+    def needed(self, target: int) -> tuple[Entry, ...]:
+        """What a GPU of `target` has any use for: machine code for exactly it, else what serves it in its place."""
+        exact = tuple(entry for entry in self.entries if not entry.ptx and entry.arch == target)
+        if exact:
+            return exact
+        best = self.serving(target)
+        alike = (best.ptx, best.arch, best.variant) if best else None
+        return tuple(entry for entry in self.entries if (entry.ptx, entry.arch, entry.variant) == alike)
 
-def regions(data: Buffer) -> Iterator[Region]:
+
+def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
     """The fat-binary regions of an ELF file. Raises FatbinError; a file without device code has none."""
     try:
-        found = [section for section in elf.sections(data) if section.name == _SECTION]
+        found = [section for section in elf.sections(data) if section.name in sections]
     except ElfError as error:
         raise FatbinError(str(error)) from error
     for section in found:
@@ -116,8 +132,18 @@ def kernels(data: Buffer, entry: Entry) -> dict[str, Kernel]:
 
 
 def is_emptied(data: Buffer, entry: Entry) -> bool:
-    """Whether its stored bytes begin with nothing but zeros: code taken out, with every offset left as it was."""
-    return not any(data[entry.offset : entry.offset + min(entry.stored, 64)])
+    """Whether nothing but zeros is stored: code taken out, with every offset left as it was."""
+    end = entry.offset + entry.room
+    if any(data[entry.offset : min(entry.offset + 64, end)]):
+        return False
+    return not any(
+        bytes(data[begin : min(begin + _CHUNK, end)]).strip(b"\0") for begin in range(entry.offset, end, _CHUNK)
+    )
+
+
+def is_nvidias(distribution: str, file: str) -> bool:
+    """Whether a library is NVIDIA's own, by the distribution that brings it (canonical name) or by the file's name."""
+    return distribution.startswith("nvidia-") or bool(_NVIDIAS.match(file.rpartition("/")[2]))
 
 
 def unpacked(data: Buffer, entry: Entry) -> bytes:
@@ -165,6 +191,7 @@ def _entries(data: Buffer, begin: int, end: int) -> Iterator[Entry]:
                 variant="a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else "",
                 offset=payload,
                 stored=compressed if coding else size,
+                room=size,
                 whole=whole if coding else size,
                 coding=coding,
             )

@@ -226,3 +226,68 @@ def test_every_kernel_excused_has_its_reason() -> None:
     assert rows
     assert all(row["reason"] and low <= high for row in rows for low, high in row["needed"])
     assert static.JUDGES["S5"] is static.devicecode
+
+
+# ---- S5 of images for one architecture
+
+
+def surplus(*, nvidia: bool = False) -> Any:
+    return coded({"90": "cubin"}, depth="surplus", nvidia=nvidia, also=["**/*.so", "**/*.so.*"])
+
+
+ONLY = fatbins.region(Code(arch=80, kernels={"k": REAL}, emptied=True), Code(arch=90, kernels={"k": REAL}))
+ALL = fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL}))
+
+
+def test_code_for_one_arch_alone_passes_both_ways(site: Site) -> None:
+    install(site, ONLY)
+    found = judged(devicecode, surplus())
+    assert (found.status, found.reason) == (Status.PASS, "1 libraries hold code for sm_90 alone")
+    assert judged(devicecode, coded({"90": "cubin"})).status is Status.PASS
+    assert judged(devicecode, coded({"80": "cubin"})).status is Status.FAIL
+
+
+def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
+    install(site, ONLY, fatbins.region(Code(arch=80, kernels={"k": REAL}, ptx=True)))
+    found = judged(devicecode, surplus())
+    assert found.status is Status.PASS
+    assert found.reason.endswith("alone, and compute_80 where a library has none")
+
+
+@pytest.mark.parametrize("section", [".nv_fatbin", "__nv_relfatbin"])
+def test_code_for_another_arch_is_named_with_its_size(site: Site, section: str) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(ALL, section=section)})
+    found = judged(devicecode, surplus())
+    assert found.status is Status.FAIL
+    assert "pkg/lib.so has" in found.reason and "sm_80" in found.reason
+
+
+def test_code_that_was_only_half_taken_out_is_found(site: Site) -> None:
+    whole = fatbins.library(ALL)
+    at = whole.index(fatbins.cubin({"k": REAL}))
+    site.install("pkg", "1.0", {"pkg/lib.so": whole[:at] + bytes(64) + whole[at + 64 :]})
+    assert judged(devicecode, surplus()).status is Status.FAIL
+
+
+def test_nvidias_own_libraries_count_only_where_they_are_sliced(site: Site) -> None:
+    install(site, ONLY)
+    site.install("nvidia-cublas-cu12", "1.0", {"nvidia/cublas/lib/libx.so.12": fatbins.library(ALL)})
+    assert judged(devicecode, surplus()).status is Status.PASS
+    found = judged(devicecode, surplus(nvidia=True))
+    assert found.status is Status.FAIL and "libx.so.12" in found.reason
+
+
+def test_an_environment_without_device_code_is_not_sliced_but_broken(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": fatbins.elf([], machine=62), "pkg/text.so": b"INPUT(-lc)"})
+    assert judged(devicecode, surplus()).status is Status.FAIL
+
+
+def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> None:
+    emptied = [Code(arch=arch, kernels={"k": REAL}, ptx=ptx, emptied=True) for arch, ptx in ((80, False), (80, True))]
+    install(site, fatbins.region(*emptied), ONLY)
+    assert judged(devicecode, surplus()).status is Status.PASS
+    found = judged(devicecode, coded({"90": "cubin"}))
+    assert found.status is Status.FAIL and "emptied" in found.reason
+    assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.PASS
+    install(site, fatbins.region(*emptied))
+    assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.FAIL

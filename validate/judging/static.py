@@ -315,6 +315,8 @@ def _lacking(one: Mapping[str, Any]) -> str:
 def devicecode(claim: Claim, evidence: Evidence) -> Finding:
     """S5. expect: {files, also, archs: {arch: "cubin" or "jit"}, by_design, holes: [{file, archs, reason}], depth}."""
     found = evidence["files"]
+    if claim.expect["depth"] == "surplus":
+        return _sliced(claim, found)
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
     read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
     for pattern in claim.expect["files"]:
@@ -332,6 +334,24 @@ def devicecode(claim: Claim, evidence: Evidence) -> Finding:
             faults += [] if hole else wrong
             warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({hole})"] if hole and wrong else []
     return _conclude(faults, "; ".join([_device_summary(claim, read), *warnings]))
+
+
+def _sliced(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
+    """No code but what the promised archs have a use for."""
+    archs = listed([f"sm_{arch}" for arch in claim.expect["archs"]])
+    faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
+    read = {path: facts for path, facts in found.items() if facts.get("archs")}
+    if not read and not faults:
+        return failed("there is no library with device code at all")
+    for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
+        if facts["surplus_entries"]:
+            size = f"{facts['surplus_bytes'] / 1e6:.1f} MB"
+            faults.append(f"{path} has {size} for {listed(facts['surplus'])} that {archs} has no use for")
+    others = {arch for facts in read.values() for arch in facts["archs"]} - {
+        f"sm_{arch}{variant}" for arch in claim.expect["archs"] for variant in ("", "a", "f")
+    }
+    instead = f", and {listed(sorted(others))} where a library has none" if others else ""
+    return _conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}")
 
 
 def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:

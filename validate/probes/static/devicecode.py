@@ -7,6 +7,9 @@ carry another architecture in their own name, and those that the claim lists as 
 
 Claim `expect`: {"files": [patterns that must hold code], "also": [patterns that may], "archs": {arch: "cubin"/"jit"},
 "by_design": [{"kernels": pattern, "needed": [[from, to]], "reason"}], "depth": "kernel" or "file", ...}.
+
+`depth` "surplus" asks the opposite: which code no GPU of `archs` has a use for (`Region.needed`), in whatever files
+there are but NVIDIA's own; with "nvidia", in those too. Code that was taken out left zeros.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validate import fatbin, installed, interpreter, surroundings
+from validate import elf, fatbin, installed, interpreter, surroundings
 from validate.claims import Claim
 from validate.fatbin import Entry, FatbinError, Kernel, Region
 from validate.installed import Distribution
@@ -76,23 +79,39 @@ def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
             for path in sorted(Path(location).glob(pattern)):
                 if path.is_file() and not path.is_symlink():
                     chosen.setdefault(str(path), str(path.relative_to(location)))
+    if claim.expect["depth"] == "surplus":
+        chosen = dict(_sliced(chosen, everything, nvidia=claim.expect["nvidia"]))
     targets = tuple(int(arch) for arch in claim.expect["archs"])
     by_design = tuple(claim.expect["by_design"])
     return [_Task(path, shown, targets, by_design, claim.expect["depth"]) for path, shown in chosen.items()]
 
 
+def _sliced(
+    chosen: Mapping[str, str], everything: Sequence[Distribution], *, nvidia: bool
+) -> Iterator[tuple[str, str]]:
+    """Those that are no empty files, no text by the name of a library, and nobody's whom slicing lets be."""
+    owners = installed.owners(everything)
+    for path, shown in chosen.items():
+        names = [owner.name for owner in owners.get(path, ())] or [""]
+        with Path(path).open("rb") as stream:
+            is_library = stream.read(len(elf.MAGIC)) == elf.MAGIC
+        if is_library and (nvidia or not any(fatbin.is_nvidias(name, path) for name in names)):
+            yield path, shown
+
+
 def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
     subject, task = pair
+    depths = {"kernel": _by_kernel, "file": _by_file, "surplus": _surplus}
     try:
         with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return subject, task.shown, (_by_kernel if task.depth == "kernel" else _by_file)(data, task)
+            return subject, task.shown, depths[task.depth](data, task)
     except (FatbinError, OSError, ValueError) as error:
         return subject, task.shown, {"error": str(error)}
 
 
 def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
-    entries = {entry for region in fatbin.regions(data) for entry in _bare(region)}
+    entries = {_bare(entry) for region in fatbin.regions(data) for entry in _left(data, region)}
     served = {
         str(target): "cubin"
         if any(entry.runs_on(target) and not entry.ptx for entry in entries)
@@ -104,9 +123,27 @@ def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     return {"archs": sorted({_arch(entry) for entry in entries}), "served": served}
 
 
-def _bare(region: Region) -> Iterator[Entry]:
-    for entry in region.entries:
-        yield Entry(ptx=entry.ptx, arch=entry.arch, variant=entry.variant, offset=0, stored=0, whole=0, coding="")
+def _left(data: mmap.mmap, region: Region) -> Iterator[Entry]:
+    """Entries whose code was not taken out."""
+    return (entry for entry in region.entries if not fatbin.is_emptied(data, entry))
+
+
+def _bare(entry: Entry) -> Entry:
+    return replace(entry, offset=0, stored=0, room=0, whole=0, coding="")
+
+
+def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
+    """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
+    found: dict[str, set[str]] = {"archs": set(), "surplus": set()}
+    entries = stored = 0
+    for region in fatbin.regions(data, fatbin.ALL):
+        needed = {entry for target in task.targets for entry in region.needed(target)}
+        for entry in _left(data, region):
+            found["archs"].add(_arch(entry))
+            if entry not in needed:
+                entries, stored = entries + 1, stored + entry.room
+                found["surplus"].add(_arch(entry))
+    return {**{key: sorted(archs) for key, archs in found.items()}, "surplus_entries": entries, "surplus_bytes": stored}
 
 
 def _arch(entry: Entry) -> str:
@@ -121,18 +158,15 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     excuses = _Excuses(task.by_design)
     for region in fatbin.regions(data):
         regions += 1
-        archs |= {_arch(entry) for entry in region.entries}
-        code = {
-            entry: fatbin.kernels(data, entry)
-            for entry in region.entries
-            if not entry.ptx and not fatbin.is_emptied(data, entry)
-        }
-        largest = _largest(code) or _of_ptx(data, region)
+        left = tuple(_left(data, region))
+        archs |= {_arch(entry) for entry in left}
+        code = {entry: fatbin.kernels(data, entry) for entry in left if not entry.ptx}
+        largest = _largest(code) or _of_ptx(data, left)
         total += len(largest)
         for target in task.targets:
             serving = region.serving(target)
-            counts[target]["emptied"] += serving is not None and fatbin.is_emptied(data, serving)
-            for name, state in _states(data, region, code, largest, target):
+            counts[target]["emptied"] += serving is not None and serving not in left
+            for name, state in _states(data, serving if serving in left else None, code, largest):
                 sort = excuses.sort(name, state, target)
                 counts[target][sort] += 1
                 if sort in ("absent", "stub", "jit"):
@@ -156,18 +190,13 @@ def _largest(code: Mapping[Entry, Mapping[str, Kernel]]) -> dict[str, int]:
     return largest
 
 
-def _of_ptx(data: mmap.mmap, region: Region) -> dict[str, int]:
-    return {name: 0 for entry in region.entries if entry.ptx for name in fatbin.kernels(data, entry)}
+def _of_ptx(data: mmap.mmap, left: Sequence[Entry]) -> dict[str, int]:
+    return {name: 0 for entry in left if entry.ptx for name in fatbin.kernels(data, entry)}
 
 
 def _states(
-    data: mmap.mmap,
-    region: Region,
-    code: Mapping[Entry, Mapping[str, Kernel]],
-    largest: Mapping[str, int],
-    target: int,
+    data: mmap.mmap, entry: Entry | None, code: Mapping[Entry, Mapping[str, Kernel]], largest: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    entry = region.serving(target)
     kernels = code.get(entry, {}) if entry and not entry.ptx else {}
     if entry and entry.ptx:
         kernels = fatbin.kernels(data, entry)

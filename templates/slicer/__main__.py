@@ -1,0 +1,36 @@
+"""slicer: takes device code for other GPUs out of what this build step installed, as order.json beside it says.
+
+Says on stdout what became of each file, and ends with 1, nothing half done, where one can't be read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+from pathlib import Path
+
+import seal
+from slicing import Alternatives, Change, Order, SlicingError, slice_packages
+
+
+def main() -> None:
+    said = json.loads(Path(__file__).with_name("order.json").read_text())
+    alternatives = tuple(Alternatives(files=one["files"], keep=tuple(one["keep"])) for one in said["alternatives"])
+    order = Order(arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives)
+    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    since = seal.began() - seal._SLACK
+    found = (record for place in places for record in Path(place).glob("*.dist-info/RECORD"))
+    slice_packages(sorted(record for record in found if record.stat().st_ctime >= since), order, tell)
+
+
+def tell(change: Change) -> None:
+    what = f"{change.taken_out / 1e6:.1f} of {change.size / 1e6:.1f} MB taken out" if change.digest else "removed"
+    sys.stdout.write(f"{change.path}: {what}\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SlicingError as error:
+        sys.exit(f"slicing: {error}")

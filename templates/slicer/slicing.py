@@ -1,0 +1,276 @@
+"""Takes device code for other GPUs out of the libraries of installed packages. Zeros take its place, which pack well.
+
+Nothing moves: a file keeps its length and every byte outside of what is taken out, so that loaders, the driver and
+debuggers find all where it was. What validate/fatbin.py does not know stays. A file that it can't read, or where parts
+overlap, is refused, and then nothing is changed at all. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import fnmatch
+import hashlib
+import io
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from validate import elf, fatbin, installed
+from validate.elf import ElfError
+from validate.fatbin import Buffer, FatbinError
+
+_CHUNK = 1 << 24
+
+
+class SlicingError(Exception):
+    """A package can't be sliced. Nothing of the file that it names was changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternatives:
+    """Libraries of which one is loaded: the same for other versions of CUDA, say."""
+
+    files: str
+    """Pattern of their paths, from the packages' folder on."""
+    keep: tuple[str, ...]
+    """Patterns of those that stay: each must be there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What to take out."""
+
+    arch: int
+    """90 for sm_90."""
+    nvidia: bool
+    """NVIDIA's own libraries, too: their licence restricts modification, so the matrix must say it."""
+    alternatives: tuple[Alternatives, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What became of one file of a package. Sizes in bytes."""
+
+    path: str
+    """As its RECORD has it."""
+    size: int
+    taken_out: int
+    digest: str
+    """RECORD's form of the new content's hash; empty: the file is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Where (begin, end) a file of `size` bytes holds code that no GPU asked for has a use for."""
+
+    spans: tuple[tuple[int, int], ...]
+    size: int
+
+    @property
+    def taken_out(self) -> int:
+        return sum(end - begin for begin, end in self.spans)
+
+    def kept(self) -> Iterator[tuple[int, int]]:
+        """What lies between."""
+        position = 0
+        for begin, end in (*self.spans, (self.size, self.size)):
+            if begin > position:
+                yield position, begin
+            position = end
+
+
+def cut(data: Buffer, arch: int) -> Cut:
+    """What to take out of an ELF file. Raises FatbinError, also where anything overlaps, as in no sound file."""
+    _require_apart(data)
+    spans = [
+        (entry.offset, entry.offset + entry.room)
+        for region in fatbin.regions(data, fatbin.ALL)
+        for entry in set(region.entries).difference(region.needed(arch))
+        if not fatbin.is_emptied(data, entry)
+    ]
+    return Cut(spans=tuple(sorted(spans)), size=len(data))
+
+
+def _require_apart(data: Buffer) -> None:
+    """Sections with device code share no byte with each other, with another section or with the file's headers."""
+    try:
+        sections = [section for section in elf.sections(data) if section.size]
+        headers = elf.headers(data)
+    except ElfError as error:
+        raise FatbinError(str(error)) from error
+    ours = [(one.offset, one.offset + one.size) for one in sections if one.name in fatbin.ALL]
+    others = [(one.offset, one.offset + one.size) for one in sections if one.name not in fatbin.ALL]
+    for begin, end in ours:
+        if any(begin < after and before < end for before, after in (*others, *headers)):
+            raise FatbinError("its device code overlaps with something else")
+    if any(after < end for (_, end), (after, _) in pairwise(sorted(ours))):
+        raise FatbinError("its sections of device code overlap")
+
+
+def plan_file(path: Path, arch: int) -> Cut:
+    """What to take out of a library; nothing of what is no ELF file. Raises SlicingError."""
+    try:
+        with path.open("rb") as stream:
+            if stream.read(len(elf.MAGIC)) != elf.MAGIC:
+                return Cut(spans=(), size=0)
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return cut(data, arch)
+    except (FatbinError, OSError, ValueError) as error:
+        raise SlicingError(f"{path}: {error}") from error
+
+
+def slice_file(path: Path, wanted: Cut) -> None:
+    """Slice one library in its place. Raises OSError.
+
+    The new file takes the old one's name in one step, with its mode, owner and times. It is another inode, so whatever
+    else the old one is linked to (an installer's cache) is not changed; and what was taken out is a hole, on no disk.
+    """
+    with path.open("rb") as stream:
+        source, status = stream.fileno(), os.fstat(stream.fileno())
+        beside = path.with_name(f".{path.name}.slicing")
+        with _new(beside) as target:
+            os.ftruncate(target, wanted.size)
+            for begin, end in wanted.kept():
+                _copy(source, target, begin, end)
+            os.fchown(target, status.st_uid, status.st_gid)
+            os.fchmod(target, status.st_mode & 0o7777)
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+            beside.replace(path)
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[int]:
+    """The descriptor of a new file, which is gone again where something fails."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        yield target
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(target)
+
+
+def _copy(source: int, target: int, begin: int, end: int) -> None:
+    os.lseek(target, begin, os.SEEK_SET)
+    while begin < end:
+        sent = os.sendfile(target, source, begin, min(end - begin, _CHUNK))
+        if not sent:
+            raise OSError("it became shorter while it was read")
+        begin += sent
+
+
+def slice_packages(records: Sequence[Path], order: Order, tell: Callable[[Change], None]) -> None:
+    """Slice what these RECORD files list, and renew them, so that hashes stay true.
+
+    All files are read before one is written. Raises SlicingError.
+    """
+    packages = [(record, installed.canonical(record.parent.name.partition("-")[0])) for record in records]
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        plans = [_plan(record, name, order, pool) for record, name in packages if _may_slice(order, name, "")]
+        for plan in plans:
+            _carry_out(plan, pool, tell)
+
+
+def _may_slice(order: Order, name: str, path: str) -> bool:
+    return order.nvidia or not fatbin.is_nvidias(name, path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What is to become of one package: paths as its RECORD has them."""
+
+    record: Path
+    gone: tuple[str, ...]
+    cuts: Mapping[str, Cut]
+
+    def file(self, path: str) -> Path:
+        return self.record.parent.parent / path
+
+
+def _plan(record: Path, name: str, order: Order, pool: ThreadPoolExecutor) -> _Plan:
+    location = record.parent.parent
+    listed = [path for path in _listed(record) if ".so" in path.rpartition("/")[2] and (location / path).is_file()]
+    gone = frozenset(_superfluous(listed, order.alternatives))
+    rest = [path for path in listed if path not in gone and _may_slice(order, name, path)]
+    paths = [path for path in rest if not (location / path).is_symlink()]
+    cuts = zip(paths, pool.map(lambda path: plan_file(location / path, order.arch), paths), strict=True)
+    return _Plan(record=record, gone=tuple(sorted(gone)), cuts={path: one for path, one in cuts if one.spans})
+
+
+def _carry_out(plan: _Plan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]) -> None:
+    changes = [_remove(plan, path) for path in plan.gone]
+    changes += pool.map(lambda path: _slice(plan, path), plan.cuts)
+    if changes:
+        _renew(plan.record, {change.path: change for change in changes})
+    for change in changes:
+        tell(change)
+
+
+def _listed(record: Path) -> list[str]:
+    with record.open(encoding="utf-8", newline="") as lines:
+        return [row[0] for row in csv.reader(lines) if row]
+
+
+def _superfluous(listed: Sequence[str], alternatives: Iterable[Alternatives]) -> Iterator[str]:
+    for one in alternatives:
+        found = [path for path in listed if fnmatch.fnmatchcase(path, one.files)]
+        for pattern in one.keep if found else ():
+            if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
+                raise SlicingError(f"of {one.files}, {pattern} should stay, and it is not there")
+        yield from (path for path in found if not any(fnmatch.fnmatchcase(path, pattern) for pattern in one.keep))
+
+
+def _remove(plan: _Plan, path: str) -> Change:
+    size = plan.file(path).stat().st_size
+    plan.file(path).unlink()
+    return Change(path=path, size=size, taken_out=size, digest="")
+
+
+def _slice(plan: _Plan, path: str) -> Change:
+    file, wanted = plan.file(path), plan.cuts[path]
+    try:
+        slice_file(file, wanted)
+    except OSError as error:
+        raise SlicingError(f"{file}: {error}") from error
+    return Change(path=path, size=wanted.size, taken_out=wanted.taken_out, digest=_digest(file))
+
+
+def _digest(file: Path) -> str:
+    """As RECORD has it (Python packaging: "Recording installed projects")."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 20))
+    with file.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+    return "sha256=" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+
+
+def _renew(record: Path, changes: Mapping[str, Change]) -> None:
+    """New hashes for changed files, no line for removed ones; every other line stays as it is."""
+    lines = io.StringIO(record.read_bytes().decode(), newline="\n")
+    content = "".join(_line(line, changes) for line in lines)
+    status = record.stat()
+    beside = record.with_name(".RECORD.slicing")
+    with _new(beside) as target:
+        os.write(target, content.encode())
+        os.fchown(target, status.st_uid, status.st_gid)
+        os.fchmod(target, status.st_mode & 0o7777)
+        beside.replace(record)
+
+
+def _line(line: str, changes: Mapping[str, Change]) -> str:
+    path, *_ = next(csv.reader([line]), [""])
+    change = changes.get(path)
+    if change is None:
+        return line
+    if not change.digest:
+        return ""
+    end = line[len(line.rstrip("\r\n")) :]
+    quoted = f'"{path}"' if line.startswith('"') else path
+    return f"{quoted},{change.digest},{change.size}{end}"

@@ -1,0 +1,375 @@
+"""Slicing takes out what one GPU architecture has no use for, and nothing else; damaged files are refused untouched."""
+
+import csv
+import hashlib
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import fatbins
+import pytest
+from fatbins import FAMILY, LZ4, SPECIFIC, Code
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from images import plan, render
+from images.matrix import ROOT, load
+from validate import fatbin
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "templates" / "slicer" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their annotations up there
+    spec.loader.exec_module(module)
+    return module
+
+
+slicing = _load("slicing")
+
+
+def sliced(data: bytes, arch: int = 90) -> bytes:
+    """As slice_file would leave it."""
+    result = bytearray(data)
+    for begin, end in slicing.cut(data, arch).spans:
+        result[begin:end] = bytes(end - begin)
+    return bytes(result)
+
+
+def left(data: bytes) -> list[set[str]]:
+    """What each region still holds."""
+    return [
+        {
+            f"{'ptx' if entry.ptx else 'sm'}{entry.arch}{entry.variant}"
+            for entry in region.entries
+            if not fatbin.is_emptied(data, entry)
+        }
+        for region in fatbin.regions(data, fatbin.ALL)
+    ]
+
+
+K = {"kernel": 4000}
+
+
+def code(arch: int, *, ptx: bool = False, flags: int = 0x11) -> Code:
+    return Code(arch=arch, kernels=K, ptx=ptx, flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("codes", "kept"),
+    [
+        ([code(80), code(90), code(100), code(90, ptx=True)], {"sm90"}),
+        ([code(90), code(90, flags=SPECIFIC), code(80)], {"sm90", "sm90a"}),
+        ([code(80), code(90, flags=SPECIFIC | LZ4), code(80, ptx=True)], {"sm90a"}),
+        ([code(80), code(86), code(80, ptx=True), code(75, ptx=True)], {"ptx80"}),
+        ([code(80), code(80, ptx=True), code(100, ptx=True)], {"ptx80"}),
+        ([code(80), code(90, ptx=True, flags=SPECIFIC), code(80, ptx=True)], {"ptx90a"}),
+        ([code(80), code(100)], set()),
+    ],
+)
+def test_exact_code_stays_else_what_serves_in_its_place(codes: list[Code], kept: set[str]) -> None:
+    assert left(sliced(fatbins.library(fatbins.region(*codes)))) == [kept]
+
+
+@pytest.mark.parametrize(
+    ("arch", "codes", "kept"),
+    [
+        (89, [code(80), code(86), code(90), code(80, ptx=True)], {"sm86"}),
+        (89, [code(80), code(86, flags=SPECIFIC), code(90)], {"sm80"}),
+        (103, [code(100, flags=FAMILY), code(90), code(90, ptx=True)], {"sm100f"}),
+        (100, [code(100, flags=FAMILY), code(100, flags=SPECIFIC), code(103)], {"sm100f", "sm100a"}),
+        (75, [code(80), code(70), code(80, ptx=True)], {"sm70"}),
+    ],
+)
+def test_the_best_of_the_same_major_stands_in(arch: int, codes: list[Code], kept: set[str]) -> None:
+    assert left(sliced(fatbins.library(fatbins.region(*codes)), arch)) == [kept]
+
+
+def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
+    one, two = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(80, ptx=True))
+    data = fatbins.elf(
+        [(".nv_fatbin", 1, 0, one + two), ("__nv_relfatbin", 1, 0, one), (".nv_fatbin", 1, 0, one)], machine=62
+    )
+    assert left(sliced(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
+
+
+def test_entries_of_unknown_kinds_stay() -> None:
+    entry = bytearray(fatbins.entry(code(80)))
+    entry[0:2] = (64).to_bytes(2, "little")
+    known = fatbins.entry(code(80)) + fatbins.entry(code(90))
+    header = (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
+    data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
+    after = sliced(data)
+    assert bytes(entry) in after and fatbins.entry(code(80)) in data and fatbins.entry(code(80)) not in after
+
+
+def test_a_library_without_device_code_is_let_be() -> None:
+    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90).spans == ()
+
+
+CODES = st.builds(
+    code,
+    st.sampled_from([50, 75, 80, 86, 90, 100, 103, 120]),
+    ptx=st.booleans(),
+    flags=st.sampled_from([0x11, LZ4, SPECIFIC, FAMILY, LZ4 | SPECIFIC]),
+)
+LIBRARIES = st.lists(st.lists(CODES, max_size=6), max_size=4).map(
+    lambda regions: fatbins.library(*(fatbins.region(*codes) for codes in regions))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LIBRARIES, st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120]))
+def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch: int) -> None:
+    spans = slicing.cut(data, arch).spans
+    after = sliced(data, arch)
+    assert len(after) == len(data)
+    outside = [index for index in range(len(data)) if not any(begin <= index < end for begin, end in spans)]
+    assert all(data[index] == after[index] for index in outside)
+    assert slicing.cut(after, arch).spans == ()
+    for before, region in zip(fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True):
+        assert before == region
+        serving = region.serving(arch)
+        if serving:
+            assert fatbin.kernels(after, serving) == fatbin.kernels(data, serving)
+        for entry in set(region.entries) - set(region.needed(arch)):
+            assert fatbin.is_emptied(after, entry)
+
+
+GOOD = fatbins.elf(
+    [
+        (".text", 1, 0, b"machine code of the host" * 9),
+        (
+            ".nv_fatbin",
+            1,
+            0,
+            fatbins.region(code(80, flags=LZ4), code(90)) + bytes(8) + fatbins.region(code(80), code(86)),
+        ),
+        ("__nv_relfatbin", 1, 0, fatbins.region(code(75), code(90, ptx=True))),
+        (".data", 1, 0, b"constants" * 20),
+    ],
+    machine=62,
+)
+INSIDE = [index for begin, end in slicing.cut(GOOD, 90).spans for index in range(begin, end)]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(changes: list[tuple[int, int]]) -> None:
+    damaged = bytearray(GOOD)
+    for position, value in changes:
+        damaged[position] = value
+    try:
+        after = sliced(bytes(damaged))
+    except fatbin.FatbinError:
+        return
+    assert len(after) == len(damaged)
+    text, data = GOOD.index(b"machine code"), GOOD.index(b"constants")
+    assert after[: text + 216] == damaged[: text + 216]
+    assert after[data:] == damaged[data:]
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOOD), 211))
+def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(GOOD[:cut])
+    if cut < 4:
+        assert slicing.plan_file(file, 90).spans == ()
+        return
+    with pytest.raises(slicing.SlicingError, match=r"lib\.so"):
+        slicing.plan_file(file, 90)
+
+
+def test_sections_over_one_another_are_refused() -> None:
+    region = fatbins.region(code(80), code(90))
+    data = bytearray(fatbins.elf([(".nv_fatbin", 1, 0, region), (".data", 1, 0, b"constants")], machine=62))
+    table = int.from_bytes(data[40:48], "little")
+    offset = table + 2 * 64 + 24
+    data[offset : offset + 8] = (80).to_bytes(8, "little")
+    with pytest.raises(fatbin.FatbinError, match="overlaps"):
+        slicing.cut(bytes(data), 90)
+
+
+# ---- files and RECORDs
+
+
+def record_hash(content: bytes) -> str:
+    return "sha256=" + urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def install(site: Path, name: str, files: dict[str, bytes], end: str = "\n") -> Path:
+    rows = []
+    for path, content in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
+        rows.append(f"{path},{record_hash(content)},{len(content)}")
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    record = info / "RECORD"
+    record.write_bytes("".join(f"{row}{end}" for row in [*rows, f"{info.name}/RECORD,,"]).encode())
+    return record
+
+
+def as_recorded(record: Path) -> Iterator[str]:
+    for path, digest, size in csv.reader(record.read_text().splitlines()):
+        if digest:
+            content = (record.parent.parent / path).read_bytes()
+            assert (digest, int(size)) == (record_hash(content), len(content)), path
+        yield path
+
+
+def ordered(arch: int = 90, **more: object) -> object:
+    return slicing.Order(arch=arch, **{"nvidia": False, **more})
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_package_is_sliced_and_its_record_stays_true(tmp_path: Path, end: str) -> None:
+    files = {
+        "pkg/__init__.py": b"",
+        "pkg/lib.so.1": GOOD,
+        "pkg/host.so": fatbins.elf([], machine=62),
+        "pkg/x.so": b"INPUT(-lc)",
+    }
+    record = install(tmp_path, "pkg", files, end)
+    before = record.read_bytes().split(end.encode())
+    told: list[object] = []
+    slicing.slice_packages([record], ordered(), told.append)
+    assert (tmp_path / "pkg/lib.so.1").read_bytes() == sliced(GOOD)
+    assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
+    after = record.read_bytes().split(end.encode())
+    assert [one for one, two in zip(before, after, strict=True) if one != two] == [before[1]]
+    assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
+    slicing.slice_packages([record], ordered(), told.append)
+    assert len(told) == 1
+
+
+def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    file, cache = tmp_path / "lib.so", tmp_path / "cache"
+    cache.hardlink_to(file)
+    file.chmod(0o751)
+    os.utime(file, (1, 2))
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    status = file.stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
+    assert cache.read_bytes() == GOOD and file.read_bytes() == sliced(GOOD)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "lib.so", "pkg-1.0.dist-info"]
+
+
+def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
+    big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}": 9 for i in range(90_000)}), code(90)))
+    record = install(tmp_path, "pkg", {"lib.so": big})
+    before = (tmp_path / "lib.so").stat()
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    after = (tmp_path / "lib.so").stat()
+    assert after.st_size == before.st_size > 2_000_000
+    assert after.st_blocks < before.st_blocks / 10
+
+
+def test_one_bad_file_leaves_every_package_as_it_was(tmp_path: Path) -> None:
+    bad = bytearray(GOOD)
+    bad[GOOD.index(b"\x50\xed\x55\xba")] = 0
+    one = install(tmp_path, "one", {"one/lib.so": GOOD})
+    two = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
+    with pytest.raises(slicing.SlicingError, match=r"two/lib\.so"):
+        slicing.slice_packages([one, two], ordered(), lambda _: None)
+    assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (tmp_path / "two/lib.so").read_bytes() == bad
+    assert not list(tmp_path.rglob("*.slicing"))
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "sendfile", full)
+    with pytest.raises(slicing.SlicingError, match="No space left"):
+        slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / "lib.so").read_bytes() == GOOD
+    assert not list(tmp_path.rglob("*.slicing"))
+
+
+NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}
+
+
+@pytest.mark.parametrize(
+    ("name", "files"), [("nvidia_cublas_cu12", NVIDIAS), ("torch", {"torch/lib/libcublas.so.12": GOOD})]
+)
+def test_nvidias_own_libraries_are_sliced_only_where_the_matrix_says_so(
+    tmp_path: Path, name: str, files: dict[str, bytes]
+) -> None:
+    record = install(tmp_path, name, files)
+    (path,) = files
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / path).read_bytes() == GOOD
+    slicing.slice_packages([record], ordered(nvidia=True), lambda _: None)
+    assert (tmp_path / path).read_bytes() == sliced(GOOD)
+    list(as_recorded(record))
+
+
+def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Path) -> None:
+    names = [f"bnb/lib_{one}.so" for one in ("cuda118", "cuda126", "cpu", "rocm62")]
+    record = install(tmp_path, "bnb", {"bnb/__init__.py": b"", **dict.fromkeys(names, GOOD)})
+    keep = ("bnb/lib_cuda126.so", "bnb/lib_cpu.so")
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=keep)
+    slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
+    assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == ["__init__.py", "lib_cpu.so", "lib_cuda126.so"]
+
+
+def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path) -> None:
+    record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD})
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
+    with pytest.raises(slicing.SlicingError, match=r"lib_cuda126\.so should stay"):
+        slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    assert (tmp_path / "bnb/lib_cuda118.so").exists()
+
+
+# ---- as the build runs it
+
+
+def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
+    """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
+    (planned,) = plan.select(["cu126-torch27-sm90"], load())
+    assert planned.image and planned.image.slicing
+    for path, content in render._slicer(planned.image.slicing):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    names = ("cuda118", "cuda126", "cpu")
+    record = install(site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names})
+    done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "libbitsandbytes_cuda118.so: removed" in done.stdout and "libbitsandbytes_cuda126.so:" in done.stdout
+    assert len(list(as_recorded(record))) == 3
+    install(site, "damaged", {"damaged/lib.so": GOOD[:-1]})
+    done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
+    assert done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("__pycache__/slicing*"))
+
+
+def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
+    (planned,) = plan.select(["cu126-torch27-sm90"], load())
+    assert planned.image and planned.image.slicing
+    files = dict(render._slicer(planned.image.slicing))
+    assert json.loads(files["slicer/order.json"]) == {
+        "arch": 90,
+        "nvidia": False,
+        "alternatives": [
+            {
+                "files": "bitsandbytes/libbitsandbytes_*.so",
+                "keep": ["bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes/libbitsandbytes_cpu.so"],
+            }
+        ],
+    }
