@@ -95,7 +95,7 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
     extras = extras or Extras()
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
-        f"locks/{name}": _less(content, ground.kept) if name.removesuffix(".txt") in image.layers else content
+        f"locks/{name}": less(content, ground.kept) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
     files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
@@ -105,11 +105,16 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
     files.update(extras.host)
     files.update({f"suite/{name}": content for name, content in extras.suite.items()})
     if extras.offline:
-        files["host/env"] = b"%s%s" % (_content(files["host/env"]), _OFFLINE)
+        files["host/env"] = offline(files["host/env"])
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
     files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
     files["Dockerfile"] = _dockerfile(image, files, ground, extras).encode()
     return dict(sorted(files.items()))
+
+
+def offline(environment: bytes | Path) -> bytes:
+    """host/env of a build whose steps reach no network, and find their wheels in /run/wheels."""
+    return b"%s%s" % (_content(environment), _OFFLINE)
 
 
 def _content(file: bytes | Path) -> bytes:
@@ -176,8 +181,8 @@ def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
             name=name,
             below=below,
             holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in extras.missing),
-            lock=isinstance(lock, bytes) and _names_something(lock),
-            index="" if extras.offline else _index(image),
+            lock=names_something(lock),
+            index="" if extras.offline else index(image),
             wheels=tuple(file for file in sorted(extras.wheels) if file.split("-")[0] in distributions),
             # Below what a profile adds, so that the toolkit's layer is shared too.
             toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
@@ -186,7 +191,7 @@ def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
         below = name
 
 
-def _index(image: Image) -> str:
+def index(image: Image) -> str:
     """Arguments of the installer for images whose torch another index has."""
     return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
 
@@ -263,11 +268,12 @@ def quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _names_something(lock: bytes) -> bool:
-    return any(line and not line.startswith(("#", " ")) for line in lock.decode().splitlines())
+def names_something(lock: bytes | Path) -> bool:
+    """Whether a requirements file holds a package."""
+    return any(line and not line.startswith(("#", " ")) for line in _content(lock).decode().splitlines())
 
 
-def _less(lock: bytes, kept: frozenset[str]) -> bytes:
+def less(lock: bytes, kept: frozenset[str]) -> bytes:
     """A requirements file without the blocks (name line, hash lines, comments below it) of kept packages."""
     lines, skipping = [], False
     for line in lock.decode().splitlines(keepends=True):

@@ -24,7 +24,7 @@ import jinja2
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from images import bases, build, lock, promises, render, trial
+from images import bases, build, lock, promises, render, trial, wheels
 from images.buildkit import BuildEvent, LogLine
 from images.engine import Engine
 from images.errors import Problem, UserError
@@ -67,13 +67,14 @@ class Recipe:
     cxx11_abi: bool
     python: str
     base: str
+    """Its name in the matrix; the digest of a base that was given."""
     gcc: int
-    """Major of the base's compiler."""
+    """Major of the base's compiler; 0: that of Debian's packages, in a given base that has none."""
     provider: str
-    """Where nvcc comes from: `wheels`, `image`, `debian`; `none` where no GPU code is compiled."""
+    """Where nvcc comes from: `wheels`, `image`, `debian`, a given `base`; `none` where no GPU code is compiled."""
     toolkit: str
     parts: tuple[str, ...]
-    """What the provider is asked for: requirements, an image, a Debian suite."""
+    """What the provider is asked for: requirements, an image, a Debian suite; what a given base's nvcc calls itself."""
     archs: tuple[str, ...]
     """`sm_90` and the like: machine code for these."""
     ptx: tuple[str, ...] = ()
@@ -95,6 +96,17 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a person's own base has for compiling."""
+
+    digest: str
+    gcc: int
+    """Major of its g++; 0: it has none."""
+    nvcc: str
+    """What its nvcc of the image's toolkit calls itself; empty: it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order:
     """How to build, as the command line says it."""
 
@@ -109,6 +121,12 @@ class Order:
     sdists: Path | None = None
     """A folder with source archives, for machines that reach no index."""
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
+    base: str = "auto"
+    """`auto`, or a person's own base: its wheels are for images on that very base."""
+    wheelhouse: Path | None = None
+    """A folder with the wheels that build wheels, for `offline`."""
+    offline: bool = False
+    """No step reaches a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,19 +188,29 @@ def recipe(image: Image, package: str, matrix: Matrix) -> Recipe:
     )
 
 
+def on(given: Given | None, wanted: Recipe) -> Recipe:
+    """The recipe on a person's own base: its wheel depends on that very base, and on the nvcc in it."""
+    if given is None:
+        return wanted
+    there = replace(wanted, base=given.digest, gcc=given.gcc)
+    return replace(there, provider="base", parts=(given.nvcc,)) if given.nvcc and wanted.archs else there
+
+
 def packages(image: Image, matrix: Matrix) -> tuple[str, ...]:
     """The packages of an image that can be compiled here."""
     return tuple(name for name, row in matrix.sources.items() if image.pin(row.distribution or name))
 
 
-def keeper(matrix: Matrix, house: Wheelhouse) -> Callable[[Image, Pin], Path | None]:
-    """Looks for the wheel of an image's pin among those compiled here."""
+def keeper(
+    matrix: Matrix, house: Wheelhouse, given: Callable[[Image], Given | None] = lambda _image: None
+) -> Callable[[Image, Pin], Path | None]:
+    """Looks for the wheel of an image's pin among those compiled here; `given` reads a person's own base."""
 
     def find(image: Image, pin: Pin) -> Path | None:
         if pin.name not in matrix.sources:
             return None
         try:
-            kept = house.find(recipe(image, pin.name, matrix).key)
+            kept = house.find(on(given(image), recipe(image, pin.name, matrix)).key)
         except UserError:
             return None
         return kept.wheel if kept else None
@@ -197,7 +225,8 @@ def maker(
 
     What it is given raises UserError for a required pin that can't be compiled; an optional one is told and left out.
     """
-    look, one_at_a_time = keeper(matrix, order.house), threading.Lock()
+    look = keeper(matrix, order.house, lambda image: read_given(engine, image, order.base))
+    one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
         if kept := look(image, pin):
@@ -269,6 +298,7 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
     """
     start, job = time.monotonic(), f"{image.name} {wanted.package}"
+    wanted = on(read_given(engine, image, order.base), wanted)
     kept = None if order.again else order.house.find(wanted.key, lambda text: progress.say(job, text, "yellow"))
     if kept:
         return Made(recipe=wanted, kept=kept, compiled=0, from_cache=0, seconds=0)
@@ -276,14 +306,25 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     base = bases.acquire(
         engine,
         image.base,
+        order.base,
         pinned=order.pinned_bases,
         host=host,
         say=lambda text: progress.say(job, text, "yellow"),
     )
+    build.require_no_contradiction(replace(image, pins=_beside(image)), base)
     jobs = order.jobs or jobs_for(wanted, engine.facts.cpus, engine.facts.memory)
     progress.say(job, f"compiling {wanted.key}, {jobs} at once", "dim")
-    files = context(image, wanted, build.ground(base), host.files(), jobs, order.sdists)
-    network = "host" if host.loopback and engine.facts.local else None
+    files = context(
+        image,
+        wanted,
+        build.ground(base),
+        host.files(),
+        jobs,
+        order.sdists,
+        wheelhouse=order.wheelhouse,
+        offline=order.offline,
+    )
+    network = "none" if order.offline else "host" if host.loopback and engine.facts.local else None
     tag = f"truetag-wheel:{wanted.key}"
     log = order.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
@@ -306,6 +347,19 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     )
 
 
+def read_given(engine: Engine, image: Image, reference: str) -> Given | None:
+    """What a base that a person gave has for compiling; None: none was given. Raises UserError: it can't be read."""
+    if reference == "auto":
+        return None
+    info = engine.find(reference) or engine.pull(reference)
+    nvcc = f"{image.toolkit_home}/bin/nvcc"
+    script = f'echo "$(g++ -dumpversion 2>/dev/null)"; [ ! -x {nvcc} ] || {nvcc} --version | tail -n 1'
+    with engine.container(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)") as box:
+        done = box.run(timeout=60)
+    gcc, _, said = done.stdout.partition("\n")
+    return Given(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
+
+
 def jobs_for(wanted: Recipe, cpus: int, memory: int) -> int:
     """Compilers at once: a core each, and the memory that this package's largest file takes. `memory` in bytes."""
     return max(1, min(cpus, memory // (wanted.job_memory * _GIB)))
@@ -318,23 +372,37 @@ def context(
     host: Mapping[str, bytes],
     jobs: int,
     sdists: Path | None = None,
+    *,
+    wheelhouse: Path | None = None,
+    offline: bool = False,
 ) -> Context:
-    """The builder's whole build context. Raises UserError: no lock, no source archive of that hash."""
+    """The builder's whole build context. Raises UserError: no lock, no source archive of that hash, and (`offline`)
+    what the wheelhouse lacks.
+    """
     own = lock.read(image)
-    files: Context = {f"locks/{name}.txt": own.files[f"{name}.txt"] for name in ("torch", "tools")}
+    locks = {"torch": render.less(own.files["torch.txt"], ground.kept), "tools": own.files["tools.txt"]}
     if wanted.provider == "wheels":
-        files["locks/toolkit.txt"] = _toolkit_lock(image, wanted)
-    files["locks/build.txt"] = (FOLDER / "build.txt").read_bytes()
+        locks["toolkit"] = _toolkit_lock(image, wanted)
+    locks["build"] = (FOLDER / "build.txt").read_bytes()
+    files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= {f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())}
     files |= host
+    if offline:
+        files |= {f"wheels/{path.name}": path for path in _stock(locks, wheelhouse)}
+        files["host/env"] = render.offline(files["host/env"])
     parts = [path for path in sorted(FOLDER.iterdir()) if path.suffix in (".sh", ".py")]
     files |= {f"recipe/{path.name}": path.read_bytes() for path in parts}
     files["recipe/env"] = _variables(wanted)
     files["recipe/source.txt"] = _source(wanted)
     if archive := _archive(wanted, sdists):
         files[f"recipe/{archive.name}"] = archive
-    files["Dockerfile"] = _dockerfile(image, wanted, ground, jobs).encode()
+    files["Dockerfile"] = _dockerfile(image, wanted, ground, jobs, files, offline=offline).encode()
     return dict(sorted(files.items()))
+
+
+def _stock(locks: Mapping[str, bytes], wheelhouse: Path | None) -> Iterator[Path]:
+    rows = (lock.parse_requirements(content, f"{name}.txt") for name, content in locks.items())
+    yield from wheels.in_stock([package for packages in rows for package in packages], wheelhouse).values()
 
 
 def _toolkit_lock(image: Image, wanted: Recipe, folder: Path = lock.FOLDER) -> bytes:
@@ -377,7 +445,7 @@ def _archive(wanted: Recipe, folder: Path | None) -> Path | None:
     raise UserError(Problem(where=str(folder), cause=cause, then="`pip download --no-binary :all: --no-deps` gets it"))
 
 
-def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
+def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int, files: Context, *, offline: bool) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -386,9 +454,16 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    macros = render.module(environment)
+    macros = render.module(environment, offline=offline)
     whole = replace(image, name=replace(image.name, devel=True))
-    index = f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
+    index = "" if offline else render.index(image)
+    torch = Stage(
+        name="torch",
+        below="system",
+        holds=(f"torch {wanted.torch}",),
+        lock=render.names_something(files["locks/torch.txt"]),
+        index=index,
+    )
     return environment.get_template("wheel/Dockerfile.j2").render(
         image=whole,
         recipe=wanted,
@@ -398,12 +473,12 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int) -> str:
         ground=ground,
         user=render.USER,
         jobs=jobs,
-        installer="",
+        installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
         mounts=macros.mounts,
         slice=macros.slice,
         seal=macros.seal,
         epoch=render.EPOCH,
-        torch=Stage(name="torch", below="system", holds=(f"torch {wanted.torch}",), lock=True, index=index),
+        torch=torch,
         compiler=Stage(
             name="compiler", below="torch", holds=(f"nvcc {wanted.toolkit}",), lock=False, toolkit_above=True
         ),
@@ -520,14 +595,18 @@ def _judge(engine: Engine, tag: str, image: Image, wanted: Recipe, content: byte
 
 def _claims(image: Image, wanted: Recipe, content: bytes, facts: Facts) -> Iterator[Claim]:
     new = Pin(name=wanted.distribution, version=wanted.version, layer="torch")
-    pins = tuple(pin for pin in image.pins if pin.layer == image.layers[0])
-    beside_torch = replace(image, pins=(*pins, new), prebuilt=())
+    beside_torch = replace(image, pins=(*_beside(image), new), prebuilt=())
     for claim in promises.promises(beside_torch, None, {}, facts=facts).claims:
         if (claim.id, claim.subject) in {*_JUDGED, ("S1", wanted.distribution)}:
             yield claim
     if wanted.archs:
         archs = dict.fromkeys(map(Arch.parse, wanted.archs), "cubin")
         yield promises.coded(image, wanted.distribution, [], archs, also=libraries(content))
+
+
+def _beside(image: Image) -> tuple[Pin, ...]:
+    """What is installed beside the new wheel: torch's layer."""
+    return tuple(pin for pin in image.pins if pin.layer == image.layers[0])
 
 
 def libraries(content: bytes) -> tuple[str, ...]:

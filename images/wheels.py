@@ -10,7 +10,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from images.errors import Problem, UserError
 from images.image import Image, Pin, Prebuilt
 from images.lock import TOOLS, Lock
 from images.names import Minor
+from images.uv import Package
 
 _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
@@ -99,18 +100,28 @@ def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[
 
     `kept` are packages that the base has already. Raises UserError with everything that the wheelhouse lacks.
     """
+    return in_stock(
+        [
+            package
+            for layer, packages in locked.layers.items()
+            for package in packages
+            if package.name not in kept or layer not in locked.inputs.layers
+        ],
+        wheelhouse,
+    )
+
+
+def in_stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
+    """The wheels of these packages in a wheelhouse, by file name, each of its own hash. Raises as `stock` does."""
     held = {_sha256(path): path for path in _listing(wheelhouse)}
     found: dict[str, Path] = {}
     lacking: list[str] = []
-    for layer, packages in locked.layers.items():
-        for package in packages:
-            if package.name in kept and layer in locked.inputs.layers:
-                continue
-            path = next((held[digest] for digest in package.hashes if digest in held), None)
-            if path:
-                found[path.name] = path
-            else:
-                lacking.append(f"{package.name} {package.version}")
+    for package in packages:
+        path = next((held[digest] for digest in package.hashes if digest in held), None)
+        if path:
+            found[path.name] = path
+        else:
+            lacking.append(f"{package.name} {package.version}")
     if lacking:
         cause = (
             f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"

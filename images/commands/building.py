@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -75,8 +76,8 @@ def build_verb(
         tiers=tier or (),
         gpus=gpus,
         pinned_bases=common.pinned_bases(),
-        compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
     )
+    house = wheelhouses.default()
     for image in images:
         lock.read(image)
         for warning in image.warnings:
@@ -87,10 +88,13 @@ def build_verb(
     with common.open_engine(engine) as docker_engine, Progress() as progress:
         if compile_:
             making = source_wheels.Order(
-                out=out, facts=sources.facts, house=wheelhouses.default(), pinned_bases=order.pinned_bases
+                out=out, facts=sources.facts, house=house, pinned_bases=order.pinned_bases, base=base
             )
             compiled = source_wheels.maker(docker_engine, sources.matrix, making, host, progress)
-            order = replace(order, compiled=compiled)
+        else:
+            given = partial(source_wheels.read_given, docker_engine, reference=base)
+            compiled = source_wheels.keeper(sources.matrix, house, given)
+        order = replace(order, compiled=compiled)
         results = build.build_all(docker_engine, images, order, host, progress, jobs)
     console = common.results()
     problems: list[Problem] = []
@@ -120,11 +124,21 @@ def wheels_verb(
     sdists: Annotated[
         Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
     ] = None,
+    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to compile on.")] = "auto",
+    wheelhouse: Annotated[
+        Path | None, typer.Option("--wheelhouse", help="Folder with what builds wheels, for --offline.")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Reach no network: wheelhouse and --sdists have everything.")
+    ] = False,
     out: Out = Path("out"),
 ) -> None:
     """Compile packages that are published as source only. What was compiled before is taken, not compiled again."""
     sources = common.sources()
     (image,) = common.accepted([name], sources, exactly_one=True)
+    if offline and sdists is None:
+        then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
+        raise UserError(Problem(where="--offline", cause="no source archive can be fetched", then=then))
     chosen = packages or source_wheels.packages(image, sources.matrix)
     if not chosen:
         known = ", ".join(sources.matrix.sources)
@@ -139,6 +153,9 @@ def wheels_verb(
         again=again,
         sdists=sdists,
         pinned_bases=common.pinned_bases(),
+        base=base,
+        wheelhouse=wheelhouse,
+        offline=offline,
     )
     with common.open_engine(engine) as docker_engine, Progress() as progress:
         made = [source_wheels.make(docker_engine, image, one, order, host_settings(), progress) for one in recipes]

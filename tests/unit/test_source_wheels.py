@@ -19,7 +19,7 @@ from images.errors import UserError
 from images.failures import BuildFailed
 from images.image import Image
 from images.render import Ground
-from images.source_wheels import Recipe
+from images.source_wheels import Given, Recipe
 from images.wheelhouse import Wheelhouse
 
 SOURCES = matrix.load()
@@ -225,6 +225,48 @@ def test_a_source_archive_of_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"something else")
     with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
         source_wheels.context(image("cu130-torch211"), recipe(), Ground(reference="b", origin="tag"), {}, 1, tmp_path)
+
+
+GIVEN = Given(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
+
+
+def test_on_a_given_base_the_wheel_is_that_bases_alone() -> None:
+    there = source_wheels.on(GIVEN, recipe())
+    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (GIVEN.nvcc,))
+    assert there.key != recipe().key
+    assert source_wheels.on(replace(GIVEN, digest="sha256:2"), recipe()).key != there.key
+    assert source_wheels.on(replace(GIVEN, nvcc=""), recipe()).provider == "wheels"
+    assert source_wheels.on(None, recipe()) == recipe()
+    without_gpu_code = recipe("cu128-torch28", "deepspeed")
+    assert source_wheels.on(GIVEN, without_gpu_code).provider == "none"
+
+
+def test_a_given_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
+    wanted = image("cu130-torch211-sm90")
+    names = {package.name for package in lock.read(wanted).layers["torch"]}
+    ground = Ground(reference="own:1", origin="given", python=True, kept=frozenset(names))
+    files = source_wheels.context(wanted, source_wheels.on(GIVEN, recipe()), ground, {"host/env": b""}, 2)
+    dockerfile = bytes(files["Dockerfile"]).decode()
+    assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
+    assert "FROM torch AS compiler" in dockerfile
+
+
+def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -> None:
+    wanted = image("cu130-torch211-sm90")
+    names = {package.name for package in lock.read(wanted).layers["torch"]}
+    ground = Ground(reference="own:1", origin="given", python=True, kept=frozenset(names))
+    with pytest.raises(UserError) as caught:
+        source_wheels.context(
+            wanted,
+            source_wheels.on(GIVEN, recipe()),
+            ground,
+            {"host/env": b""},
+            2,
+            wheelhouse=tmp_path,
+            offline=True,
+        )
+    (problem,) = caught.value.problems
+    assert "uv 0.13.8" in problem.cause and "setuptools 80.9.0" in problem.cause and "torch" not in problem.cause
 
 
 def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
