@@ -369,22 +369,22 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]
 
 def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
     """What the matrix lists and the plan refuses, then every other CUDA with every other torch."""
-    listed = [one for one in everything if not one.accepted]
-    for one in (*listed, *(pair for pair in pairs(sources) if not pair.accepted)):
-        if one in listed or one.name not in {row.name for row in listed}:
-            yield RefusedRow(
-                name=one.name,
-                torch=one.torch,
-                reasons=list(one.reasons),
-                listed=one in listed,
-                nearest=list(plan.nearest(one.image_name, accepted)),
-            )
+    listed = {one.name: one for one in everything if not one.accepted}
+    others = {one.name: one for one in pairs(sources) if not one.accepted}
+    for name, one in {**listed, **others}.items():
+        yield RefusedRow(
+            name=name,
+            torch=one.torch,
+            reasons=list(one.reasons),
+            listed=name in listed,
+            nearest=list(plan.nearest(one.image_name, accepted)),
+        )
 
 
 def pairs(sources: Sources) -> tuple[Planned, ...]:
     """Every CUDA toolkit of the matrix with every torch of the facts, planned as if somebody asked for it."""
     cudas = sorted(map(Minor.parse, sources.matrix.toolkits))
-    torches = sorted({Minor.parse(text) for text in sources.facts.torch})
+    torches = sorted({Minor.parse(text) for text in sources.facts.torch}, reverse=True)
     return tuple(plan.plan_one(ImageName(cuda=cuda, torch=torch), sources) for torch in torches for cuda in cudas)
 
 

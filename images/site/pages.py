@@ -48,6 +48,16 @@ def files(known: Known) -> dict[str, bytes]:
 _ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
 
 
+_UNSEEN = dict.fromkeys(
+    [*range(9), 11, 12, *range(14, 32), 127, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"
+)
+"""Control characters, and those that turn the direction of what follows: a log may hold any."""
+
+
+def _visible(value: Any) -> Any:
+    return value.translate(_UNSEEN) if isinstance(value, str) else value
+
+
 class _Site:
     """What pages share while they are made."""
 
@@ -59,6 +69,7 @@ class _Site:
             loader=FileSystemLoader(TEMPLATES),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_visible,
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from images import gate, publish, results
 from images.errors import Problem, UserError
 from images.matrix import ROOT
+from images.names import ImageName
 from images.registry import Registry
 from images.results import Leg, LegLine, Outcome, TierCount
 from images.schemas import ClaimVerdictRow, VerdictFile
@@ -96,6 +97,7 @@ def _recorded(folder: Path, source: str) -> Run:
         cause = f"can't be read: {str(error).splitlines()[0]}"
         then = "bring it back from git, or take the folder out"
         raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1) from None
+    ImageName.parse(verdict.image)  # it becomes the path of a page
     host = evidence.get("host") or {}
     return _run(verdict, host, source, files, day=_day(host.get("date") or dated.get("date")), built=built)
 

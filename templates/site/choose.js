@@ -62,7 +62,6 @@ const truetag = (() => {
   }
 
   const publicOf = (it) => ({ ...it, local: null });
-  const baseOf = (it) => ({ ...it, pre: null, post: null, dev: null, local: null });
   const isPre = (it) => it.pre !== null || it.dev !== null;
   const atLeast = (a, b) => compare(version(a), version(b)) >= 0;
 
@@ -77,9 +76,9 @@ const truetag = (() => {
     "<=": (it, wanted) => compare(publicOf(it), wanted) <= 0,
     ">=": (it, wanted) => compare(publicOf(it), wanted) >= 0,
     "<": (it, wanted) => compare(it, wanted) < 0 &&
-      !(!isPre(wanted) && isPre(it) && compare(baseOf(it), baseOf(wanted)) === 0),
-    ">": (it, wanted) => compare(it, wanted) > 0 &&
-      !((it.local || (it.post !== null && wanted.post === null)) && compare(baseOf(it), baseOf(wanted)) === 0),
+      !(isPre(it) && !isPre(wanted) && compare({ ...it, pre: null, dev: null, local: null }, wanted) === 0),
+    ">": (it, wanted) => compare(publicOf(it), wanted) > 0 &&
+      !(it.post !== null && wanted.post === null && compare({ ...it, post: null, dev: null, local: null }, wanted) === 0),
     "~=": (it, wanted) => compare(publicOf(it), wanted) >= 0 &&
       startsWith(it, { epoch: wanted.epoch, release: wanted.release.slice(0, -1) }),
   };

@@ -68,11 +68,13 @@
     const rows = [...table.tBodies[0].rows];
     const [text, judged, shown] = ["filter", "judged", "shown"].map((id) => document.getElementById(id));
     text.closest(".tools").hidden = false;
+    // Words are found at their beginnings: 2.8 is torch 2.8, and not CUDA 12.8.
+    const plain = (words) => ` ${words.toLowerCase().replaceAll("-", " ")}`;
     const apply = () => {
-      const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const words = text.value.trim().split(/\s+/);
       for (const row of rows) {
-        const known = row.dataset.words.toLowerCase();
-        row.hidden = !words.every((word) => known.includes(word)) || (judged.checked && !("judged" in row.dataset));
+        const known = plain(row.dataset.words);
+        row.hidden = !words.every((word) => known.includes(plain(word))) || (judged.checked && !("judged" in row.dataset));
       }
       shown.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
     };

@@ -1,0 +1,118 @@
+"""A real Chromium on a site that a server on the loopback gives it. Installed by apt where it is missing."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import site_samples as samples
+from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+
+from images import debian, results
+from images.commands.site import write
+from images.errors import UserError
+from images.site import pages, runs
+from images.site.index import Known
+
+_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
+def _chromium() -> str:
+    if not shutil.which("chromium"):
+        try:
+            debian.install("chromium")
+        except (UserError, OSError) as error:
+            pytest.skip(f"no Chromium, and none to be had: {error}")
+    found = shutil.which("chromium")
+    assert found
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests, with a user folder of its own that is new and empty."""
+    path = _chromium()
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=_FLAGS)
+        yield started
+        started.close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sites: of samples in every state, and of what this repository records."""
+    out = tmp_path_factory.mktemp("site")
+    recorded = Known(sources=samples.sources(), today=samples.TODAY, runs=runs.recorded(), nights=results.read())
+    write(pages.files(samples.known()), out / "samples")
+    write(pages.files(recorded), out / "recorded")
+    return out
+
+
+@pytest.fixture(scope="session")
+def origin(folder: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@dataclass
+class Heard:
+    """What a page said and asked for."""
+
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def listen(self, context: BrowserContext) -> None:
+        context.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        context.on("weberror", lambda error: self.complaints.append(str(error.error)))
+        context.on("request", lambda request: self.requests.append(request.url))
+        context.on("requestfailed", self._failed)
+        context.on(
+            "response", lambda answer: answer.status < 400 or self.complaints.append(f"{answer.status}: {answer.url}")
+        )
+
+    def _failed(self, request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # somebody went on before it was there
+            self.complaints.append(f"{request.failure}: {request.url}")
+
+
+@pytest.fixture
+def heard(origin: str) -> Iterator[Heard]:
+    """Every test of a page ends with this: nothing on the console, nothing asked of anybody else."""
+    found = Heard()
+    yield found
+    assert found.complaints == []
+    assert [url for url in found.requests if not url.startswith((origin, "file://"))] == []
+
+
+@pytest.fixture
+def context(browser: Browser, heard: Heard) -> Iterator[BrowserContext]:
+    made = browser.new_context(viewport={"width": 1280, "height": 900})
+    made.set_default_timeout(5000)
+    heard.listen(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    """A page on the day that the samples' site was made."""
+    opened = context.new_page()
+    opened.clock.set_fixed_time(f"{samples.TODAY}T12:00:00Z")
+    return opened

@@ -1,0 +1,174 @@
+"""Runs, nights and published tags that no test has to build: every state of an image, and strings that mean harm."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from functools import cache
+
+from images import matrix
+from images.matrix import Sources
+from images.results import BreakageLine, Change, ClaimRow, Leg, LegLine, Outcome, TierCount
+from images.schemas import ClaimVerdictRow, HintRow
+from images.site.index import Known
+from images.site.runs import Published, Run, tier_counts
+from validate.claims import Tier
+from validate.judging import Status
+
+TODAY = date(2026, 11, 21)
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }} \u202e\x00"
+NEW, OLD, OTHER = ("sha256:" + char * 64 for char in "abc")
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+PROVEN, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
+    "cu130-torch214",
+    "cu126-torch27",
+    "cu128-torch28",
+    "cu130-torch213",
+    "cu130-torch212",
+    "cu128-torch29",
+    "cu126-torch27-sm90",
+)
+NEVER = "cu132-torch215"
+
+
+@cache
+def sources() -> Sources:
+    return matrix.load()
+
+
+def claim(
+    tier: Tier,
+    verdict: Status = Status.PASS,
+    *,
+    subject: str = "torch",
+    number: str = "S1",
+    required: bool = True,
+    **more: object,
+) -> ClaimVerdictRow:
+    plain = {"reason": f"2.7.1, {HOSTILE}", "evidence": {"installed": [{"version": "2.7.1"}], "log": HOSTILE}}
+    return ClaimVerdictRow.model_validate(
+        {
+            "id": number,
+            "tier": tier,
+            "subject": subject,
+            "required": required,
+            "verdict": verdict,
+            "seconds": 0.5,
+            **plain,
+            **more,
+        }
+    )
+
+
+def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
+    rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
+    plain = {
+        "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
+        "size": 6_900_000_000,
+        "files": {"verdict.json": json.dumps({"image": image}).encode()},
+    }
+    return Run(image=image, digest=digest, date=day, tiers=tier_counts(rows), claims=rows, **{**plain, **more})  # type: ignore[arg-type]
+
+
+def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimVerdictRow:
+    return claim(tier, verdict, subject="device", number="G1")
+
+
+def leg(image: str, kind: Leg, outcome: Outcome, **more: object) -> LegLine:
+    plain = {
+        "date": datetime(2026, 11, 20, 5, tzinfo=UTC),
+        "image": image,
+        "leg": kind,
+        "outcome": outcome,
+        "versions": "0123456789ab",
+        "revision": "ba9876543210",
+        "tiers": {Tier.STATIC: TierCount(verdict=Status.PASS, counts={Status.PASS: 31})},
+        "failing": [],
+        "expected": [],
+        "passing_again": [],
+        "digest": NEW,
+        "bytes": 7_000_000_000,
+        "seconds": 61.5,
+        "gpus": [],
+        "changes": [],
+        "ranges": {},
+        "cause": "",
+    }
+    return LegLine.model_validate({**plain, **more})
+
+
+MOVE = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
+FAILED = ClaimRow(
+    id="S4", subject="symbols", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=f"undefined {HOSTILE}"
+)
+
+
+def breakage() -> BreakageLine:
+    return BreakageLine(
+        date=datetime(2026, 11, 20, 6, tzinfo=UTC),
+        image=PARTLY,
+        versions="ab0123456789",
+        revision="ba9876543210",
+        claims=[FAILED],
+        culprits=[MOVE],
+        sentence=f"torchao 0.11.0 -> 0.14.1 breaks S4 symbols: {HOSTILE}",
+        key="torchao-0.14.1",
+        candidates=20,
+        builds=5,
+        unresolved=1,
+        seconds=120.0,
+        ranges={},
+    )
+
+
+HINT = HintRow(id="x", cause=f"It is old. {HOSTILE}", fix="Renew it.", source="a/b#1")
+STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
+RUNS = (
+    run(PROVEN, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
+    run(PROVEN, gpu(), gpus=(H100,)),
+    run(
+        PARTLY,
+        claim(Tier.STATIC),
+        claim(Tier.STATIC, Status.UNPROVEN, subject="flash-attn", required=False, hints=[HINT.model_dump()]),
+        claim(Tier.CPU, number="C1"),
+    ),
+    run(
+        PARTLY,
+        claim(Tier.STATIC, evidence={"installed": [{"version": "2.7.0"}]}),
+        day=date(2026, 11, 1),
+        digest=OLD,
+        size=6_100_000_000,
+    ),
+    run(FAILING, *STATIC_CPU, gpu(Status.FAIL), gpus=(H100,)),
+    run(STALE, *STATIC_CPU, gpu(), gpus=(H100,), day=date(2026, 11, 6)),
+    run(UNDATED, *STATIC_CPU, gpu(), gpus=(H100,), day=None),
+    run(REBUILT, *STATIC_CPU, gpu(), gpus=(H100,), digest=OLD, day=date(2026, 11, 10)),
+    run(ARCH, *STATIC_CPU),
+)
+NIGHTS = (
+    leg(PARTLY, Leg.CONTROL, Outcome.PASS),
+    leg(PARTLY, Leg.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
+    leg("cu128-torch27", Leg.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
+    leg("cu999-torch27", Leg.CONTROL, Outcome.UNPROVEN),
+    breakage(),
+)
+TAG = Published(
+    image=REBUILT,
+    reference=f"registry.example/images@{OTHER}",
+    digest=NEW,
+    bytes=3_000_000_000,
+    tags=(REBUILT, f"{REBUILT}-20261121-aaaaaaaaaaaa"),
+)
+
+
+def known(**more: object) -> Known:
+    plain = {
+        "sources": sources(),
+        "today": TODAY,
+        "runs": RUNS,
+        "nights": NIGHTS,
+        "repository": "registry.example/images",
+        "published": (TAG,),
+        "closures": {PARTLY: {"torch": "2.7.1", HOSTILE: "1"}},
+    }
+    return Known(**{**plain, **more})  # type: ignore[arg-type]
