@@ -262,6 +262,11 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "needed": [[90, _NEVER_OLDER]],
             "reason": "NVSHMEM's tile operations begin at sm_90",
         },
+        {
+            "kernels": "*tma_scatter_add_kernel*",
+            "needed": [[90, _NEVER_OLDER]],
+            "reason": "the tensor memory accelerator begins at sm_90 (ATen/native/cuda/TMAScatterAdd.cu)",
+        },
     ),
     "bitsandbytes": (
         {
