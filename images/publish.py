@@ -450,7 +450,7 @@ def promote(
     clock = _Clock()
     with Registry(reference.repository) as source, Registry(to, also_from=reference.repository) as target:
         remote = load(source, source.get(reference.wanted))
-        remote = _believed(remote, key) if key else remote
+        remote = believed(remote, key) if key else remote
         name = remote.labels.get(f"{LABELS}.image", "")
         new = _standing(remote.manifest.digest, remote.labels, remote.created, remote.reference)
         verdicts = [proof.verdict for proof in remote.proofs]
@@ -476,7 +476,7 @@ def promote(
     )
 
 
-def _believed(remote: Remote, key: str) -> Remote:
+def believed(remote: Remote, key: str) -> Remote:
     """The image with only those attachments that its signature covers. Raises UserError where there is no signature."""
     covered = signing.covered(remote.reference, key)
     attached = tuple(one for one in remote.attached if one.digest in covered)
@@ -551,15 +551,15 @@ def verify(
     found: list[Check] = []
     if key:
         try:
-            believed = _believed(remote, key)
+            covered = believed(remote, key)
         except UserError as error:
             found.append(Check(subject="signature", status=Status.FAIL, reason=error.problems[0].cause))
         else:
-            left = len(remote.attached) - len(believed.attached)
+            left = len(remote.attached) - len(covered.attached)
             more = f"; {left} more are not covered and are not believed" if left else ""
-            reason = f"valid, and covers {len(believed.attached)} attachments{more}"
+            reason = f"valid, and covers {len(covered.attached)} attachments{more}"
             found.append(Check(subject="signature", status=Status.PASS, reason=reason))
-            remote = believed
+            remote = covered
     elif not unsigned:
         reason = "not checked: give --key cosign.pub, or say --unsigned"
         found.append(Check(subject="signature", status=Status.UNPROVEN, reason=reason))

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from images import build, lock, plan, results
+from images import build, lock, plan, results, signing
 from images.commands import common
+from images.commands.options import PublicKey
 from images.errors import Problem, UserError
 from images.matrix import Sources
 from images.registry import Registry, Repository
@@ -23,6 +24,7 @@ def site_verb(
     source: Annotated[
         str, typer.Option("--from", metavar="REPOSITORY", help="Where images are published: tags, digests, proofs.")
     ] = "",
+    key: PublicKey = "",
     recorded: Annotated[
         Path, typer.Option("--results", metavar="FOLDER", help="Recorded verdicts, and nightly/ with its lines.")
     ] = runs.FOLDER,
@@ -31,12 +33,14 @@ def site_verb(
     """Write static pages from matrix, facts and everything that was judged."""
     sources = common.sources()
     today = _day(day)
+    if key:
+        signing.require(key)
     nights = results.read(recorded / "nightly")
     found = [*runs.recorded(recorded), *runs.of_nights(nights)]
     published: tuple[runs.Published, ...] = ()
     if source:
         with Registry(Repository.parse(source)) as registry:
-            published, attached = runs.published(registry, _names(sources))
+            published, attached = runs.published(registry, _names(sources), key, common.say)
         found += attached
     known = Known(
         sources=sources,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from images import gate, publish, results
 from images.errors import Problem, UserError
 from images.matrix import ROOT
 from images.names import ImageName
+from images.publish import Remote
 from images.registry import Registry
 from images.results import Leg, LegLine, Outcome, TierCount
 from images.schemas import ClaimVerdictRow, VerdictFile
@@ -176,31 +177,43 @@ def of_nights(lines: Sequence[LegLine | results.BreakageLine]) -> Iterator[Run]:
             )
 
 
-def published(registry: Registry, names: Sequence[str]) -> tuple[tuple[Published, ...], tuple[Run, ...]]:
+def published(
+    registry: Registry, names: Sequence[str], key: str, say: Callable[[str], None]
+) -> tuple[tuple[Published, ...], tuple[Run, ...]]:
     """The tags of these names that a registry has, and the proofs that are attached to what they mean.
 
-    Raises UserError: no access, or an attached proof that its evidence denies.
+    With a key, only what its signature covers is believed, and what is not signed is told. Raises UserError: no access,
+    or an attached proof that its evidence denies.
     """
     tags = set(registry.tags())
-    found, runs = [], []
+    found, attached = [], []
     for name in (name for name in names if name in tags):
         remote = publish.load(registry, registry.get(name))
-        created = _day(remote.created)
-        fixed = gate.immutable_tag(name, datetime.fromisoformat(remote.created), remote.image_id) if created else ""
-        found.append(
-            Published(
-                image=name,
-                reference=remote.reference,
-                digest=remote.image_id,
-                bytes=sum(layer.size for layer in remote.manifest.layers),
-                tags=(name, *([fixed] if fixed in tags else [])),
-            )
-        )
-        for number, proof in enumerate(remote.proofs, 1):
-            evidence = _object(proof.evidence_file)
-            host = evidence.get("host") or {}
-            verdict = VerdictFile.model_validate_json(proof.verdict_file)
-            files = {"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file}
-            source = f"{remote.reference} (proof {number})"
-            runs.append(_run(verdict, host, source, files, day=_day(host.get("date")), built={}))
-    return tuple(found), tuple(runs)
+        if key:
+            try:
+                remote = publish.believed(remote, key)
+            except UserError as error:
+                say(f"{name}: {error.problems[0].cause}: its proofs are not believed")
+                remote = replace(remote, attached=())
+        found.append(_published(name, remote, tags))
+        attached += [_attached(remote, number, proof) for number, proof in enumerate(remote.proofs, 1)]
+    return tuple(found), tuple(attached)
+
+
+def _published(name: str, remote: Remote, tags: Collection[str]) -> Published:
+    fixed = gate.immutable_tag(name, remote.standing.created, remote.image_id) if remote.standing else ""
+    return Published(
+        image=name,
+        reference=remote.reference,
+        digest=remote.image_id,
+        bytes=sum(layer.size for layer in remote.manifest.layers),
+        tags=(name, *([fixed] if fixed in tags else [])),
+    )
+
+
+def _attached(remote: Remote, number: int, proof: gate.Proof) -> Run:
+    host = _object(proof.evidence_file).get("host") or {}
+    verdict = VerdictFile.model_validate_json(proof.verdict_file)
+    files = {"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file}
+    source = f"{remote.reference} (proof {number})"
+    return _run(verdict, host, source, files, day=_day(host.get("date")), built={})

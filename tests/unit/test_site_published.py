@@ -1,0 +1,121 @@
+"""A site of what a registry has: Debian's own registry, an image whose proofs are attached to it, and one that lies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.debian import install
+from images.matrix import ROOT
+from images.publish import PROOF
+from images.registry import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
+from validate import report
+from validate.evidence import Evidence
+from validate.judge import judge
+
+NAME = "cu130-torch211"
+RECORDED = ROOT / "results" / "cu130-torch211-py312-sm90" / "h100" / "evidence.json"
+CREATED = "2026-11-20T10:00:00.5Z"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`HOST:PORT/images` of Debian's docker-registry on loopback."""
+    if not shutil.which("docker-registry"):
+        install("docker-registry")
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{probe.getsockname()[1]}"
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+        f'http: {{addr: "{host}"}}\n'
+    )
+    process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")])
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", int(host.rpartition(":")[2]))) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"{host}/images"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def pushed(registry: Registry, name: str) -> tuple[Manifest, str]:
+    """A tagged image of one small layer, with our labels: its manifest, and the digest that verdicts name."""
+    labels = {"dev.truetag.image": name, "dev.truetag.torch": "2.11.0"}
+    config = json.dumps({"created": CREATED, "config": {"Labels": labels}, "rootfs": {}}).encode()
+    layer = b"a layer of an image that nobody runs"
+    registry.put_blob(config)
+    registry.put_blob(layer)
+    described = Descriptor.of("application/vnd.oci.image.config.v1+json", config)
+    data = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": described.as_json(),
+        "layers": [Descriptor.of("application/vnd.oci.image.layer.v1.tar", layer).as_json()],
+    }
+    manifest = Manifest(media_type=OCI_MANIFEST, content=json.dumps(data).encode())
+    registry.put(manifest, name)
+    return manifest, described.digest
+
+
+def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[File]:
+    """Real evidence of pip, as an H100's run recorded it, said to be of this image."""
+    recorded = Evidence.loads(RECORDED.read_text())
+    claims = tuple(claim for claim in recorded.claims if (claim.id, claim.subject) == ("S1", "pip"))
+    host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
+    evidence = replace(recorded, image=name, digest=digest, claims=claims, host=host)
+    verdict = report.json_data(judge(evidence.promised, evidence))
+    files = {
+        "verdict.json": json.dumps({**verdict, **(lie or {})}).encode(),
+        "evidence.json": evidence.dumps().encode(),
+    }
+    return [File(name=key, media_type="application/json", content=content) for key, content in files.items()]
+
+
+def site(repository: str, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "images", "site", "--from", repository, "--out", str(out), "--date", "2026-11-21"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_tags_digests_and_proofs_come_from_the_registry(repository: str, tmp_path: Path) -> None:
+    with Registry(Repository.parse(repository)) as registry:
+        manifest, digest = pushed(registry, NAME)
+        fixed = f"{NAME}-20261120-{digest[7:19]}"
+        registry.put(manifest, fixed)
+        registry.put(manifest, "cu999-torch99")
+        registry.attach(manifest.descriptor, PROOF, proof(NAME, digest))
+    done = site(repository, tmp_path)
+    assert done.returncode == 0, done.stderr
+    images = {one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]}
+    image = images[NAME]
+    assert (image["digest"], image["published"]) == (digest, f"{repository}@{manifest.digest}")
+    assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
+    (row,) = image["proofs"]
+    assert (row["tier"], row["verdict"], row["date"], row["current"]) == ("static", "PASS", "2026-11-20", True)
+    assert image["standing"] == "partly" and (tmp_path / row["page"]).is_file()
+    assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
+
+
+def test_a_proof_that_its_evidence_denies_stops_the_site(repository: str, tmp_path: Path) -> None:
+    with Registry(Repository.parse(f"{repository}/lying")) as registry:
+        manifest, digest = pushed(registry, NAME)
+        lie = {"claims": [{**json.loads(proof(NAME, digest)[0].content)["claims"][0], "verdict": "FAIL"}]}
+        registry.attach(manifest.descriptor, PROOF, proof(NAME, digest, lie))
+    done = site(f"{repository}/lying", tmp_path)
+    assert done.returncode == 1 and "not what the evidence says" in done.stderr
+    assert not list(tmp_path.iterdir()), "written last"
