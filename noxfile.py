@@ -24,9 +24,9 @@ def _install(session: nox.Session, group: str) -> None:
     session.install("-q", *nox.project.dependency_groups(PYPROJECT, group))
 
 
-def _images(session: nox.Session, *arguments: str) -> None:
+def _images(session: nox.Session, *arguments: str, group: str = "run") -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
-    _install(session, "run")
+    _install(session, group)
     session.log(f"python -m images {' '.join(arguments)}")
     code = _call([str(Path(session.bin) / "python"), "-m", "images", *arguments])
     if code:
@@ -139,6 +139,12 @@ def engine(session: nox.Session) -> None:
 def generate(session: nox.Session) -> None:
     """Renew the files made from others (schemas, tables in docs). [--check]"""
     _images(session, "generate", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure builds, bytes and times beside the usual way. [--only PART...] [--out FILE] [--repeat N]"""
+    _images(session, "bench", *session.posargs, group="bench")
 
 
 @nox.session

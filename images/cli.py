@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from images.commands import bake, building, common, preparing, publishing, site
+from images.commands import bench as benching
 from images.errors import Problem, UserError, problem_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -36,6 +37,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "engine": building.engine_verb,
     "facts": preparing.facts_verb,
     "generate": preparing.generate_verb,
+    "bench": benching.bench_verb,
 }
 for _name, _verb in _VERBS.items():
     app.command(_name)(_verb)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from images import hints, lock, plan, profile_docs, render, results, schemas
+from images.bench import page
+from images.bench import results as measured
 from images.errors import Problem, UserError
 from images.facts import Facts, Row
 from images.matrix import ROOT, Matrix, Sources
@@ -24,6 +26,7 @@ def files(sources: Sources) -> dict[str, bytes]:
     documents = {
         "docs/images.md": _with_table("docs/images.md", "images", _table(plan.plan(sources))),
         "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
+        "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", _benchmarks()),
     }
     return {
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
@@ -35,6 +38,10 @@ def files(sources: Sources) -> dict[str, bytes]:
         **documents,
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
     }
+
+
+def _benchmarks() -> str:
+    return page.tables(measured.read(), (ROOT / "results" / "README.md").read_text(encoding="utf-8"))
 
 
 def _golden(name: str, sources: Sources) -> bytes:

@@ -1,0 +1,380 @@
+"""What is measured, a part at a time. Each part gets a bench and gives plain data: every value, not the median alone.
+
+To add a part: a function from Bench to data, its row in PARTS, and a section in page.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from images import bases, lock, plan
+from images.bench import accounting, results, sides, squeeze, synthetic
+from images.bench.accounting import Layer
+from images.bench.sides import Kitchen, kitchen
+from images.bench.stats import turns
+from images.bench.workbench import PROFILE, Workbench, workbench, written_context
+from images.buildkit import BuildResult
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.hosting import HostSettings
+from images.image import Image
+from images.lock import Lock
+from images.matrix import ROOT, Sources
+from images.progress import Progress
+from images.render import Context
+from images.uv import Package
+
+SUBJECT = "cu130-torch211"
+"""The image that is compared. CUDA 13 is the first whose whole toolkit is on the index: a devel base can be made."""
+SIZES = (100, 1_000, 10_000)
+"""Images in the matrices that the planner is given."""
+MOVED = "liger-kernel"
+"""The small pin that moves."""
+ARCH = "sm90"
+PULLED = 10
+"""Images of the matrix that are pulled one after another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What a part has to work with."""
+
+    engine: Engine
+    host: HostSettings
+    sources: Sources
+    progress: Progress
+    repeat: int
+    pinned_bases: Mapping[str, str] = field(default_factory=dict)
+    part: str = ""
+    known: Mapping[str, Any] = field(default_factory=dict)
+    """Results of earlier runs: part -> entry."""
+    keep: Callable[[dict[str, Any]], None] = lambda _data: None
+    """Puts what a long part has so far into the file: an interrupted run goes on there."""
+
+    def so_far(self) -> dict[str, Any]:
+        """What an earlier run of this part measured."""
+        return dict(self.known.get(self.part, {}).get("data", {}))
+
+    def say(self, text: str) -> None:
+        self.progress.say("bench", text)
+
+    @contextmanager
+    def kitchen(self) -> Iterator[Kitchen]:
+        """Ends any build of ours when it is left in a hurry."""
+        try:
+            with kitchen(self.engine, self.host, self.progress.job("bench")) as it:
+                yield it
+        except KeyboardInterrupt:
+            self.engine.cancel()
+            raise
+
+
+Part = Callable[[Bench], dict[str, Any]]
+
+
+# --- the planner --------------------------------------------------------------------------------------------------
+
+
+def planner(it: Bench) -> dict[str, Any]:
+    """Processor seconds of `plan --json` in a copy of the project, locks read, the start of Python included."""
+    rows = []
+    for count in SIZES:
+        with TemporaryDirectory() as folder:
+            place = Workbench(Path(folder), it.engine, Path(folder, "out"))
+            place.copy()
+            (place.root / "matrix.yaml").write_text(synthetic.text(it.sources, count), encoding="utf-8")
+            files = dict(synthetic.locks(one.image for one in plan.plan(place.sources()) if one.image))
+            lock.write(files, place.root / "locks")
+            _planned(place)  # Python compiles the copy's modules
+            runs = [_planned(place) for _ in range(it.repeat)]
+            found = json.loads((place.root / "plan.json").read_text())["images"]
+        it.say(f"plan --json of {count} images: {runs[-1]['cpu']:.2f} s of CPU")
+        accepted = sum(row["status"] == "accepted" for row in found)
+        locks = len({path.partition("/")[0] for path in files})
+        locked = sum(row["lock"] == "present" for row in found)
+        rows.append({"images": len(found), "accepted": accepted, "locks": locks, "locked": locked, "runs": runs})
+    return {"sizes": rows}
+
+
+def _planned(place: Workbench) -> dict[str, Any]:
+    with (place.root / "plan.json").open("wb") as stream, _loaded() as load:
+        ran = place.run("plan", "--json", output=stream)
+    return {"cpu": round(ran.cpu, 3), "seconds": round(ran.seconds, 3), "peak": ran.peak, "load": load}
+
+
+# --- builds from nothing ------------------------------------------------------------------------------------------
+
+
+def cold(it: Bench) -> dict[str, Any]:
+    """Seconds from a context to an image, without build cache and without wheels, and of the floor below both."""
+    with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen():
+        locked = lock.read(image, bench.root / "locks")
+        proven = bench.build(image)
+        ours = written_context(bench.out / str(image.name) / "context")
+        base = _base(bench, image)
+        with _standin(it, bench, base) as (standin, weighs):
+            conventional = sides.conventional_context(image, locked, standin, it.host.files())
+            measured = {
+                "ours": lambda: _timed(it, lambda own: own.build(ours, own.word, cold=True)),
+                "conventional": lambda: _timed(it, lambda own: own.build(conventional, own.word, cold=True)),
+                "floor": lambda: _floor(it, image, locked, bench),
+            }
+            runs = [
+                {"side": side, **measured[side]()} for round_ in turns(list(measured), it.repeat) for side in round_
+            ]
+        packages = sum(len(locked.layers[layer]) for layer in (*image.layers, "toolkit"))
+    return {
+        "image": SUBJECT,
+        "packages": packages,
+        "standin_bytes": weighs,
+        "host_peak": proven.peak,
+        "runs": runs,
+    }
+
+
+def _floor(it: Bench, image: Image, locked: Lock, bench: Workbench) -> dict[str, Any]:
+    with _loaded() as load:
+        seconds = sides.floor(image, locked, bench.root, os.environ)
+    it.say(f"the floor: {seconds:.1f} s")
+    return {"seconds": round(seconds, 2), "load": load, "steps": []}
+
+
+def _timed(it: Bench, make: Callable[[Kitchen], BuildResult]) -> dict[str, Any]:
+    """One build in a kitchen of its own, which is cleared after it."""
+    with it.kitchen() as own, _loaded() as load:
+        result = make(own)
+        info = it.engine.inspect(result.image_id)
+    it.say(f"{len(info.layers)} layers, {info.size / 1e9:.2f} GB in {result.seconds:.1f} s")
+    return {"seconds": round(result.seconds, 2), "load": load, "bytes": info.size, "steps": _steps(result)}
+
+
+def _steps(result: BuildResult) -> list[dict[str, Any]]:
+    return [
+        {"name": step.name[:100], "seconds": round(step.seconds, 2), "cached": step.cached}
+        for step in result.steps
+        if step.seconds >= 0.1
+    ]
+
+
+def _base(bench: Workbench, image: Image) -> str:
+    """What our image was built on, as FROM took it."""
+    return str(json.loads((bench.out / str(image.name) / "build.json").read_text())["base"]["reference"])
+
+
+@contextmanager
+def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[tuple[str, int]]:
+    """A stand-in for NVIDIA's devel image: its name, and its bytes. Made from what the caches hold; not measured."""
+    devel = bench.image(f"{SUBJECT}-devel")
+    context = bench.rendered(devel, base)
+    locked = lock.read(devel, bench.root / "locks")
+    with it.kitchen() as own:
+        own.build(sides.standin_context(context, devel, locked, base), own.word)
+        it.say(f"the stand-in for NVIDIA's devel base has {it.engine.inspect(own.word).size / 1e9:.2f} GB")
+        yield own.word, it.engine.inspect(own.word).size
+
+
+# --- a small pin moves --------------------------------------------------------------------------------------------
+
+
+def rebuild(it: Bench) -> dict[str, Any]:
+    """Seconds to build again when one small pin has moved, of ours and of the conventional image; ours proven too."""
+    with workbench(it.engine, SUBJECT) as (bench, image):
+        locked = lock.read(image, bench.root / "locks")
+        others = _other_versions(locked.versions(image.layers)[MOVED])
+        bench.build(image)
+        before = it.engine.inspect(str(image.name)).layers
+        ours = []
+        for number in range(it.repeat):
+            package = others[number % len(others)]
+            ours.append(_moved(it, bench, image, locked, package, before))
+        conventional = _conventional_again(it, bench, image, locked, others[0])
+    return {"image": SUBJECT, "moved": MOVED, "ours": ours, "conventional": conventional}
+
+
+def _moved(
+    it: Bench, bench: Workbench, image: Image, locked: Lock, package: Package, before: Sequence[str]
+) -> dict[str, Any]:
+    """Move the pin in the matrix and in the lock, and build by the command line: until the image has its name."""
+    bench.change({"stacks": {str(image.name.torch): {package.name: package.version}}})
+    bench.lock(bench.image(str(image.name)), locked, {package.name: package})
+    with _loaded() as load:
+        ran = bench.build(image)
+    built = json.loads((bench.out / str(image.name) / "build.json").read_text())
+    layers = accounting.changed(before, built["layers"])
+    made = [step["name"] for step in built["steps"] if not step["cached"] and "] RUN" in step["name"]]
+    it.say(f"{package.name} {package.version}: built in {built['seconds']:.1f} s, proven in {ran.seconds:.1f} s")
+    return {
+        "to": package.version,
+        "seconds": built["seconds"],
+        "proven": round(ran.seconds, 2),
+        "layers_changed": len(layers),
+        "bytes_changed": sum(
+            size for digest, size in zip(built["layers"], built["layer_bytes"], strict=False) if digest in layers
+        ),
+        "steps_run": [name[:80] for name in made],
+        "peak": ran.peak,
+        "load": load,
+    }
+
+
+def _other_versions(present: str) -> list[Package]:
+    """The moved package at other versions, with hashes, as other locks of the project have it. Raises UserError."""
+    found: dict[str, Package] = {}
+    for file in sorted(lock.FOLDER.glob("*/light.txt")):
+        for package in lock.parse_requirements(file.read_bytes(), str(file)):
+            if package.name == MOVED and package.version != present:
+                found[package.version] = package
+    if not found:
+        raise UserError(Problem(where=MOVED, cause="every lock has the same version of it", then="move another pin"))
+    return list(found.values())
+
+
+def _conventional_again(
+    it: Bench, bench: Workbench, image: Image, locked: Lock, package: Package
+) -> list[dict[str, Any]]:
+    """The same pin in a requirements file; Debian's packages and pip are in the build cache, as on the day before."""
+    moved = {
+        **locked.layers,
+        "light": tuple(package if one.name == package.name else one for one in locked.layers["light"]),
+    }
+    after = Lock(inputs=locked.inputs, files=locked.files, layers=moved)
+    with _standin(it, bench, _base(bench, image)) as (standin, _), it.kitchen() as own:
+        own.build(sides.conventional_context(image, locked, standin, it.host.files()), own.word, target="system")
+        with _loaded() as load:
+            result = own.build(sides.conventional_context(image, after, standin, it.host.files()), own.word)
+    it.say(f"the conventional image again: {result.seconds:.1f} s")
+    return [{"seconds": round(result.seconds, 2), "load": load, "steps": _steps(result)}]
+
+
+# --- bytes --------------------------------------------------------------------------------------------------------
+
+
+def pull(it: Bench) -> dict[str, Any]:
+    """Bytes to pull and to keep: the image for all archs, for one, with NVIDIA's libraries sliced, conventional."""
+    found: dict[str, Any] = it.so_far()
+    scale = squeeze.Scale(_layers(it.known), it.say)
+    with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen() as own:
+        base = _acquired(it, image)
+        one_arch = bench.image(f"{SUBJECT}-{ARCH}-{PROFILE}")
+        devel = bench.image(f"{SUBJECT}-devel")
+        contexts: dict[str, Callable[[], Context]] = {
+            "all archs": lambda: bench.rendered(image, base),
+            "one arch": lambda: bench.rendered(one_arch, base),
+            "one arch, NVIDIA's sliced": lambda: bench.with_nvidia_sliced().rendered(one_arch, base),
+            "all archs, devel": lambda: bench.rendered(devel, base),
+        }
+        for label, context in contexts.items():
+            _weigh(it, own, scale, label, context(), found)
+        with _standin(it, bench, base) as (standin, _):
+            locked = lock.read(image, bench.root / "locks")
+            _weigh(
+                it,
+                own,
+                scale,
+                "conventional",
+                sides.conventional_context(image, locked, standin, it.host.files()),
+                found,
+            )
+    return found
+
+
+def sequence(it: Bench) -> dict[str, Any]:
+    """Bytes that each of the matrix's first images fetches into an engine that holds those before it."""
+    found: dict[str, Any] = it.so_far()
+    scale = squeeze.Scale(_layers(it.known), it.say)
+    locks = lock.states(one.image for one in plan.plan(it.sources) if one.image)
+    named = [name for name, status in locks.items() if status is lock.Status.PRESENT][:PULLED]
+    with TemporaryDirectory() as folder, it.kitchen() as own:
+        project = Workbench(ROOT, it.engine, Path(folder))
+        for name in named:
+            image = project.image(name)
+            _weigh(it, own, scale, name, project.rendered(image, _acquired(it, image)), found)
+    found["order"] = named
+    return found
+
+
+def _weigh(it: Bench, own: Kitchen, scale: squeeze.Scale, label: str, context: Context, found: dict[str, Any]) -> None:
+    """Build an image, weigh it, forget it; nothing to do where an earlier run weighed the same context."""
+    made_from = _digest(context)
+    images = found.setdefault("images", {})
+    if images.get(label, {}).get("made_from") == made_from:
+        it.say(f"{label}: weighed before, from the same files")
+        return
+    image_id = own.build(context, own.word, cold=True).image_id
+    layers = scale.layers(it.engine, image_id)
+    size = it.engine.inspect(image_id).size
+    sides.clear(own)
+    weighs = accounting.weight(layers)
+    it.say(f"{label}: {weighs.gzip / 1e6:.0f} MB with gzip, {weighs.zstd / 1e6:.0f} zstd, {size / 1e6:.0f} on disk")
+    images[label] = {"made_from": made_from, "bytes": size, "layers": [layer.as_json() for layer in layers]}
+    it.keep(found)
+
+
+def _digest(context: Context) -> str:
+    """What an image's bytes are made from: not the host's settings, not labels, nor the 0.3 MB of its own suite."""
+    content = hashlib.sha256()
+    for path, file in sorted(context.items()):
+        if not path.startswith(("host/", "suite/")):
+            lines = (file if isinstance(file, bytes) else file.read_bytes()).partition(b"\nLABEL ")[0]
+            content.update(f"{path}\0".encode() + lines)
+    return content.hexdigest()[:16]
+
+
+def _layers(known: Mapping[str, Any]) -> Iterator[Layer]:
+    """What earlier runs weighed: a digest stands for the same bytes for ever."""
+    for part in known.values():
+        for image in part["data"].get("images", {}).values():
+            yield from map(Layer.from_json, image["layers"])
+
+
+def _acquired(it: Bench, image: Image) -> str:
+    return bases.acquire(it.engine, image.base, pinned=it.pinned_bases, host=it.host, say=it.say).reference
+
+
+# --- from start to verdict ----------------------------------------------------------------------------------------
+
+
+def trial(it: Bench) -> dict[str, Any]:
+    """Seconds from the command to its verdict, a tier at a time, of an image that is built already."""
+    with workbench(it.engine, SUBJECT) as (bench, image):
+        bench.build(image)
+        tiers = [
+            {"tier": tier, **_judged(it, bench, image, tier)} for _ in range(it.repeat) for tier in ("static", "cpu")
+        ]
+    return {"image": SUBJECT, "tiers": tiers}
+
+
+def _judged(it: Bench, bench: Workbench, image: Image, tier: str) -> dict[str, Any]:
+    file = bench.root / "verdict.json"
+    with _loaded() as load:
+        ran = bench.run("validate", str(image.name), "--tier", tier, "--json", str(file))
+    claims = json.loads(file.read_text())["claims"]
+    it.say(f"{tier}: {len(claims)} claims in {ran.seconds:.1f} s")
+    return {"claims": len(claims), "seconds": round(ran.seconds, 2), "peak": ran.peak, "load": load}
+
+
+@contextmanager
+def _loaded() -> Iterator[dict[str, float]]:
+    """What others used of the machine before what is inside, and the load averages around it."""
+    load = {"busy": results.busy_now(), "before": results.load_now()}
+    yield load
+    load["after"] = results.load_now()
+
+
+PARTS: Mapping[str, Part] = {
+    "plan": planner,
+    "cold": cold,
+    "rebuild": rebuild,
+    "pull": pull,
+    "sequence": sequence,
+    "trial": trial,
+}
+"""What `--only` names, in the order in which they run."""

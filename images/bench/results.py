@@ -1,0 +1,111 @@
+"""The file of results: one entry a part, with when, on what and under which load it was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.matrix import ROOT
+
+FOLDER = ROOT / "results" / "bench"
+FILE = FOLDER / "results.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a measurement was taken on, without a word of whose it is. `memory` in bytes."""
+
+    processor: str
+    cores: int
+    memory: int
+    engine: str
+    storage: str
+    python: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cores} cores ({self.processor}), {self.memory / 1024**3:.0f} GiB, Docker Engine {self.engine}, "
+            f"{self.storage}, Python {self.python}"
+        )
+
+
+def machine(engine: Engine) -> Machine:
+    """This one, as far as the engine runs on it."""
+    facts = engine.facts
+    return Machine(
+        processor=_processor(Path("/proc/cpuinfo")),
+        cores=facts.cpus,
+        memory=facts.memory,
+        engine=facts.version,
+        storage=facts.storage,
+        python=platform.python_version(),
+    )
+
+
+def _processor(cpuinfo: Path) -> str:
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def load_now() -> float:
+    """Processes that wanted a core, as a mean over the last minute; what we did ourselves in it counts, too."""
+    return round(os.getloadavg()[0], 2)
+
+
+def busy_now(seconds: float = 2.0) -> float:
+    """The part of the processors' time that is used now, while we wait: by others, then."""
+    before, start = _processor_time()
+    time.sleep(seconds)
+    after, end = _processor_time()
+    return round((after - before) / max(end - start, 1), 3)
+
+
+def _processor_time() -> tuple[int, int]:
+    """Used, and in all, in ticks since the start (proc(5): user nice system idle iowait irq softirq steal)."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def entry(data: Mapping[str, Any], on: Machine, commit: str, seconds: float) -> dict[str, Any]:
+    """A part's results with their circumstances."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "commit": commit,
+        "machine": asdict(on),
+        "took": round(seconds),
+        "data": dict(data),
+    }
+
+
+def read(file: Path = FILE) -> dict[str, Any]:
+    """Part -> entry; nothing where there is no file. Raises UserError for one that is no such file."""
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["format"] != _FORMAT:
+            raise ValueError
+        return dict(found["parts"])
+    except (ValueError, KeyError, TypeError):
+        then = "name another with --out, or take this one away"
+        raise UserError(Problem(where=str(file), cause="holds no results of `nox -s bench`", then=then)) from None
+
+
+def keep(file: Path, part: str, found: Mapping[str, Any]) -> None:
+    """Put one part's entry in place of its last one. The file is whole at any time."""
+    parts = {**read(file), part: dict(found)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.{time.monotonic_ns()}")
+    partial.write_text(json.dumps({"format": _FORMAT, "parts": dict(sorted(parts.items()))}, indent=1) + "\n")
+    partial.replace(file)

@@ -1,0 +1,157 @@
+"""The sides of a comparison: our image, the same packages the conventional way, and the floor below both.
+
+All hold the same versions from the same index. Each cold run starts without build cache and without wheels, and leaves
+nothing: what the engine keeps of it is found by a word that stands in every step.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import jinja2
+from uv import find_uv_bin
+
+from images import lock, uv
+from images.bench import running
+from images.buildkit import BuildEvent, BuildResult
+from images.engine import CacheRecord, Engine
+from images.hosting import HostSettings
+from images.image import Image
+from images.lock import Lock
+from images.render import TEMPLATES, Context
+
+_CACHE_ID = re.compile(r"\bid=truetag-uv\b")
+_STEP = re.compile(r"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
+_CUDA = re.compile(
+    r"nvidia-(?:cublas|cuda-cupti|cuda-nvrtc|cuda-runtime|cufft|curand|cusolver|cusparse|nccl|nvjitlink)(?:-cu1[0-9])?"
+)
+"""Distributions of torch's closure that NVIDIA's devel images hold too; cuDNN, cuSPARSELt and NVSHMEM they lack."""
+
+
+@dataclass(frozen=True)
+class Kitchen:
+    """Where the sides are made: one engine, the host's settings, a word for the traces."""
+
+    engine: Engine
+    host: HostSettings
+    word: str
+    on_event: Callable[[BuildEvent], None]
+
+    def build(
+        self, context: Mapping[str, bytes | Path], tag: str, *, cold: bool = False, target: str = ""
+    ) -> BuildResult:
+        """Build a context whose steps bear the word. `cold`: no step from the cache, and an empty cache of wheels."""
+        marked = marked_with(context, self.word, own_cache=cold)
+        return self.engine.build(
+            marked, tag or None, no_cache=cold, target=target or None, attempts=1, on_event=self.on_event
+        )
+
+
+@contextmanager
+def kitchen(engine: Engine, host: HostSettings, on_event: Callable[[BuildEvent], None]) -> Iterator[Kitchen]:
+    """A place that leaves nothing in the engine: neither images named after its word, nor the cache of its steps."""
+    it = Kitchen(engine, host, f"truetag-bench-{uuid.uuid4().hex[:12]}", on_event)
+    try:
+        yield it
+    finally:
+        clear(it)
+
+
+def clear(it: Kitchen) -> None:
+    """Take away images and build cache of the kitchen, so that the next run is as cold as the first."""
+    it.engine.untag(it.word)
+    for _ in range(8):  # a record goes only after those that stand on it
+        left = traces(it.engine.build_cache(), it.word)
+        if not left:
+            return
+        for record in left:
+            it.engine.forget(record)
+
+
+def traces(records: tuple[CacheRecord, ...], word: str) -> list[CacheRecord]:
+    """The records of steps that bear a word, and all that stand on them, the topmost first. Pure."""
+    found = {record.id: record for record in records if word in record.made_by}
+    layers = [list(found.values())]
+    while layers[-1]:
+        above = [record for record in records if record.id not in found and found.keys() & set(record.parents)]
+        found.update((record.id, record) for record in above)
+        layers.append(above)
+    return [record for layer in reversed(layers) for record in layer]
+
+
+def marked_with(context: Mapping[str, bytes | Path], word: str, *, own_cache: bool) -> Context:
+    """The context with a word in each step. `own_cache`: the cache of wheels bears it too, and is empty at first."""
+    dockerfile = context["Dockerfile"]
+    text = (dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()).decode()
+    text = _STEP.sub(rf"\g<indent>: {word} && \g<command>", text)
+    return {**context, "Dockerfile": (_CACHE_ID.sub(f"id={word}", text) if own_cache else text).encode()}
+
+
+def standin_context(devel: Context, image: Image, locked: Lock, base: str) -> Context:
+    """What stands in for NVIDIA's devel image: a -devel image's context, ended with toolkit and libraries."""
+    cuda = [package for layer in image.layers for package in locked.layers[layer] if _CUDA.fullmatch(package.name)]
+    dockerfile = devel["Dockerfile"]
+    text = (dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()).decode()
+    end = _template("bench/standin.j2", base=base, home=image.toolkit_home, python="/opt/venv/bin/python")
+    return {**devel, "locks/cuda.txt": lock.print_requirements(cuda), "Dockerfile": (text + end).encode()}
+
+
+def conventional_context(image: Image, locked: Lock, base: str, host: Mapping[str, bytes]) -> Context:
+    """The image's packages in one requirements file, on a devel base."""
+    packages = [package for layer in image.layers for package in locked.layers[layer]]
+    pip = next(package.version for package in packages if package.name == "pip")
+    lines = [f"{package.name}=={package.version}" for package in packages]
+    return {
+        **host,
+        "requirements.txt": "\n".join([*lines, ""]).encode(),
+        "Dockerfile": _template("bench/conventional.j2", base=base, pip=pip).encode(),
+    }
+
+
+def floor(image: Image, locked: Lock, beside: Path, environment: Mapping[str, str]) -> float:
+    """Seconds to download and unpack an image's wheels with uv, outside Docker: all at once, no bytecode, no copy.
+
+    `beside` is a folder on the disk to measure. Nobody who ends up with these files can leave any of this out.
+    """
+    target = lock.inputs(image).target
+    with TemporaryDirectory(dir=beside) as folder, ThreadPoolExecutor() as pool:
+        place = Path(folder)
+        groups = {"toolkit": ("toolkit",), "packages": image.layers}
+        start = time.monotonic()
+        jobs = [
+            pool.submit(_unpack, place, name, [locked.files[f"{layer}.txt"] for layer in layers], target, environment)
+            for name, layers in groups.items()
+        ]
+        for job in jobs:
+            job.result()
+        return time.monotonic() - start
+
+
+def _unpack(place: Path, name: str, files: list[bytes], target: uv.Target, environment: Mapping[str, str]) -> None:
+    requirements = place / f"{name}.txt"
+    requirements.write_bytes(b"".join(files))
+    command = [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--link-mode", "hardlink"]
+    command += ["--python-version", target.python, "--python-platform", target.platform, "--only-binary", ":all:"]
+    command += ["--target", str(place / name), "--cache-dir", str(place / f"cache-{name}"), "-r", str(requirements)]
+    running.run(command, cwd=place, env=uv.environment(environment))
+
+
+def _template(name: str, **values: str) -> str:
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template(name).render(**values)

@@ -1,0 +1,152 @@
+"""A copy of the project with an image of its own in the matrix: what is measured there touches nobody's images."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from images import lock, matrix, plan
+from images.bench import running, synthetic
+from images.bench.running import Ran
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.image import Image
+from images.lock import Lock
+from images.matrix import ROOT, Sources
+from images.render import Context
+from images.uv import Package
+
+PROFILE = "bench"
+_SMALL = 1 << 20
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Where it lies, and the engine that its commands use."""
+
+    root: Path
+    engine: Engine
+    out: Path
+
+    def copy(self) -> None:
+        """Bring the project here, all but its locks."""
+        for folder in ("images", "validate", "templates"):
+            shutil.copytree(ROOT / folder, self.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copyfile(ROOT / "matrix.yaml", self.root / "matrix.yaml")
+
+    def run(self, *arguments: str, output: IO[bytes] | None = None) -> Ran:
+        """`python -m images ...` in the copy. Raises UserError when it fails."""
+        environment = {**os.environ, "DOCKER_HOST": self.engine.facts.url}
+        command = [sys.executable, "-m", "images", *arguments]
+        return running.run(command, cwd=self.root, env=environment, output=output)
+
+    def build(self, image: Image, *options: str) -> Ran:
+        return self.run("build", str(image.name), "--out", str(self.out), *options)
+
+    def rendered(self, image: Image, base: str) -> Context:
+        """The context of an image, without building it."""
+        self.run("render", str(image.name), "--out", str(self.out), "--base", base)
+        return written_context(self.out / str(image.name) / "context")
+
+    def with_nvidia_sliced(self) -> Workbench:
+        """From here on, arch images have NVIDIA's own libraries sliced, too."""
+        self.change({"slice": {"nvidia": True}})
+        return self
+
+    def sources(self) -> Sources:
+        return matrix.load(self.root / "matrix.yaml", self.root / "images" / "facts.yaml")
+
+    def image(self, name: str) -> Image:
+        (planned,) = plan.select([name], self.sources())
+        if planned.image is None:
+            raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="measure another image"))
+        return planned.image
+
+    def change(self, edit: Mapping[str, Any]) -> None:
+        """Replace parts of the copy's matrix: `{"stacks": {"2.11": {"liger-kernel": "0.8.1"}}}` moves one pin."""
+        data = self.sources().matrix.model_dump(mode="json", exclude_defaults=True)
+        (self.root / "matrix.yaml").write_text(synthetic.written(_merged(data, edit)), encoding="utf-8")
+
+    def lock(self, image: Image, like: Lock, moved: Mapping[str, Package]) -> None:
+        """Lock an image as `like`, with other versions of some packages. No index is asked.
+
+        A line that no other lock has makes the files new to any build cache.
+        """
+        wanted = lock.inputs(image)
+        layers = {
+            layer: tuple(moved.get(package.name, package) for package in like.layers.get(layer, ()))
+            for layer in (*wanted.layers, *wanted.alone)
+        }
+        files = {f"{layer}.txt": _file(like, layer, packages, moved) for layer, packages in layers.items()}
+        made = Lock(inputs=wanted, files=files, layers=layers)
+        locks = {f"{image.lock_name}/{path}": text for path, text in lock.written(made).items()}
+        lock.write(locks, self.root / "locks")
+
+
+def written_context(folder: Path) -> Context:
+    """A context that a build left on disk, as it was sent."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.stat().st_size <= _SMALL else path
+        for path in files
+    }
+
+
+def _file(like: Lock, layer: str, packages: Sequence[Package], moved: Mapping[str, Package]) -> bytes:
+    if any(package.name in moved for package in packages):
+        return lock.print_requirements(packages) + f"# {uuid.uuid4().hex}\n".encode()
+    return like.files.get(f"{layer}.txt") or lock.print_requirements(packages)
+
+
+def _merged(data: Mapping[str, Any], edit: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **data,
+        **{
+            key: _merged(data.get(key, {}), value) if isinstance(value, Mapping) else value
+            for key, value in edit.items()
+        },
+    }
+
+
+@contextmanager
+def workbench(engine: Engine, subject: str) -> Iterator[tuple[Workbench, Image]]:
+    """A copy with the image `SUBJECT-bench`, which holds what `SUBJECT` holds; all of it gone at the end.
+
+    It lies where the engine keeps its data, if that is this machine: the floor is then measured on the same disk.
+    """
+    root = _home(engine) / f"truetag-bench-{uuid.uuid4().hex[:8]}"
+    bench = Workbench(root, engine, root / "out")
+    try:
+        bench.copy()
+        shutil.copytree(ROOT / "locks", root / "locks")
+        parent = bench.image(subject)
+        name = str(replace(parent.name, profile=PROFILE))
+        torch = str(parent.name.torch)
+        bench.change({"profiles": {PROFILE: {"page": "bench", "stacks": {torch: {}}}}})
+        bench.change({"images": [*_rows(bench), {"name": name}]})
+        image = bench.image(name)
+        bench.lock(image, lock.read(parent), {})
+        yield bench, image
+    finally:
+        for name in (f"{subject}-{PROFILE}", f"{subject}-{PROFILE}-candidate"):
+            engine.untag(name)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _rows(bench: Workbench) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude_defaults=True) for row in bench.sources().matrix.images]
+
+
+def _home(engine: Engine) -> Path:
+    folder = Path(engine.facts.data_root).parent if engine.facts.local else Path.home() / ".cache"
+    if not os.access(folder, os.W_OK):
+        then = "run the benchmark as who may write there"
+        raise UserError(Problem(where=str(folder), cause="can't be written: the floor is measured there", then=then))
+    return folder
