@@ -162,6 +162,12 @@ def test_a_badge_is_green_only_for_what_is_proven_and_fresh() -> None:
     assert "cu130-torch214: proven 2026-11-21" in FILES[f"badges/{PROVEN}.svg"].decode()
 
 
+def test_what_is_undated_is_not_shown_as_proven() -> None:
+    chip = re.search(r'<span class="chip[^>]*>.*?</span> <span class="word">(.*?)</span>', cells(UNDATED))
+    assert chip and chip[1] == "undated" and 'class="chip PASS stale"' in chip[0]
+    assert "undated" not in cells(PROVEN)
+
+
 def test_every_gpu_has_its_column() -> None:
     assert INDEX.columns(Tier.GPU) == ("H100", "H200")
     assert INDEX.columns(Tier.MULTIGPU) == ("2 x H200",)
