@@ -82,6 +82,12 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session
+def reproduce(session: nox.Session) -> None:
+    """Build an image twice, again without any cache, and compare layer by layer. NAME [--base REF]"""
+    _images(session, "reproduce", *session.posargs)
+
+
+@nox.session
 def validate(session: nox.Session) -> None:
     """Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]"""
     _images(session, "validate", *session.posargs)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from images.commands import bake, building, common, preparing, publishing, site
+from images.commands import bake, building, common, preparing, publishing, reproduce, site
 from images.commands import bench as benching
 from images.errors import Problem, UserError, problem_of
 
@@ -26,6 +26,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "bake": bake.bake_verb,
     "build": building.build_verb,
     "wheels": building.wheels_verb,
+    "reproduce": reproduce.reproduce_verb,
     "validate": building.validate_verb,
     "judge": building.judge_verb,
     "publish": publishing.publish_verb,

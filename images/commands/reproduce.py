@@ -1,0 +1,70 @@
+"""Whether two builds of one image give the same layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+from typer import Option
+
+from images import bases, build, contexts, reproduce, source_wheels, wheelhouse
+from images.commands import common
+from images.commands.options import EngineUrl, OneName, Out
+from images.errors import Problem, UserError
+from images.hosting import host_settings
+from images.progress import Progress
+from images.reproduce import Layer, Reproduction
+
+
+def reproduce_verb(
+    name: OneName,
+    base: Annotated[
+        str, Option("--base", metavar="REF", help="Stand on this image instead of the matrix's base.")
+    ] = "auto",
+    wheels: Annotated[
+        Path | None, Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
+    ] = None,
+    engine: EngineUrl = None,
+    out: Out = Path("out"),
+) -> None:
+    """Build an image twice, the second time without any cache, and compare the digests of its layers."""
+    sources = common.sources()
+    (image,) = common.accepted([name], sources, exactly_one=True)
+    host = host_settings()
+    order = contexts.Order(
+        facts=sources.facts,
+        host=host,
+        cache=common.cache(),
+        compiled=source_wheels.keeper(sources.matrix, wheelhouse.default()),
+        wheelhouse=wheels,
+    )
+    with common.open_engine(engine) as docker_engine, Progress() as progress:
+        found = bases.acquire(docker_engine, image.base, base, pinned=common.pinned_bases(), host=host, say=common.say)
+        build.require_no_contradiction(image, found)
+        context = contexts.context(image, build.ground(found), order)
+        network = "host" if host.loopback and docker_engine.facts.local else None
+        result = reproduce.reproduce(docker_engine, str(image.name), context, progress, network)
+    file = out / str(image.name) / "reproduce.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(result.dumps() + "\n")
+    common.results().print(_table(result))
+    if not result.equal:
+        differing = sum(layer.first != layer.second for layer in result.layers)
+        cause = f"{differing} of {len(result.layers)} layers differ between two builds"
+        raise UserError(Problem(where=name, cause=cause, then=f"{file} has the first differing file of each"), code=1)
+
+
+def _table(result: Reproduction) -> Table:
+    table = Table("layer", "first", "second", "", title=f"{result.image}: built twice, {_apart(result)}")
+    for layer in result.layers:
+        table.add_row(layer.step, layer.first[7:19], layer.second[7:19], _outcome(layer))
+    return table
+
+
+def _apart(result: Reproduction) -> str:
+    return f"first {result.first_created}, again without cache {result.second_created} ({result.seconds[1]:.0f} s)"
+
+
+def _outcome(layer: Layer) -> str:
+    return "[green]equal[/]" if layer.first == layer.second else f"[red]differs[/]: {layer.difference}"

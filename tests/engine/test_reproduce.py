@@ -1,0 +1,55 @@
+"""Two builds on a real engine: what has a time of its own is found and named, what is sealed gives the same layer."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from images import bases, build, lock, render, reproduce
+from images.bases import AcquiredBase, Origin
+from images.engine import Engine
+from images.hosting import host_settings
+from images.image import Image
+from images.progress import Progress
+
+pytestmark = pytest.mark.engine
+TAGS = ("truetag-test-seal:1", "truetag-test-seal:2")
+
+
+def layers(engine: Engine, context: Mapping[str, bytes], tag: str) -> tuple[str, ...]:
+    """Of the system stage, built without any cache."""
+    engine.build(context, tag, target="system", no_cache=True)
+    return engine.inspect(tag).layers
+
+
+def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine, base: AcquiredBase) -> None:
+    dockerfile = f"FROM {base.reference}\nRUN mkdir /opt/folder && date +%N >/opt/folder/now\n"
+    before = {record.id for record in engine.build_cache()}
+    with Progress() as progress:
+        found = reproduce.reproduce(engine, "test", {"Dockerfile": dockerfile.encode()}, progress, None)
+    assert not found.equal
+    assert [layer.first == layer.second for layer in found.layers] == [True, False]
+    assert found.layers[1].difference.startswith("opt/: time 20")
+    first = [record for record in engine.build_cache() if record.id not in before]
+    assert len([record for record in first if "date" in record.made_by]) == 1, "the second build's record is gone"
+
+
+def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, image: Image) -> None:
+    if base.origin is not Origin.BOOTSTRAPPED:
+        pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
+    extras = render.Extras(host=host_settings().files())
+    context = render.render(image, lock.read(image).files, build.ground(base), extras)
+    try:
+        one, other = (layers(engine, context, tag) for tag in TAGS)  # type: ignore[arg-type]
+        assert one == other and len(one) == 2
+    finally:
+        for tag in TAGS:
+            engine.untag(tag)
+
+
+def test_the_same_mirror_gives_the_same_base(engine: Engine, base: AcquiredBase) -> None:
+    if base.origin is not Origin.BOOTSTRAPPED:
+        pytest.skip("there is a registry: no base is made here")
+    try:
+        assert bases.bootstrap(engine, "bookworm", "truetag-test-base:1", host_settings()).id == base.digest
+    finally:
+        engine.untag("truetag-test-base:1")

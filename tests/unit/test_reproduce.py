@@ -1,0 +1,98 @@
+"""Two builds side by side: which layers differ, in which file, and how."""
+
+import dataclasses
+import io
+import tarfile
+from typing import Any
+
+import pytest
+
+from images import reproduce
+from images.engine import HistoryEntry
+from images.reproduce import Layer, Member, Reproduction, difference, explained, pair, steps
+
+FILE = Member(
+    kind="file",
+    mode=0o644,
+    owner=(0, 0),
+    modified=1704067200,
+    size=3,
+    target="",
+    device=(0, 0),
+    attributes={},
+    chunks=(b"one",),
+)
+
+
+def changed(**parts: Any) -> Member:
+    return dataclasses.replace(FILE, **parts)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (changed(modified=1704067261), "etc/x: time 2024-01-01 00:00:00 and 2024-01-01 00:01:01"),
+        (changed(mode=0o755), "etc/x: mode 644 and 755"),
+        (changed(owner=(1001, 0)), "etc/x: owner 0:0 and 1001:0"),
+        (changed(kind="link", target="y"), "etc/x: kind file and link, link to  and y"),
+        (changed(size=4, chunks=(b"two",)), "etc/x: size 3 and 4, content from the 64 KiB at byte 0 on"),
+        (changed(chunks=(b"one", b"more")), "etc/x: content from the 64 KiB at byte 65536 on"),
+        (changed(attributes={"SCHILY.xattr.user.a": "b"}), "etc/x: attributes {} and {'SCHILY.xattr.user.a': 'b'}"),
+    ],
+)
+def test_what_differs_of_a_file_is_named(second: Member, said: str) -> None:
+    assert difference({"etc/x": FILE}, {"etc/x": second}) == said
+
+
+def test_the_first_by_path_is_told_and_the_others_counted() -> None:
+    one = {"b": FILE, "a": FILE, "c": FILE, "only": FILE}
+    other = {"b": changed(mode=0), "a": FILE, "c": changed(mode=0)}
+    assert difference(one, other) == "b: mode 644 and 0; 2 more files differ"
+    assert difference({}, {"a": FILE}) == "a is in the second alone"
+    assert difference({"a": FILE, "b": FILE}, {"b": FILE, "a": FILE}) == "the same files in another order"
+    assert difference({"a": FILE}, {"a": FILE}) == "in how the tar is written"
+
+
+def test_only_layers_that_differ_are_explained() -> None:
+    layers = pair(["sha256:a", "sha256:b"], ["sha256:a", "sha256:c", "sha256:d"], ["base", "torch"])
+    assert [layer.step for layer in layers] == ["base", "torch", ""]
+    found = explained(layers, [{"x": FILE}, {"x": FILE}], [{"x": FILE}, {"x": changed(mode=0)}, {"y": FILE}])
+    assert [layer.difference for layer in found] == ["", "x: mode 644 and 0", "y is in the second alone"]
+
+
+@pytest.mark.parametrize(
+    ("second", "equal"), [(["sha256:a"], True), (["sha256:b"], False), ([], False), (["sha256:a", "sha256:b"], False)]
+)
+def test_equal_is_every_layer_or_nothing(second: list[str], equal: bool) -> None:
+    layers = pair(["sha256:a"], second, ["base"])
+    found = Reproduction(image="i", engine="e", first_created="", second_created="", seconds=(0, 0), layers=layers)
+    assert found.equal is equal
+    assert not dataclasses.replace(found, layers=()).equal, "no layer at all proves nothing"
+
+
+def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
+    install = "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt"
+    made = [
+        'CMD ["bash"]',
+        "WORKDIR /workspace",
+        "LABEL a=b",
+        "RUN /bin/sh -c sh /run/scripts/suite.sh /opt/venv/bin/python # buildkit",
+        "RUN /bin/sh -c { [ -e /usr/local/cuda-12.6 ] || cp -a /run/toolkit /usr/local/cuda-12.6; }",
+        "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python /run/wheels/flash_attn-2.8.3+cu12-cp311.whl",
+        f"{install} && seal # buildkit",
+        "mmdebstrap bookworm",
+    ]
+    history = [HistoryEntry(created_by=text, size=0, comment="") for text in made]
+    names = ["mmdebstrap bookworm", "torch", "flash_attn", "toolkit", "suite", "WORKDIR /workspace"]
+    assert steps(history) == names
+    assert pair(["sha256:a"], ["sha256:a"], names) == (Layer(step="layer 0", first="sha256:a", second="sha256:a"),)
+
+
+def test_a_member_is_read_with_a_hash_a_chunk() -> None:
+    info = tarfile.TarInfo("x")
+    info.size, info.mtime = 70000, 5
+    info.pax_headers = {"SCHILY.xattr.security.capability": "v", "mtime": "5.5"}
+    one = reproduce._member(info, io.BytesIO(bytes(70000)))
+    other = reproduce._member(info, io.BytesIO(bytes(69999) + b"x"))
+    assert len(one.chunks) == 2 and one.chunks[0] == other.chunks[0] and one.chunks[1] != other.chunks[1]
+    assert one.attributes == {"SCHILY.xattr.security.capability": "v"}
