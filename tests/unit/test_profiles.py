@@ -242,6 +242,25 @@ def test_snippets_of_the_docs_are_well_formed(language: str, text: str) -> None:
     assert {language for language, _ in SNIPPETS} == {"sh", "yaml", "json"}
 
 
+@pytest.mark.parametrize("way", ["docker", "compose", "Kubernetes", "Slurm with enroot and pyxis", "Dev container"])
+def test_each_way_to_run_an_image_has_a_snippet_that_names_one(way: str) -> None:
+    text = (ROOT / "docs" / "using.md").read_text()
+    section = re.split(r"^## ", text.partition(f"\n## {way}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    snippets = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
+    assert snippets and all(re.search(r"REGISTRY[/#]cu\d+-torch\d+-", snippet) for snippet in snippets)
+
+
+def test_snippets_give_nccl_its_memory_and_one_process_a_gpu() -> None:
+    compose, job = (yaml.safe_load(text) for language, text in SNIPPETS if language == "yaml")
+    assert compose["services"]["train"]["shm_size"] == "16gb"
+    volumes = {volume["name"]: volume for volume in job["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["memory"]["emptyDir"]["medium"] == "Memory"
+    (slurm,) = (text for _, text in SNIPPETS if "#SBATCH" in text)
+    assert re.findall(r"--gpus-per-node=(\d+)|--nproc_per_node=(\d+)", slurm) == [("8", ""), ("", "8")]
+    for text in (text for _, text in SNIPPETS if text.startswith("docker run")):
+        assert ("--ipc=host" in text or "--shm-size" in text) and "--ulimit memlock=-1" in text
+
+
 def test_snippets_name_images_that_exist() -> None:
     named = set(re.findall(r"cu\d+-torch\d+[a-z0-9-]*", (ROOT / "docs" / "using.md").read_text()))
     assert named <= {planned.name for planned in plan.plan(SOURCES) if planned.accepted}
