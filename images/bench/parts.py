@@ -177,6 +177,7 @@ def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[tuple[str, int]
     locked = lock.read(devel, bench.root / "locks")
     with it.kitchen() as own:
         own.build(sides.standin_context(context, devel, locked, base), own.word)
+        sides.forget_steps(own)
         it.say(f"the stand-in for NVIDIA's devel base has {it.engine.inspect(own.word).size / 1e9:.2f} GB")
         yield own.word, it.engine.inspect(own.word).size
 

@@ -68,6 +68,11 @@ def kitchen(engine: Engine, host: HostSettings, on_event: Callable[[BuildEvent],
 def clear(it: Kitchen) -> None:
     """Take away images and build cache of the kitchen, so that the next run is as cold as the first."""
     it.engine.untag(it.word)
+    forget_steps(it)
+
+
+def forget_steps(it: Kitchen) -> None:
+    """Take away the build cache alone: an image that was made keeps its layers."""
     for _ in range(8):  # a record goes only after those that stand on it
         left = traces(it.engine.build_cache(), it.word)
         if not left:
