@@ -69,7 +69,7 @@ class _Node:
 
 
 @dataclass(kw_only=True)
-class _Stage:
+class Stage:
     """One stage as it is being read."""
 
     name: str
@@ -189,7 +189,7 @@ def _reachable(nodes: Mapping[str, _Node]) -> dict[str, _Node]:
     return {key: node for key, node in nodes.items() if key in seen}
 
 
-def _key(stage: _Stage, needs: Mapping[str, str], image: Rendered) -> str:
+def _key(stage: Stage, needs: Mapping[str, str], image: Rendered) -> str:
     """A hash of all that makes a stage: its instructions, the files they read, and the stages it stands on."""
     parts = [*stage.lines, *(f"{name}={key}" for name, key in sorted(needs.items()))]
     for path in stage.files:
@@ -205,16 +205,16 @@ _MOUNT = re.compile(r"--mount=(\S+)")
 _COPY = re.compile(r"COPY (?P<options>(?:--\S+ )*)(?P<paths>.+)")
 
 
-def stages_of(dockerfile: str) -> list[_Stage]:
+def stages_of(dockerfile: str) -> list[Stage]:
     """The stages of a Dockerfile that `render` made, in its order: what each needs, and which files it reads.
 
     Raises ValueError for a first instruction that is no FROM: it is none of ours.
     """
-    stages: list[_Stage] = []
+    stages: list[Stage] = []
     for line in _instructions(dockerfile):
         known = {stage.name for stage in stages}
         if start := _FROM.fullmatch(line):
-            stages.append(_Stage(name=start["name"] or "", lines=[line]))
+            stages.append(Stage(name=start["name"] or "", lines=[line]))
             _add(stages[-1].needs, [start["base"]] if start["base"] in known else [])
             continue
         if not stages:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from images.commands import bake, building, common, preparing, publishing, reproduce, site
+from images.commands import bake, building, ci, common, preparing, publishing, reproduce, site
 from images.commands import bench as benching
 from images.errors import Problem, UserError, problem_of
 
@@ -37,6 +37,9 @@ _VERBS: dict[str, Callable[..., None]] = {
     "pin": preparing.pin_verb,
     "engine": building.engine_verb,
     "facts": preparing.facts_verb,
+    "releases": ci.releases_verb,
+    "guard": ci.guard_verb,
+    "issues": ci.issues_verb,
     "generate": preparing.generate_verb,
     "bench": benching.bench_verb,
 }
