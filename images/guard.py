@@ -80,8 +80,9 @@ def _paths(value: object, above: str = "") -> Iterator[str]:
             yield f"{above}/{key}"
             yield from _paths(inner, f"{above}/{key}")
     elif isinstance(value, list):
-        for item in value:
+        for number, item in enumerate(value):
             if isinstance(item, (dict, list)):
+                yield f"{above}/row {number + 1}"
                 yield from _paths(item, above)
             else:
                 yield f"{above}/{item}"

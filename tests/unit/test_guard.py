@@ -1,0 +1,120 @@
+"""Rows that a refresh must not lose, compared in plain dicts and in a real git repository."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from images import cli, guard
+from images.errors import UserError
+
+FACTS = b"""\
+collected: '2026-11-20'
+torch:
+  "2.7.1":
+    variants: {"12.6": {archs: ["7.5", "9.0"]}}
+  "2.8.0":
+    variants: {"12.8": {archs: ["9.0"]}}
+flash_attn:
+  - {versions: ["2.8.3"], pythons: ["3.11"]}
+  - {versions: ["2.8.3"], pythons: ["3.11"]}
+"""
+LOCK = b"# made\ntorch==2.7.1 \\\n    --hash=sha256:0\ntriton==3.3.1 \\\n    --hash=sha256:1\n"
+LINES = b'{"kind":"leg","n":1}\n{"kind":"leg","n":2}\n'
+FILES = {
+    "images/facts.yaml": FACTS,
+    "locks/bases.yaml": b"debian:bookworm-slim: sha256:0\n",
+    "locks/cu126-torch27/torch.txt": LOCK,
+    "locks/cu126-torch27/light.txt": b"# nothing\n",
+    "results/nightly/2026-11.jsonl": LINES,
+}
+
+
+def lost(after: dict[str, bytes]) -> list[tuple[str, str]]:
+    return [(loss.table, loss.row) for loss in guard.compare(FILES, after).losses]
+
+
+def test_nothing_is_lost_where_rows_are_added_or_values_change() -> None:
+    grown = {
+        **FILES,
+        "images/facts.yaml": FACTS.replace(b"2026-11-20", b"2026-11-21").replace(
+            b'["7.5", "9.0"]', b'["7.5", "9.0", "12.0"]'
+        ),
+        "locks/bases.yaml": b"debian:bookworm-slim: sha256:1\n",
+        "locks/cu126-torch27/torch.txt": LOCK.replace(b"3.3.1", b"3.3.2").replace(b"sha256:1", b"sha256:2"),
+        "results/nightly/2026-11.jsonl": LINES + b'{"kind":"leg","n":3}\n',
+        "locks/cu128-torch28/torch.txt": LOCK,
+    }
+    found = guard.compare(FILES, grown)
+    assert found.losses == () and found.after > found.before
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "expected"),
+    [
+        ("images/facts.yaml", FACTS.replace(b'  "2.8.0":', b'  "2.7.2":'), ("images/facts.yaml torch", "/2.8.0")),
+        (
+            "images/facts.yaml",
+            FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'),
+            ("images/facts.yaml torch", "/2.7.1/variants/12.6/archs/7.5"),
+        ),
+        ("images/facts.yaml", b"collected: '2026-11-20'\n", ("images/facts.yaml torch", "")),
+        (
+            "images/facts.yaml",
+            FACTS.removesuffix(b'  - {versions: ["2.8.3"], pythons: ["3.11"]}\n'),
+            ("images/facts.yaml flash_attn", "/row 2"),
+        ),
+        ("images/facts.yaml", FACTS.replace(b'["3.11"]', b"[]"), ("images/facts.yaml flash_attn", "/pythons/3.11")),
+        ("locks/bases.yaml", b"", ("locks/bases.yaml debian:bookworm-slim", "")),
+        ("locks/cu126-torch27/torch.txt", b"# nothing\n", ("locks/cu126-torch27/torch.txt", "all of it")),
+        (
+            "results/nightly/2026-11.jsonl",
+            LINES.replace(b'"n":1', b'"n":9'),
+            ("results/nightly/2026-11.jsonl", 'line 1: {"kind":"leg","n":1}'),
+        ),
+    ],
+)
+def test_a_lost_row_is_named(path: str, content: bytes, expected: tuple[str, str]) -> None:
+    assert expected in lost({**FILES, path: content})
+
+
+def test_a_lost_file_is_named() -> None:
+    for path in ("images/facts.yaml", "locks/cu126-torch27/torch.txt", "results/nightly/2026-11.jsonl"):
+        assert any(table.startswith(path) for table, _ in lost({key: FILES[key] for key in FILES if key != path}))
+    without = {path: content for path, content in FILES.items() if path != "locks/cu126-torch27/light.txt"}
+    assert lost(without) == [], "it named nothing"
+
+
+def test_what_is_no_yaml_is_refused() -> None:
+    with pytest.raises(UserError, match="is no YAML"):
+        lost({**FILES, "images/facts.yaml": b"<html>: : moved"})
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for path, content in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=x", "-c", "user.email=x@x.test", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_the_command_compares_a_checkout_with_a_commit(checkout: Path) -> None:
+    def run(*options: str) -> tuple[int, str]:
+        found = CliRunner().invoke(cli.app, ["guard", "--root", str(checkout), *options])
+        return (getattr(found.exception, "code", found.exit_code), f"{found.output}{found.exception or ''}")
+
+    assert run() == (0, "25 rows before, 25 now, none lost\n")
+    (checkout / "images" / "facts.yaml").write_bytes(FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'))
+    code, told = run()
+    assert code == 1 and "images/facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5" in told
+    assert run("--allow", "images/facts.yaml torch")[0] == 0
+    assert "is not set" not in told
+    with pytest.raises(UserError, match="--before nothing"):
+        guard.at_revision(checkout, "nothing")

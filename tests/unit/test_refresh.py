@@ -1,0 +1,53 @@
+"""Newer releases: which are not known, and their rows put where they belong."""
+
+import pytest
+import yaml
+
+from images import matrix, metadata, refresh
+from images.errors import UserError
+from images.metadata import Metadata
+from images.uv import Answer
+
+FACTS = matrix.load().facts
+TEXT = (matrix.ROOT / "images" / "facts.yaml").read_text()
+
+
+def test_only_what_is_above_every_row_is_new() -> None:
+    assert refresh.unknown(FACTS, {"axolotl": "0.19.0", "ray": "2.99.0", "deepspeed": "0.1.0"}) == (("ray", "2.99.0"),)
+
+
+def test_a_package_without_wheels_is_asked_for_as_source() -> None:
+    asked: list[list[str]] = []
+
+    def run(arguments: list[str]) -> Answer:
+        asked.append(list(arguments))
+        return Answer(1, "", "error: Failed to fetch: `https://index.test/simple/ray/`")
+
+    with pytest.raises(UserError, match=r"index\.test can't be reached"):
+        refresh.newest(FACTS, "3.11", ["mamba-ssm"], run)  # type: ignore[arg-type]
+    (arguments,) = asked
+    sources = {arguments[at + 1] for at, word in enumerate(arguments) if word == "--no-binary"}
+    assert {"mamba-ssm", "axolotl"} <= sources and "ray" not in sources and "--no-deps" in arguments
+
+
+def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> None:
+    rows = [
+        metadata.as_row(
+            Metadata(name=name, version="99.0", form="wheel", python=">=3.10", requires=("torch",)), "tests"
+        )
+        for name in ("axolotl", "vllm")
+    ]
+    after = refresh.inserted(TEXT, rows)
+    old, new = yaml.safe_load(TEXT), yaml.safe_load(after)
+    for name in ("axolotl", "vllm"):
+        assert list(new["packages"][name]) == [*old["packages"][name], "99.0"]
+        assert new["packages"][name].pop("99.0") == {"python": ">=3.10", "requires": ["torch"], "source": "tests"}
+    assert new == old
+    kept = iter(after.splitlines())
+    assert all(line in kept for line in TEXT.splitlines()), "no line is changed, lost or moved"
+
+
+def test_a_package_without_rows_is_refused() -> None:
+    row = metadata.as_row(Metadata(name="nobody", version="1", form="wheel", python="", requires=()), "tests")
+    with pytest.raises(UserError, match="has no rows of nobody"):
+        refresh.inserted(TEXT, [row])
