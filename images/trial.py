@@ -87,9 +87,11 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     }
     for room in _rooms(image, asked.inside(), trial):
         if room.claims.claims:
-            found, end = _run_suite(engine, image, room, trial)
+            found, end, refused = _run_suite(engine, image, room, trial)
             records += found
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
+            if refused:
+                host["ulimits"] = refused
     return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host, claims=asked.claims)
 
 
@@ -112,7 +114,23 @@ def _rooms(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_Room]:
         yield _Room(claims=multigpu.only(ALONE), writable=run_in, gpus=trial.gpus, ranks=True, alone=True)
 
 
-def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit]:
+def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit, str]:
+    """Records, how the container ended, and why it has not the limits that ranks should have (an engine that may not
+    raise its own, as it runs in a container itself); empty: it has.
+    """
+    if not room.ranks:
+        return *_run_in(engine, image, room, trial, None), ""
+    try:
+        return *_run_in(engine, image, room, trial, RANKS_ULIMITS), ""
+    except UserError as error:
+        if "rlimit" not in (cause := error.problems[0].cause):
+            raise
+        return *_run_in(engine, image, room, trial, None), cause
+
+
+def _run_in(
+    engine: Engine, image: ImageInfo, room: _Room, trial: Trial, ulimits: Mapping[str, int] | None
+) -> tuple[list[Record], Exit]:
     gpus = room.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
     command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
@@ -132,7 +150,7 @@ def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> t
         devices=gpus.devices,
         device_requests=gpus.requests,
         shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if room.ranks else None,
-        ulimits=RANKS_ULIMITS if room.ranks else None,
+        ulimits=ulimits,
     ) as container:
         container.put(suite_files(room.claims), _INSIDE)
         container.start()

@@ -113,6 +113,7 @@ def failing(engine: Engine, image: Image) -> Verdict:
     rows = {
         "dies": ["first", "second", "third"],
         "hangs": ["first"],
+        "hangs_all": ["first"],
         "raises": ["first", "second"],
         "leaves": ["first"],
     }
@@ -159,9 +160,14 @@ def test_a_rank_that_dies_fails_its_subject_and_greens_no_other(failing: Verdict
     assert reason(failing, "dies third")[0] is Status.FAIL
 
 
-def test_a_rank_that_hangs_is_ended_and_named(failing: Verdict) -> None:
+def test_a_rank_that_hangs_is_named_by_the_others(failing: Verdict) -> None:
     status, why = reason(failing, "hangs first")
-    assert status is Status.FAIL and "torchrun did not end in 10 s" in why and "rank 1 in hangs first" in why
+    assert status is Status.FAIL and "rank 0: rank 1 did not come out of hangs first in 8 s" in why
+
+
+def test_all_that_hang_are_ended(failing: Verdict) -> None:
+    status, why = reason(failing, "hangs_all first")
+    assert status is Status.FAIL and "torchrun did not end in 12 s" in why and "rank 1 in hangs_all first" in why
 
 
 def test_a_rank_that_raises_fails_its_subject_alone(failing: Verdict) -> None:
@@ -172,7 +178,7 @@ def test_a_rank_that_raises_fails_its_subject_alone(failing: Verdict) -> None:
 
 def test_a_rank_that_leaves_early_with_status_0_is_not_green(failing: Verdict) -> None:
     status, why = reason(failing, "leaves first")
-    assert status is Status.FAIL and "before it was done" in why
+    assert status is Status.FAIL and "rank 1: rank 0 did not come out of leaves first in 8 s" in why
 
 
 def test_dockers_own_shared_memory_is_too_small(failing: Verdict) -> None:

@@ -22,7 +22,9 @@ from validate.suite import plain
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SECONDS = 45.0
-"""How long a rank that has finished a subject waits for the others: the process group's own timeout is shorter."""
+"""How long, at most, a rank that has finished a subject waits for the others: longer than the process group does."""
+_PATIENT_SHARE = 0.4
+"""Of the launch's limit, so that the rank tells before it is ended itself."""
 _POLL_SECONDS = 0.02
 _TELL_BEFORE_SECONDS = 15.0
 
@@ -48,7 +50,7 @@ def main(place: Path, limit: float) -> int:
         for claim in claims:
             write({"begun": claim.subject})
             write({"subject": claim.subject, "evidence": plain(_attempt(module, bench, claim, rank))})
-            _wait(place, claim.subject, ranks, rank)
+            _wait(place, claim.subject, ranks, rank, min(_PATIENCE_SECONDS, _PATIENT_SHARE * limit))
         bench.leave()
         write({"closing": True})
     return 0
@@ -63,15 +65,15 @@ def _attempt(module: Any, bench: Bench, claim: Claim, rank: int) -> dict[str, An
         return {"error": described(error)}
 
 
-def _wait(place: Path, subject: str, ranks: int, rank: int) -> None:
+def _wait(place: Path, subject: str, ranks: int, rank: int, patience: float) -> None:
     """By files, as collectives may be what is broken. Raises SystemExit where another rank stays away."""
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + patience
     missing = set(range(ranks))
     while missing:
         missing = {one for one in missing if subject not in _launch.listen(place / f"rank{one}").measured}
         if missing and time.monotonic() > until:
             names = ", ".join(map(str, sorted(missing)))
-            sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {_PATIENCE_SECONDS:g} s\n")
+            sys.stderr.write(f"rank {rank}: rank {names} did not come out of {subject} in {patience:g} s\n")
             raise SystemExit(1)
         time.sleep(_POLL_SECONDS if missing else 0)
 
