@@ -41,11 +41,14 @@ _FROM = re.compile(
 
 def plan_verb(
     selectors: Selectors = None,
+    tracked: Annotated[
+        bool, typer.Option("--tracked", help="Those that nights build: `nightly.track` of matrix.yaml.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
 ) -> None:
     """Every image, accepted or refused, and why."""
     sources = common.sources()
-    planned = plan.select(selectors or [], sources)
+    planned = plan.select(selectors or (sources.matrix.nightly.track if tracked else []), sources)
     states = lock.states(image.image for image in planned if image.image)
     if as_json:
         typer.echo(tables.plan_as_json(planned, states))
