@@ -199,7 +199,7 @@ def chooser_data(index: Index) -> dict[str, Any]:
     """What the browser chooses from, by the rules of choose.js: rows of index.json, and how GPUs are called."""
     keys = (
         "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs ptx "
-        "min_driver native_driver page get"
+        "min_driver native_driver page get standing"
     ).split()
     images = [{**{key: getattr(image, key) for key in keys}, "told": _told(image)} for image in index.images]
     return {**choose.vocabulary(), "images": images}

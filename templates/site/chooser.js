@@ -48,6 +48,8 @@
     } else {
       parts.push(make("h2", "", "No image fits."));
     }
+    const judged = rest.map((one) => one.name).filter((name) => images.get(name).standing !== "never");
+    if (judged.length) parts.push(make("p", "", "Judged among the others that fit: ", ...list(judged)));
     if (rest.length) parts.push(make("p", "", "These fit too: ", ...list(rest.map((one) => one.name))));
     if (choice.others.length) {
       const rows = choice.others.map((one) => make("li", "", ...list(one.names), ": ", one.against.join("; ")));

@@ -209,6 +209,7 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
     assert str(machine) in text and all(reason in text for reason in expected.fitting[0].reasons)
     assert all("; ".join(reasons) in text and names[0] in text for names, reasons in expected.others)
     assert f"nox -s build -- {expected.fitting[0].name}" in text and "Never proven" in text
+    expect(answer.get_by_text("Judged among the others that fit")).to_contain_text("cu126-torch27")
     answer.locator("h2 a").click()
     expect(page.locator("h1")).to_have_text(expected.fitting[0].name)
 

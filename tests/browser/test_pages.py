@@ -65,6 +65,17 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, origin:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+def test_a_phone_shows_verdicts_beside_names(page: Page, origin: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{origin}/samples/index.html")
+    cell = page.locator(f"{row(page, PROVEN)} td.cell").first
+    box = cell.bounding_box()
+    assert box and box["x"] + box["width"] <= 390
+    page.locator(".scroll").first.evaluate("it => { it.scrollLeft = 300; }")
+    name = page.locator(f"{row(page, PROVEN)} th").bounding_box()
+    assert name and name["x"] >= 0, "the name stays"
+
+
 def test_a_proof_grows_old_by_itself(page: Page, origin: str) -> None:
     def at(day: str) -> str:
         page.clock.set_fixed_time(f"{day}T12:00:00Z")
