@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +30,7 @@ TEMPLATES = ROOT / "templates" / "site"
 OWN_FOLDERS = ("assets", "badges", "images", "proofs")
 """Below the site's folder, nothing else lies in these."""
 _SHOWN_NIGHTS = 100
+_SHOWN_BREAKAGES = 3
 _ROOM_FOR_EVIDENCE = 120_000
 """Characters of evidence in one page; the JSON beside it has all."""
 _BAR = 64
@@ -116,7 +118,14 @@ class _Site:
             aliases=set(self.known.sources.matrix.aliases),
             gpu_columns=self.index.columns(Tier.GPU),
             multi_columns=self.index.columns(Tier.MULTIGPU),
+            breakages=self._breakages()[:_SHOWN_BREAKAGES],
         )
+
+    def _breakages(self) -> list[BreakageLine]:
+        """Newest first, each once, of plain nights that are not stale."""
+        oldest = self.index.date - timedelta(days=self.index.stale_after_days)
+        found = (line for line in reversed(self.known.nights) if isinstance(line, BreakageLine) and not line.ranges)
+        return list({line.key: line for line in found if line.date.date() >= oldest}.values())
 
     def _chooser(self) -> bytes:
         images = self.index.images

@@ -8,7 +8,7 @@ from functools import cache
 
 from images import matrix
 from images.matrix import Sources
-from images.results import BreakageLine, Change, ClaimRow, Leg, LegLine, Outcome, TierCount
+from images.results import BreakageLine, Change, ClaimRow, Expected, Leg, LegLine, Outcome, TierCount
 from images.schemas import ClaimVerdictRow, HintRow
 from images.site.index import Known
 from images.site.runs import Published, Run, tier_counts
@@ -103,24 +103,26 @@ FAILED = ClaimRow(
 )
 
 
-def breakage() -> BreakageLine:
-    return BreakageLine(
-        date=datetime(2026, 11, 20, 6, tzinfo=UTC),
-        image=PARTLY,
-        versions="ab0123456789",
-        revision="ba9876543210",
-        claims=[FAILED],
-        culprits=[MOVE],
-        sentence=f"torchao 0.11.0 -> 0.14.1 breaks S4 symbols: {HOSTILE}",
-        key="torchao-0.14.1",
-        candidates=20,
-        builds=5,
-        unresolved=1,
-        seconds=120.0,
-        ranges={},
-    )
+def breakage(**more: object) -> BreakageLine:
+    plain: dict[str, object] = {
+        "date": datetime(2026, 11, 20, 6, tzinfo=UTC),
+        "image": PARTLY,
+        "versions": "ab0123456789",
+        "revision": "ba9876543210",
+        "claims": [FAILED],
+        "culprits": [MOVE],
+        "sentence": f"torchao 0.11.0 -> 0.14.1 breaks S4 symbols: {HOSTILE}",
+        "key": "torchao-0.14.1",
+        "candidates": 20,
+        "builds": 5,
+        "unresolved": 1,
+        "seconds": 120.0,
+        "ranges": {},
+    }
+    return BreakageLine.model_validate({**plain, **more})
 
 
+EXPECTED = Expected(id="G4", subject="device", issue=f"a/b#1 {HOSTILE}", reason="known")
 HINT = HintRow(id="x", cause=f"It is old. {HOSTILE}", fix="Renew it.", source="a/b#1")
 STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
 RUNS = (
@@ -150,6 +152,7 @@ NIGHTS = (
     leg(PARTLY, Leg.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
     leg("cu128-torch27", Leg.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
     leg("cu999-torch27", Leg.CONTROL, Outcome.UNPROVEN),
+    leg("cu128-torch27", Leg.CONTROL, Outcome.XFAIL, failing=[FAILED], expected=[EXPECTED], passing_again=[EXPECTED]),
     breakage(),
 )
 TAG = Published(

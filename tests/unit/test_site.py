@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from posixpath import dirname, join, normpath
@@ -181,7 +181,19 @@ def test_a_night_s_control_is_a_proof_and_its_canary_is_not() -> None:
     bent = samples.leg(PARTLY, Leg.CONTROL, Outcome.PASS, ranges={"torchao": ">=0.11"})
     failed = samples.leg(PARTLY, Leg.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
     found = list(runs.of_nights([*samples.NIGHTS, bent, failed]))
-    assert [(one.image, one.digest) for one in found] == [(PARTLY, NEW), ("cu999-torch27", NEW)]
+    assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
+
+
+def test_the_front_page_tells_what_breaks_now_and_once() -> None:
+    bent = samples.breakage(key="trial", sentence="a trial broke", ranges={"torchao": ">=0.11"})
+    old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
+    lines = [old, bent, samples.breakage(), samples.breakage()]
+    files = pages.files(samples.known(nights=lines))
+    assert (
+        files["index.html"].count(b"breaks S4 symbols") == 1 and files["nights.html"].count(b"breaks S4 symbols") == 2
+    )
+    assert b" broke" not in files["index.html"] and files["nights.html"].count(b" broke") == 2
+    assert "expected: G4 device" in HTML["nights.html"] and "passes again: <b>G4 device" in HTML["nights.html"]
 
 
 def test_changes_between_builds_are_told() -> None:
