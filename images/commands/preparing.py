@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import date
 from pathlib import Path
@@ -45,6 +46,9 @@ def plan_verb(
         bool, typer.Option("--tracked", help="Those that nights build: `nightly.track` of matrix.yaml.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="A JSON list, in one line, of those that can be built: for a CI matrix.")
+    ] = False,
 ) -> None:
     """Every image, accepted or refused, and why."""
     sources = common.sources()
@@ -52,6 +56,10 @@ def plan_verb(
     states = lock.states(image.image for image in planned if image.image)
     if as_json:
         typer.echo(tables.plan_as_json(planned, states))
+        return
+    if names:
+        locked = [image.name for image in planned if states.get(image.name) == lock.Status.PRESENT]
+        typer.echo(json.dumps(locked))
         return
     common.results().print(tables.plan(planned, states))
 
