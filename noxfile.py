@@ -47,7 +47,7 @@ def _call(command: list[str]) -> int:
 
 @nox.session
 def plan(session: nox.Session) -> None:
-    """Every image, accepted or refused, and why. [SELECTOR...] [--json]"""
+    """Every image, accepted or refused, and why. [SELECTOR...] [--tracked] [--json | --names]"""
     _images(session, "plan", *session.posargs)
 
 
@@ -142,15 +142,33 @@ def engine(session: nox.Session) -> None:
 
 
 @nox.session
-def generate(session: nox.Session) -> None:
-    """Renew the files made from others (schemas, tables in docs). [--check]"""
-    _images(session, "generate", *session.posargs)
-
-
-@nox.session
 def bench(session: nox.Session) -> None:
     """Measure builds, bytes and times beside the usual way. [--only PART...] [--out FILE] [--repeat N]"""
     _images(session, "bench", *session.posargs, group="bench")
+
+
+@nox.session
+def releases(session: nox.Session) -> None:
+    """Newer releases of packages that facts.yaml has rows of. [--write]"""
+    _images(session, "releases", *session.posargs)
+
+
+@nox.session
+def guard(session: nox.Session) -> None:
+    """Refuse renewed files that lost rows: facts, locks, bases, nightly results. [--before REVISION]"""
+    _images(session, "guard", *session.posargs)
+
+
+@nox.session
+def issues(session: nox.Session) -> None:
+    """An issue on GitHub for each breakage that a night reported. FOLDER [--dry-run]"""
+    _images(session, "issues", *session.posargs)
+
+
+@nox.session
+def generate(session: nox.Session) -> None:
+    """Renew the files made from others (schemas, tables in docs). [--check]"""
+    _images(session, "generate", *session.posargs)
 
 
 @nox.session
