@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -23,6 +24,8 @@ from validate.claims import Tier
 from validate.judging import Status
 
 STALE_AFTER_DAYS = 14
+_KEPT_PROOFS, _KEPT_SIZES, _KEPT_BUILDS = 10, 60, 10
+"""Of an image: proofs a tier and GPU, sizes, changes between builds. results/ has them all, pages stay small."""
 _ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
 
 
@@ -127,11 +130,11 @@ class ImageRow(_Row):
     proven_on: date | None
     """Of a proven image: the day of its oldest tier of the gate."""
     proofs: list[ProofRow]
-    """Newest first."""
+    """Newest first: the last ten of each tier and GPU, and what the standing rests on."""
     sizes: list[SizeRow]
-    """Oldest first."""
+    """Oldest first, the last sixty."""
     builds: list[BuildsRow]
-    """Newest first."""
+    """Newest first, the last ten."""
     page: str
     badge: str
 
@@ -255,9 +258,9 @@ def _image(it: Planned, known: Known) -> ImageRow:
         get=f"docker pull {known.repository}:{it.name}" if tag else f"nox -s build -- {it.name}",
         standing=_standing(proofs, gate),
         proven_on=_proven_on(proofs, gate),
-        proofs=proofs,
-        sizes=_sizes(runs),
-        builds=list(_builds(runs)),
+        proofs=_kept(proofs),
+        sizes=_sizes(runs)[-_KEPT_SIZES:],
+        builds=list(_builds(runs))[:_KEPT_BUILDS],
         page=f"images/{it.name}.html",
         badge=f"badges/{it.name}.svg",
     )
@@ -337,6 +340,16 @@ def _deciding(proofs: Sequence[ProofRow]) -> list[ProofRow]:
         if one.current:
             found.setdefault((one.tier, one.gpus), one)
     return list(found.values())
+
+
+def _kept(proofs: Sequence[ProofRow]) -> list[ProofRow]:
+    found = _deciding(proofs)
+    seen: Counter[tuple[Tier, str]] = Counter()
+    for one in proofs:
+        seen[one.tier, one.gpus] += 1
+        if seen[one.tier, one.gpus] <= _KEPT_PROOFS and one not in found:
+            found.append(one)
+    return [one for one in proofs if one in found]
 
 
 def _sizes(runs: Sequence[Run]) -> list[SizeRow]:

@@ -161,7 +161,7 @@ class _Site:
             "nights.html.j2",
             "nights.html",
             nights=[line for line in newest_first if isinstance(line, LegLine)][:_SHOWN_NIGHTS],
-            breakages=[line for line in newest_first if isinstance(line, BreakageLine)],
+            breakages=[line for line in newest_first if isinstance(line, BreakageLine)][:_SHOWN_NIGHTS],
             pages={image.name: image.page for image in self.index.images},
         )
 
@@ -186,7 +186,7 @@ class _Site:
             drift=_drift(row, measured, image),
             control=control,
             canary=canary,
-            breakages=breakages,
+            breakages=breakages[:_SHOWN_BREAKAGES],
             badge_text=f"{badge.label}: {badge.message}",
         )
 

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from posixpath import dirname, join, normpath
@@ -21,7 +21,7 @@ from images import choose, results
 from images.commands.site import write
 from images.errors import UserError
 from images.matrix import ROOT
-from images.results import Leg, Outcome
+from images.results import BreakageLine, Leg, LegLine, Outcome
 from images.site import badges, index, pages, runs
 from images.site.index import Index, Known, Standing
 from validate.claims import Tier
@@ -241,6 +241,29 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(files: dict[str, bytes]) 
     assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
     sizes = {path: len(content) + assets for path, content in files.items() if path.endswith(".html")}
     assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
+
+
+def test_a_year_of_nights_keeps_pages_small_and_what_they_rest_on() -> None:
+    def night(day: int) -> list[LegLine | BreakageLine]:
+        date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
+        digest = "sha256:" + f"{day:064x}"
+        control = samples.leg(PARTLY, Leg.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
+        changes = [samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)]
+        canary = samples.leg(PARTLY, Leg.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
+        return [control, canary, samples.breakage(date=date, key=f"{day}")]
+
+    lines = [line for day in range(365) for line in night(day)]
+    first = samples.run(
+        PARTLY, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), digest="sha256:" + f"{364:064x}", day=None
+    )
+    known = samples.known(nights=lines, runs=[first, *runs.of_nights(lines)])
+    files = pages.files(known)
+    assert max(len(content) for path, content in files.items() if path.endswith(".html")) < 250_000
+    image = next(one for one in index.make(known).images if one.name == PARTLY)
+    assert len(image.proofs) < 20 and len(image.sizes) == 60
+    assert image.newest(Tier.GPU, "H100") and image.newest(Tier.CPU), (
+        "undated, and older than any night: but of its digest"
+    )
 
 
 def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
