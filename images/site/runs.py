@@ -98,7 +98,6 @@ def _recorded(folder: Path, source: str) -> Run:
         cause = f"can't be read: {str(error).splitlines()[0]}"
         then = "bring it back from git, or take the folder out"
         raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1) from None
-    ImageName.parse(verdict.image)  # it becomes the path of a page
     host = evidence.get("host") or {}
     return _run(verdict, host, source, files, day=_day(host.get("date") or dated.get("date")), built=built)
 
@@ -112,6 +111,7 @@ def _run(
     day: date | None,
     built: Mapping[str, Any],
 ) -> Run:
+    ImageName.parse(verdict.image)  # it becomes the path of a page
     return Run(
         image=verdict.image,
         digest=verdict.digest,
@@ -204,7 +204,7 @@ def published(
                 say(f"{name}: {error.problems[0].cause}: its proofs are not believed")
                 remote = replace(remote, attached=())
         found.append(_published(name, remote, tags))
-        attached += [_attached(remote, number, proof) for number, proof in enumerate(remote.proofs, 1)]
+        attached += [_attached(name, remote, number, proof) for number, proof in enumerate(remote.proofs, 1)]
     return tuple(found), tuple(attached)
 
 
@@ -219,7 +219,10 @@ def _published(name: str, remote: Remote, tags: Collection[str]) -> Published:
     )
 
 
-def _attached(remote: Remote, number: int, proof: gate.Proof) -> Run:
+def _attached(name: str, remote: Remote, number: int, proof: gate.Proof) -> Run:
+    if proof.verdict.image != name:
+        cause = f"its proof is of {proof.verdict.image}, the tag says {name}"
+        raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
     host = _object(proof.evidence_file).get("host") or {}
     verdict = VerdictFile.model_validate_json(proof.verdict_file)
     files = {"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file}

@@ -119,3 +119,11 @@ def test_a_proof_that_its_evidence_denies_stops_the_site(repository: str, tmp_pa
     done = site(f"{repository}/lying", tmp_path)
     assert done.returncode == 1 and "not what the evidence says" in done.stderr
     assert not list(tmp_path.iterdir()), "written last"
+
+
+def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path: Path) -> None:
+    with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
+        manifest, digest = pushed(registry, NAME)
+        registry.attach(manifest.descriptor, PROOF, proof("cu126-torch27", digest))
+    done = site(f"{repository}/mistaken", tmp_path)
+    assert done.returncode == 1 and f"its proof is of cu126-torch27, the tag says {NAME}" in done.stderr
