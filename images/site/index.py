@@ -19,7 +19,7 @@ from images.matrix import Sources
 from images.names import ImageName, Minor
 from images.plan import Planned
 from images.results import BreakageLine, Change, Leg, LegLine
-from images.site.runs import Published, Run
+from images.site.runs import Published, Run, newest_first
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -228,7 +228,7 @@ def _image(it: Planned, known: Known) -> ImageRow:
     if image is None:
         raise ValueError(f"{it.name} is refused")
     tag = next((one for one in known.published if one.image == it.name), None)
-    runs = sorted((one for one in known.runs if one.image == it.name), key=_newest_first)
+    runs = newest_first(one for one in known.runs if one.image == it.name)
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     proofs = [row for run in runs for row in _proofs(run, digest)]
     gate = known.sources.matrix.gate
@@ -264,10 +264,6 @@ def _image(it: Planned, known: Known) -> ImageRow:
         page=f"images/{it.name}.html",
         badge=f"badges/{it.name}.svg",
     )
-
-
-def _newest_first(run: Run) -> tuple[int, str]:
-    return (-run.date.toordinal() if run.date else 0, run.source)
 
 
 def _proofs(run: Run, digest: str) -> Iterator[ProofRow]:
@@ -353,9 +349,10 @@ def _kept(proofs: Sequence[ProofRow]) -> list[ProofRow]:
 
 
 def _sizes(runs: Sequence[Run]) -> list[SizeRow]:
-    by_digest = {run.digest: run for run in runs if run.size}
-    rows = [SizeRow(date=run.date, bytes=run.size, digest=run.digest) for run in by_digest.values()]
-    return sorted(rows, key=lambda row: (row.date is not None, row.date or date.min, row.digest))
+    """Each build when it was first judged."""
+    first = {run.digest: run for run in runs if run.size}
+    oldest_first = reversed(newest_first(first.values()))
+    return [SizeRow(date=run.date, bytes=run.size, digest=run.digest) for run in oldest_first]
 
 
 def _builds(runs: Sequence[Run]) -> Iterator[BuildsRow]:

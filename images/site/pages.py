@@ -22,7 +22,7 @@ from images.schemas import ClaimVerdictRow
 from images.site import badges
 from images.site import index as indexes
 from images.site.index import ImageRow, Index, Known, Standing
-from images.site.runs import Run
+from images.site.runs import Run, newest_first
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -167,7 +167,7 @@ class _Site:
 
     def _image(self, row: ImageRow, badge: badges.Badge) -> bytes:
         image = self.planned[row.name]
-        runs = [run for run in self.known.runs if run.image == row.name and run.digest == row.digest]
+        runs = newest_first(run for run in self.known.runs if (run.image, run.digest) == (row.name, row.digest))
         measured = next((run.packages for run in runs if run.packages), {})
         control, canary, breakages = indexes.nights_of(self.known, row.name)
         return self._page(
@@ -273,9 +273,9 @@ def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
 
 
 def _unwell(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
-    """Claims of the current digest that are not PASS in the newest run that judged them."""
+    """Claims that are not PASS in the newest of these runs that judged them; they come newest first."""
     found: dict[tuple[str, str, Tier], ClaimVerdictRow] = {}
-    for run in sorted(runs, key=lambda one: -one.date.toordinal() if one.date else 0):
+    for run in runs:
         for one in run.claims:
             found.setdefault((one.id, one.subject, one.tier), one)
     return [one for one in found.values() if one.verdict not in (Status.PASS, Status.NOT_APPLICABLE)]

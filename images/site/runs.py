@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -35,8 +35,8 @@ class Run:
 
     image: str
     digest: str
-    date: date | None
-    """None: nobody wrote it down. Then it counts as stale."""
+    moment: datetime | None
+    """When it was measured. None: nobody wrote it down; then it counts as stale."""
     tiers: Mapping[Tier, TierCount]
     source: str
     """Where it is kept: `results/NAME/FOLDER`, a month's file of nights, or a published image."""
@@ -49,6 +49,11 @@ class Run:
     """Of the image, unpacked, in bytes; 0: not recorded."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The recorded files, as they were written."""
+
+    @property
+    def date(self) -> date | None:
+        """UTC."""
+        return self.moment.astimezone(UTC).date() if self.moment else None
 
     @property
     def packages(self) -> dict[str, str]:
@@ -99,7 +104,7 @@ def _recorded(folder: Path, source: str) -> Run:
         then = "bring it back from git, or take the folder out"
         raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1) from None
     host = evidence.get("host") or {}
-    return _run(verdict, host, source, files, day=_day(host.get("date") or dated.get("date")), built=built)
+    return _run(verdict, host, source, files, moment=_moment(host.get("date") or dated.get("date")), built=built)
 
 
 def _run(
@@ -108,14 +113,14 @@ def _run(
     source: str,
     files: Mapping[str, bytes],
     *,
-    day: date | None,
+    moment: datetime | None,
     built: Mapping[str, Any],
 ) -> Run:
     ImageName.parse(verdict.image)  # it becomes the path of a page
     return Run(
         image=verdict.image,
         digest=verdict.digest,
-        date=day,
+        moment=moment,
         tiers=tier_counts(verdict.claims),
         source=source,
         gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
@@ -141,12 +146,13 @@ def _object(content: bytes) -> dict[str, Any]:
     return data
 
 
-def _day(text: Any) -> date | None:
+def _moment(text: Any) -> datetime | None:
+    """A day alone is its beginning, UTC."""
     try:
-        moment = datetime.fromisoformat(str(text))
+        found = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def tier_counts(rows: Sequence[ClaimVerdictRow]) -> dict[Tier, TierCount]:
@@ -168,6 +174,12 @@ def _worst(required: Sequence[Status]) -> Status:
     return Status.PASS if required and set(required) == {Status.PASS} else Status.UNPROVEN
 
 
+def newest_first(found: Iterable[Run]) -> list[Run]:
+    """What nobody dated is the oldest."""
+    beginning = datetime.min.replace(tzinfo=UTC)
+    return sorted(found, key=lambda run: (run.moment or beginning, run.source), reverse=True)
+
+
 def of_nights(lines: Sequence[LegLine | results.BreakageLine]) -> Iterator[Run]:
     """The control legs that were judged. A canary is of other versions than the image that people get."""
     for line in lines:
@@ -177,7 +189,7 @@ def of_nights(lines: Sequence[LegLine | results.BreakageLine]) -> Iterator[Run]:
             yield Run(
                 image=line.image,
                 digest=line.digest,
-                date=line.date.astimezone(UTC).date(),
+                moment=line.date,
                 tiers=line.tiers,
                 source=f"results/nightly/{line.date:%Y-%m}.jsonl",
                 gpus=tuple(line.gpus),
@@ -227,4 +239,4 @@ def _attached(name: str, remote: Remote, number: int, proof: gate.Proof) -> Run:
     verdict = VerdictFile.model_validate_json(proof.verdict_file)
     files = {"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file}
     source = f"{remote.reference} (proof {number})"
-    return _run(verdict, host, source, files, day=_day(host.get("date")), built={})
+    return _run(verdict, host, source, files, moment=_moment(host.get("date")), built={})

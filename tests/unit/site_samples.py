@@ -67,7 +67,8 @@ def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: 
         "size": 6_900_000_000,
         "files": {"verdict.json": json.dumps({"image": image}).encode()},
     }
-    return Run(image=image, digest=digest, date=day, tiers=tier_counts(rows), claims=rows, **{**plain, **more})  # type: ignore[arg-type]
+    moment = datetime(day.year, day.month, day.day, tzinfo=UTC) if day else None
+    return Run(image=image, digest=digest, moment=moment, tiers=tier_counts(rows), claims=rows, **{**plain, **more})  # type: ignore[arg-type]
 
 
 def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimVerdictRow:

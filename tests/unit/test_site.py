@@ -196,6 +196,16 @@ def test_the_front_page_tells_what_breaks_now_and_once() -> None:
     assert "expected: G4 device" in HTML["nights.html"] and "passes again: <b>G4 device" in HTML["nights.html"]
 
 
+def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
+    morning = samples.leg(NEVER, Leg.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
+    evening = samples.leg(NEVER, Leg.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
+    for order in ([morning, evening], [evening, morning]):
+        image = next(
+            one for one in index.make(samples.known(runs=[*runs.of_nights(order)])).images if one.name == NEVER
+        )
+        assert image.digest == NEW and [size.digest for size in image.sizes] == [OLD, NEW]
+
+
 def test_changes_between_builds_are_told() -> None:
     (diff,) = BY_NAME[PARTLY].builds
     assert (diff.before, diff.after) == (OLD, NEW)
