@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -13,16 +12,14 @@ import typer
 from images import (
     bases,
     build,
-    carried,
+    contexts,
     generate,
     lock,
     metadata,
     plan,
-    render,
     source_wheels,
     tables,
     wheelhouse,
-    wheels,
 )
 from images.commands import common
 from images.commands.options import (
@@ -33,11 +30,6 @@ from images.commands.options import (
 )
 from images.errors import Problem, UserError
 from images.hosting import host_settings
-
-_FROM = re.compile(
-    r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
-)
-"""An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without what nobody writes."""
 
 
 def plan_verb(
@@ -89,26 +81,18 @@ def render_verb(
     base: Annotated[str, typer.Option("--base", help="What FROM names; default: the base's own reference.")] = "",
 ) -> None:
     """Write the build context of images; plain `docker build` accepts it."""
-    if base and not _FROM.fullmatch(base):
-        then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
-        raise UserError(Problem(where=f"--base {base}", cause="is no name of an image", then=then))
-    pinned = common.pinned_bases()
-    host = host_settings()
     sources = common.sources()
-    compiled = source_wheels.keeper(sources.matrix, wheelhouse.default())
+    order = contexts.Order(
+        facts=sources.facts,
+        host=host_settings(),
+        cache=common.cache(),
+        compiled=source_wheels.keeper(sources.matrix, wheelhouse.default()),
+        fetch=_fetch_nothing,
+    )
+    pinned = common.pinned_bases()
     for image in common.accepted(selectors, sources):
-        digest = pinned.get(image.base.reference, "")
-        reference = base or (f"{image.base.reference}@{digest}" if digest else image.base.reference)
-        origin = "given" if base else "digest" if digest else "tag"
-        ground = render.Ground(reference=reference, origin=origin, digest=digest)
-        locked = lock.read(image)
-        kept = common.cache() / "wheels"
-        gathered = wheels.gather(image, wheelhouse=None, cache=kept, fetch=_fetch_nothing, compiled=compiled)
-        suite = carried.suite(image, build.pins_of(locked), gathered.missing, facts=sources.facts)
-        extras = render.Extras(host=host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
-        context = render.render(image, locked.files, ground, extras)
         folder = out / str(image.name) / "context"
-        build.write(context, folder)
+        build.write(contexts.context(image, contexts.ground(image.base, base, pinned), order), folder)
         common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
 
 
