@@ -20,7 +20,8 @@ from validate.probes.multigpu._bench import Bench
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
-_VARIABLES = re.compile(r"(TORCH_)?NCCL_\w+")
+_VARIABLES = re.compile(r"(TORCH_)?NCCL_(?!VERSION$)\w+")
+"""NCCL_VERSION is what NVIDIA's CUDA images write down: NCCL does not read it."""
 _OURS = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 """What `environment` sets, so that NCCL tells what it does."""
 _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
