@@ -70,6 +70,12 @@ def bake(session: nox.Session) -> None:
 
 
 @nox.session
+def adopt(session: nox.Session) -> None:
+    """Prove a baked image, record it like a build, and name it. NAME [--image REF] [--out FOLDER]"""
+    _images(session, "adopt", *session.posargs)
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build images and prove them. SELECTOR... [--jobs N] [--base REF] [--strict] ..."""
     _images(session, "build", *session.posargs)

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from images.engine import PLATFORM
+from images.engine import PLATFORM, ImageInfo
 from images.errors import Problem, UserError
+from images.render import LABELS
 
 FILE = "docker-bake.json"
+ORDER = "order.json"
+"""Beside each context: what a baked image is made from, as far as it is known before it is built."""
 _TARGET = "{target}"
 """Stands for the target's name in a cache's address."""
 _KEY = 8
@@ -42,6 +45,10 @@ class Rendered:
     dockerfile: str
     digests: Mapping[str, str]
     """Path in the context -> sha256 of its content."""
+    revision: str = ""
+    """Of matrix and facts."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """`reference`, `origin` and `digest` of what it is built on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +97,40 @@ def bake(images: Sequence[Rendered], options: Options) -> dict[str, Any]:
     _require_own_caches(options, len(emitted))
     targets = {name: _target(key, name, nodes, owners, emitted, options) for key, name in emitted.items()}
     return {"group": _groups(images), "target": targets}
+
+
+def order(image: Rendered) -> dict[str, Any]:
+    """What is recorded of one image before anybody builds it: the part of build.json that no builder could tell."""
+    wheels = {path.removeprefix("wheels/"): digest for path, digest in image.digests.items() if path.endswith(".whl")}
+    return {"image": image.name, "revision": image.revision, "base": dict(image.base), "wheels": wheels}
+
+
+def adopted(ordered: Mapping[str, Any], info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
+    """build.json of a baked image, from its order and what the engine says of it.
+
+    Raises UserError where its labels are not of this order: another image, or one of another day's matrix.
+    """
+    labels = {key: info.labels.get(f"{LABELS}.{key}", "") for key in ("image", "matrix-revision", "base")}
+    wanted = {"image": ordered["image"], "matrix-revision": ordered["revision"], "base": ordered["base"]["reference"]}
+    if wrong := [
+        f"{key} is {labels[key] or 'not said'}, ordered was {wanted[key]}"
+        for key in wanted
+        if labels[key] != wanted[key]
+    ]:
+        then = "bake it anew: `nox -s bake`, then `docker buildx bake`"
+        raise UserError(
+            Problem(where=info.id[:19], cause=f"its labels say otherwise: {'; '.join(wrong)}", then=then), code=1
+        )
+    return {
+        "image": ordered["image"],
+        "digest": info.id,
+        "bytes": info.size,
+        "layers": list(info.layers),
+        "base": ordered["base"],
+        "engine": {"version": "buildx"},
+        "wheels": ordered["wheels"],
+        "missing": dict(missing),
+    }
 
 
 def _groups(images: Sequence[Rendered]) -> dict[str, Any]:

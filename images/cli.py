@@ -24,6 +24,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "lock": preparing.lock_verb,
     "render": preparing.render_verb,
     "bake": bake.bake_verb,
+    "adopt": bake.adopt_verb,
     "build": building.build_verb,
     "wheels": building.wheels_verb,
     "reproduce": reproduce.reproduce_verb,

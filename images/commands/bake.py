@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
-from images import bake, build, contexts, source_wheels, wheelhouse
+from images import bake, build, contexts, gpus, render, source_wheels, tables, wheelhouse
 from images.bake import Options, Provenance, Rendered
 from images.commands import common
-from images.commands.options import Out, Selectors
+from images.commands.options import EngineUrl, Gpus, OneName, Out, Selectors, Tiers
+from images.errors import Problem, UserError
 from images.hosting import host_settings
 from images.image import Image
 from images.registry import Repository
@@ -59,12 +60,60 @@ def bake_verb(
     (out / bake.FILE).write_text(json.dumps(content, indent=1) + "\n")
     shared = len(content["target"]) - len(images)
     common.talk.print(f"{out / bake.FILE}: {len(images)} images, {shared} shared stages")
-    common.talk.print(f"next: cd {out} && docker buildx bake", highlight=False)
+    common.talk.print(f"next: cd {out} && docker buildx bake; then `nox -s adopt -- NAME` proves it", highlight=False)
 
 
 def _written(image: Image, base: str, pinned: dict[str, str], order: contexts.Order, out: Path) -> Rendered:
-    files = contexts.context(image, contexts.ground(image.base, base, pinned), order)
-    build.write(files, out / str(image.name) / "context")
+    ground = contexts.ground(image.base, base, pinned)
+    files = contexts.context(image, ground, order)
+    folder = out / str(image.name)
+    build.write(files, folder / "context")
     dockerfile = files["Dockerfile"]
-    text = dockerfile.decode() if isinstance(dockerfile, bytes) else dockerfile.read_text()
-    return Rendered(name=str(image.name), profile=image.profile, dockerfile=text, digests=contexts.digests(files))
+    rendered = Rendered(
+        name=str(image.name),
+        profile=image.profile,
+        dockerfile=dockerfile.decode() if isinstance(dockerfile, bytes) else dockerfile.read_text(),
+        digests=contexts.digests(files),
+        revision=image.revision,
+        base={"reference": ground.reference, "origin": ground.origin, "digest": ground.digest},
+    )
+    (folder / bake.ORDER).write_text(json.dumps(bake.order(rendered), indent=1) + "\n")
+    return rendered
+
+
+def adopt_verb(
+    name: OneName,
+    image: Annotated[str, Option("--image", metavar="REF", help="The baked image; default: NAME-candidate.")] = "",
+    tier: Tiers = None,
+    gpus: Gpus = gpus.AUTO,
+    engine: EngineUrl = None,
+    out: Out = Path("out/bake"),
+) -> None:
+    """Prove a baked image, record it like a build, and name it: what `build` does after the engine is done."""
+    sources = common.sources()
+    (wanted,) = common.accepted([name], sources, exactly_one=True)
+    folder = out / str(wanted.name)
+    ordered = _ordered(folder / bake.ORDER)
+    reference = image or f"{wanted.name}-candidate"
+    with common.open_engine(engine, install=False) as docker_engine:
+        info = docker_engine.inspect(reference)
+        record = bake.adopted(ordered, info, render.declared_missing(wanted, info.labels))
+        tried = common.tried(docker_engine, wanted, info.id, sources, gpus=gpus, tiers=tier or ())
+        withheld = build.why_withheld(tried.verdict, tried.tiers)
+        if not withheld:
+            build.give_name(docker_engine, info.id, str(wanted.name))
+    (folder / "build.json").write_text(json.dumps(record, indent=1) + "\n")
+    build.record_trial(folder, tried.evidence, tried.verdict)
+    common.results().print(tables.verdict(tried.verdict))
+    if withheld:
+        then = f"read {folder}/report.md"
+        raise UserError(Problem(where=reference, cause=f"{withheld}: it gets no name", then=then), code=1)
+
+
+def _ordered(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        cause = f"is not what `nox -s bake` wrote: {error}"
+        then = "`nox -s bake` writes it beside the context; give the same folder with --out"
+        raise UserError(Problem(where=str(file), cause=cause, then=then)) from None

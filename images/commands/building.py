@@ -16,8 +16,6 @@ from images import (
     gpus,
     lock,
     private_engine,
-    promises,
-    render,
     schemas,
     source_wheels,
     tables,
@@ -175,24 +173,10 @@ def validate_verb(
     """Judge an image against a name's claims."""
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
-    locked = lock.read(wanted)
     reference = image or str(wanted.name)
     with common.open_engine(engine, install=False) as docker_engine:
-        info = docker_engine.inspect(reference)
-        missing = render.declared_missing(wanted, info.labels)
-        attachment, tiers = build.find_gpus(docker_engine, wanted, gpus, tier or ())
-        common.talk.print(str(attachment), style="dim", highlight=False)
-        claims = promises.promises(
-            wanted,
-            None if render.on_given_base(info.labels) else build.pins_of(locked),
-            missing,
-            facts=sources.facts,
-            inventory=attachment.inventory,
-            no_gpu="" if attachment.attached else attachment.reason,
-            lent=attachment.lent,
-        )
-        common.talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-        evidence, verdict = build.prove(docker_engine, reference, claims, tiers, attachment)
+        tried = common.tried(docker_engine, wanted, reference, sources, gpus=gpus, tiers=tier or ())
+    evidence, verdict = tried.evidence, tried.verdict
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -13,12 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from images import bases, build, lock, matrix, plan, private_engine, promises, publish, render
-from images.engine import Engine, connect
+from images.engine import Engine, ImageInfo, connect
 from images.errors import Problem, UserError
 from images.image import Image
 from images.matrix import ROOT, Sources
 from images.plan import Planned
-from validate.claims import ClaimSet
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import Verdict
 
 talk = Console(stderr=True, highlight=False)
 
@@ -73,6 +76,36 @@ def promised_of(remote: publish.Remote, sources: Sources) -> ClaimSet | None:
     if planned is None or planned.image is None or revision != planned.image.revision:
         return None
     return promised(planned.image, remote.labels, sources)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """An image that is there, and what a trial of it showed."""
+
+    info: ImageInfo
+    tiers: Sequence[Tier]
+    evidence: Evidence
+    verdict: Verdict
+
+
+def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpus: str, tiers: Sequence[Tier]) -> Tried:
+    """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
+    locked = lock.read(image)
+    info = engine.inspect(reference)
+    attachment, judged = build.find_gpus(engine, image, gpus, tiers)
+    talk.print(str(attachment), style="dim", highlight=False)
+    claims = promises.promises(
+        image,
+        None if render.on_given_base(info.labels) else build.pins_of(locked),
+        render.declared_missing(image, info.labels),
+        facts=sources.facts,
+        inventory=attachment.inventory,
+        no_gpu="" if attachment.attached else attachment.reason,
+        lent=attachment.lent,
+    )
+    talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
+    evidence, verdict = build.prove(engine, info.id, claims, judged, attachment)
+    return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)
 
 
 def aliases_of(name: str, sources: Sources) -> list[str]:

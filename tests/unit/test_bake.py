@@ -1,5 +1,6 @@
 """What several images share, read from their Dockerfiles; and what a bake file says of it."""
 
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -7,9 +8,25 @@ import pytest
 
 from images import bake, lock, matrix, plan, render
 from images.bake import Options, Provenance, Rendered, stages_of
+from images.engine import ImageInfo
 from images.errors import UserError
 
 SOURCES = matrix.load()
+INFO = ImageInfo(
+    id=f"sha256:{'1' * 64}",
+    tags=(),
+    digests=(),
+    size=1,
+    created="2026-11-21T00:00:00Z",
+    architecture="amd64",
+    layers=("sha256:0",),
+    labels={},
+    env={},
+    user="1001",
+    workdir="/",
+    entrypoint=(),
+    command=(),
+)
 GROUND = render.Ground(reference="debian:bookworm-slim", origin="tag")
 
 
@@ -107,3 +124,27 @@ def test_groups_are_by_profile() -> None:
         "profile-none": ["cu128-torch28", "cu126-torch27"],
         "profile-axolotl": ["cu128-torch28-axolotl"],
     }
+
+
+def info(**labels: str) -> ImageInfo:
+    ours = {f"dev.truetag.{key.replace('_', '-')}": value for key, value in labels.items()}
+    return replace(INFO, labels=ours)
+
+
+def test_a_baked_image_is_recorded_as_it_was_ordered_and_as_the_engine_has_it() -> None:
+    base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
+    one = replace(rendered("cu126-torch27"), revision="0123456789ab", base=base)
+    one = replace(one, digests={**one.digests, "wheels/x-1-py3-none-any.whl": "5ha"})
+    ordered = bake.order(one)
+    assert ordered["wheels"] == {"x-1-py3-none-any.whl": "5ha"}
+    fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim")
+    record = bake.adopted(ordered, fits, {"flash-attn": "no wheel"})
+    assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
+    for other in (
+        info(image="cu126-torch25", matrix_revision="0123456789ab", base="debian:bookworm-slim"),
+        info(image="cu126-torch27", matrix_revision="another", base="debian:bookworm-slim"),
+        info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:trixie-slim"),
+        info(),
+    ):
+        with pytest.raises(UserError, match="its labels say otherwise"):
+            bake.adopted(ordered, other, {})
