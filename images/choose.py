@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -20,7 +20,7 @@ from images.errors import Problem, UserError
 from images.facts import Capability, DeviceCode, Facts, Row, Sentence
 from images.gpus import Inventory
 from images.image import Image
-from images.names import Arch
+from images.names import Arch, Minor
 from images.rules import ON_ARM_ALONE
 
 MODELS = Path(__file__).with_name("gpu_models.yaml")
@@ -88,6 +88,29 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the rules must know of an image, whoever says so: the plan, or a site's index.json."""
+
+    name: str
+    torch: str
+    profile: str | None
+    python: str
+    default_python: bool
+    """The name does not spell its Python out."""
+    devel: bool
+    arch: Arch | None
+    """The one it was made for alone."""
+    toolkit_cuda: Minor
+    wheel_cuda: Minor
+    archs: tuple[Arch, ...]
+    ptx: tuple[Arch, ...]
+    min_driver: str
+    """The floor of its CUDA major."""
+    native_driver: str
+    """The first of its wheel's own CUDA."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """One image, held against a machine."""
 
@@ -125,125 +148,157 @@ class Choice:
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
+def offer(image: Image, facts: Facts) -> Offer:
+    """An image of the plan, as the rules see it."""
+    pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
+    return Offer(
+        name=str(image.name),
+        torch=pin.version if pin else str(image.name.torch),
+        profile=image.profile,
+        python=str(image.python),
+        default_python=image.name.python is None,
+        devel=image.devel,
+        arch=image.name.arch,
+        toolkit_cuda=image.toolkit_cuda,
+        wheel_cuda=image.wheel_cuda,
+        archs=image.archs,
+        ptx=image.ptx,
+        min_driver=image.min_driver,
+        native_driver=own.driver if own else image.min_driver,
+    )
+
+
 def choose(images: Sequence[Image], machine: Machine, wish: Wish, facts: Facts) -> Choice:
-    """Rank images for a machine: machine code before PTX, newest torch, a CUDA that the driver knows, newest CUDA."""
-    answers = {image.name: _answer(image, machine, wish, facts) for image in images}
+    """Rank images of the plan for a machine."""
+    return among([offer(image, facts) for image in images], machine, wish)
+
+
+def among(offers: Sequence[Offer], machine: Machine, wish: Wish) -> Choice:
+    """Rank offers: machine code before PTX, newest torch, a CUDA that the driver knows, newest CUDA."""
+    answers = {one.name: _answer(one, machine, wish) for one in offers}
     fitting = sorted(
-        (image for image in images if not answers[image.name].against),
-        key=lambda image: _rank(image, answers[image.name]),
+        (one for one in offers if not answers[one.name].against),
+        key=lambda one: _rank(one, answers[one.name]),
         reverse=True,
     )
     # Nobody looks for another profile's image, or for one of another torch, before the rest of it fits.
     failing = sorted(
-        (image for image in images if answers[image.name].against),
-        key=lambda image: (-len(answers[image.name].against), _rank(image, answers[image.name])),
+        (one for one in offers if answers[one.name].against),
+        key=lambda one: (-len(answers[one.name].against), _rank(one, answers[one.name])),
         reverse=True,
     )
     grouped: dict[tuple[str, ...], list[str]] = {}
-    for image in failing:
-        if image.profile == wish.profile and image.devel == wish.devel:
-            grouped.setdefault(answers[image.name].against, []).append(str(image.name))
+    for one in failing:
+        if one.profile == wish.profile and one.devel == wish.devel:
+            grouped.setdefault(answers[one.name].against, []).append(one.name)
     return Choice(
-        fitting=tuple(answers[image.name] for image in fitting),
+        fitting=tuple(answers[one.name] for one in fitting),
         others=tuple((tuple(names), reasons) for reasons, names in list(grouped.items())[:_NEAREST]),
     )
 
 
-def _rank(image: Image, answer: Answer) -> tuple[Any, ...]:
+def _rank(it: Offer, answer: Answer) -> tuple[Any, ...]:
     """Greater is better. An arch image is its parent without code that this GPU can't run, so smaller."""
-    cuda = (image.wheel_cuda, image.toolkit_cuda)
-    return (answer.fit is Fit.CUBIN, Version(answer.torch), answer.native, cuda, image.name.arch is not None)
+    cuda = (it.wheel_cuda, it.toolkit_cuda)
+    return (answer.fit is Fit.CUBIN, Version(answer.torch), answer.native, cuda, it.arch is not None)
 
 
-def _answer(image: Image, machine: Machine, wish: Wish, facts: Facts) -> Answer:
-    pin = image.pin("torch")
-    torch = pin.version if pin else str(image.name.torch)
-    fits = {arch: _fit(image, arch) for arch in machine.archs}
+def _answer(it: Offer, machine: Machine, wish: Wish) -> Answer:
+    fits = {arch: _fit(it, arch) for arch in machine.archs}
     worst = max(fits.values(), key=list(Fit).index)
-    cuda = facts.cuda.get(str(image.wheel_cuda))
-    floor = cuda.driver if cuda else image.min_driver
-    native = not machine.driver or Version(machine.driver) >= Version(floor)
-    against = (
-        *_unwanted(image, torch, wish),
-        *_wrong_arch(image, machine, fits),
-        *_wrong_driver(image, machine, worst, floor),
-    )
-    code = [f"machine code for {arch}{_through(image, arch)}" for arch, fit in fits.items() if fit is Fit.CUBIN]
+    native = not machine.driver or Version(machine.driver) >= Version(it.native_driver)
+    against = (*_unwanted(it, wish), *_wrong_arch(it, machine, fits), *_wrong_driver(it, machine, worst))
+    code = [f"machine code for {arch}{_through(it, arch)}" for arch, fit in fits.items() if fit is Fit.CUBIN]
     ptx = [
         f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in fits if fits[arch] is Fit.PTX
     ]
     return Answer(
-        name=str(image.name),
-        torch=torch,
+        name=it.name,
+        torch=it.torch,
         fit=worst,
-        reasons=(f"torch {torch}", *code, *ptx, _driver_reason(image, machine, native, floor)),
+        reasons=(f"torch {it.torch}", *code, *ptx, _driver_reason(it, machine, native)),
         against=against,
         native=native,
     )
 
 
-def _fit(image: Image, arch: Arch) -> Fit:
-    code = DeviceCode(archs=[own.capability for own in image.archs], ptx=[own.capability for own in image.ptx])
+def _fit(it: Offer, arch: Arch) -> Fit:
+    code = DeviceCode(archs=[own.capability for own in it.archs], ptx=[own.capability for own in it.ptx])
     return Fit(code.covers(arch))
 
 
-def _through(image: Image, arch: Arch) -> str:
-    if arch in image.archs:
+def _through(it: Offer, arch: Arch) -> str:
+    if arch in it.archs:
         return ""
-    own = max(own for own in image.archs if own.major == arch.major and own <= arch)
+    own = max(own for own in it.archs if own.major == arch.major and own <= arch)
     return f" through {own}, of the same major"
 
 
-def _unwanted(image: Image, torch: str, wish: Wish) -> Iterator[str]:
-    if image.profile != wish.profile:
-        yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
-    if not wish.torch.contains(torch, prereleases=True):
-        yield f"torch {torch} is not {wish.torch}"
-    if wish.python and str(image.python) != wish.python:
-        yield f"Python {image.python} is not {wish.python}"
-    if not wish.python and image.name.python:
-        yield f"Python {image.python} was not asked for (--python {image.python})"
-    if image.devel != wish.devel:
-        yield "has a whole toolkit, which was not asked for (--devel)" if image.devel else "has no whole toolkit"
+def _unwanted(it: Offer, wish: Wish) -> Iterator[str]:
+    if it.profile != wish.profile:
+        yield f"is for the profile {it.profile}" if it.profile else f"has no profile {wish.profile}"
+    if not wish.torch.contains(it.torch, prereleases=True):
+        yield f"torch {it.torch} is not {wish.torch}"
+    if wish.python and it.python != wish.python:
+        yield f"Python {it.python} is not {wish.python}"
+    if not wish.python and not it.default_python:
+        yield f"Python {it.python} was not asked for (--python {it.python})"
+    if it.devel != wish.devel:
+        yield "has a whole toolkit, which was not asked for (--devel)" if it.devel else "has no whole toolkit"
 
 
-def _wrong_arch(image: Image, machine: Machine, fits: dict[Arch, Fit]) -> Iterator[str]:
+def _wrong_arch(it: Offer, machine: Machine, fits: dict[Arch, Fit]) -> Iterator[str]:
     if machine.arm:
         yield "is for x86-64, and this GPU's host processor is ARM"
         return
     for arch, fit in fits.items():
         if fit is Fit.NO:
-            yield f"has no code for {arch} (it has {' '.join(map(str, image.archs))})"
+            yield f"has no code for {arch} (it has {' '.join(map(str, it.archs))})"
 
 
-def _wrong_driver(image: Image, machine: Machine, fit: Fit, floor: str) -> Iterator[str]:
+def _wrong_driver(it: Offer, machine: Machine, fit: Fit) -> Iterator[str]:
     """Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility)."""
     if not machine.driver:
         return
-    if Version(machine.driver) < Version(image.min_driver):
-        yield f"CUDA {image.wheel_cuda.major} needs driver {image.min_driver} or newer"
-    elif fit is Fit.PTX and Version(machine.driver) < Version(floor):
-        yield f"PTX of CUDA {image.wheel_cuda} needs driver {floor} or newer"
+    if Version(machine.driver) < Version(it.min_driver):
+        yield f"CUDA {it.wheel_cuda.major} needs driver {it.min_driver} or newer"
+    elif fit is Fit.PTX and Version(machine.driver) < Version(it.native_driver):
+        yield f"PTX of CUDA {it.wheel_cuda} needs driver {it.native_driver} or newer"
 
 
-def _driver_reason(image: Image, machine: Machine, native: bool, floor: str) -> str:
+def _driver_reason(it: Offer, machine: Machine, native: bool) -> str:
     if not machine.driver:
-        return f"needs driver {image.min_driver} or newer"
+        return f"needs driver {it.min_driver} or newer"
     if native:
-        return f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({floor} is its first)"
-    return f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {floor}, new enough by minor version \
-compatibility ({image.min_driver})"
+        return f"driver {machine.driver} knows CUDA {it.wheel_cuda} ({it.native_driver} is its first)"
+    return f"driver {machine.driver} is older than CUDA {it.wheel_cuda}'s own {it.native_driver}, new enough by minor \
+version compatibility ({it.min_driver})"
 
 
-def told(choice: Choice, machine: Machine, repository: str = "") -> Iterator[str]:
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a site says of an image besides."""
+
+    get: str
+    """The command that gets it."""
+    told: str
+    """What was proven of it, as a sentence."""
+
+
+def told(
+    choice: Choice, machine: Machine, repository: str = "", known: Mapping[str, Known] | None = None
+) -> Iterator[str]:
     """The choice in sentences for a person, the best image first."""
     yield str(machine)
     if not choice.fitting:
         yield "No image fits."
     for answer in choice.fitting[:1]:
-        get = f"docker pull {repository}:{answer.name}" if repository else f"nox -s build -- {answer.name}"
+        pull = f"docker pull {repository}:{answer.name}" if repository else f"nox -s build -- {answer.name}"
+        said = (known or {}).get(answer.name)
         yield f"Take {answer.name}: {'; '.join(answer.reasons)}"
-        yield f"    {get}"
+        yield f"    {said.get if said else pull}"
+        if said:
+            yield said.told
     if rest := choice.fitting[1:]:
         more = f" and {len(rest) - _NEAREST} more" if len(rest) > _NEAREST else ""
         yield f"These fit too: {', '.join(answer.name for answer in rest[:_NEAREST])}{more}"

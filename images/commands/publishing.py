@@ -30,6 +30,7 @@ from images.commands.options import (
 from images.errors import Problem, UserError
 from images.progress import Progress
 from images.registry import Reference, Registry, Repository
+from images.site import published
 from validate.judging import Status
 
 
@@ -115,30 +116,44 @@ def choose_verb(
     python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
     devel: Annotated[bool, typer.Option("--devel", help="With a whole CUDA toolkit.")] = False,
     source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
+    index: Annotated[
+        str, typer.Option("--published", metavar="URL|FILE", help="What a site's index.json says, and no matrix.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
 ) -> None:
     """Which image to pull for a machine, why, and why not the nearest others."""
-    sources = common.sources()
+    if index and source:
+        cause = "each says which images there are"
+        raise UserError(Problem(where="--from and --published", cause=cause, then="give one of them"))
     machine = choose.machine(gpu, arch, driver) if gpu or arch else _this_machine(driver)
-    images = [planned.image for planned in plan.plan(sources) if planned.image]
-    if source:
-        with Registry(Repository.parse(source)) as published:
-            tags = set(published.tags())
-        images = [image for image in images if str(image.name) in tags]
-    known = sorted({image.profile for image in images if image.profile})
+    rows = published.read(index).images if index else []
+    offers = [row.offer for row in rows] if index else _planned(source)
+    known = sorted({one.profile for one in offers if one.profile})
     if profile != "none" and profile not in known:
         then = f"there are none, {', '.join(known)}" if known else "there is only none"
         raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
     wish = choose.Wish(
         profile=None if profile == "none" else profile, torch=choose.torch_range(torch), python=python, devel=devel
     )
-    choice = choose.choose(images, machine, wish, sources.facts)
+    choice = choose.among(offers, machine, wish)
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        for line in choose.told(choice, machine, source):
+        said = {row.name: choose.Known(get=row.get, told=row.told) for row in rows}
+        for line in choose.told(choice, machine, source, said):
             typer.echo(line)
     raise typer.Exit(0 if choice.fitting else 1)
+
+
+def _planned(source: str) -> list[choose.Offer]:
+    """The plan's images; with a repository, those that are published there."""
+    sources = common.sources()
+    offers = [choose.offer(planned.image, sources.facts) for planned in plan.plan(sources) if planned.image]
+    if not source:
+        return offers
+    with Registry(Repository.parse(source)) as registry:
+        tags = set(registry.tags())
+    return [one for one in offers if one.name in tags]
 
 
 def _this_machine(driver: str) -> choose.Machine:

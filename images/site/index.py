@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from images import choose, plan
 from images.errors import UserError
+from images.facts import Capability, MinorText, VersionText
 from images.matrix import Sources
-from images.names import ImageName, Minor
+from images.names import Arch, ImageName, Minor
 from images.plan import Planned
 from images.results import BreakageLine, Change, Leg, LegLine
 from images.site.runs import Published, Run, newest_first
@@ -91,28 +92,28 @@ class BuildsRow(_Row):
 class ImageRow(_Row):
     """An image that the matrix accepts, or that was judged under its whole name."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
     tags: list[str]
     """Its name and the aliases that mean it; with `published`, also the tag that never moves."""
     profile: str | None
-    torch: str
-    python: str
+    torch: VersionText
+    python: MinorText
     default_python: bool
     """The matrix's own Python: the name does not spell it out."""
     devel: bool
     """Holds the whole toolkit."""
-    arch: str | None
+    arch: Capability | None
     """`9.0`: an image that was made for this architecture alone."""
-    toolkit_cuda: str
-    wheel_cuda: str
+    toolkit_cuda: MinorText
+    wheel_cuda: MinorText
     """The CUDA that torch was compiled for."""
-    archs: list[str]
+    archs: list[Capability]
     """Compute capabilities that all its libraries have machine code for, ascending."""
-    ptx: list[str]
+    ptx: list[Capability]
     """Those that torch has PTX of."""
-    min_driver: str
+    min_driver: VersionText
     """Oldest driver that runs it: the floor of the CUDA major."""
-    native_driver: str
+    native_driver: VersionText
     """First driver of the wheel's own CUDA; PTX needs it."""
     pins: dict[str, str]
     warnings: list[str]
@@ -124,7 +125,7 @@ class ImageRow(_Row):
     """`HOST/NAME@sha256:...`; empty: not published, or the site was made without a registry."""
     transfer: int
     """Bytes of its compressed layers; 0 where it is not published."""
-    get: str
+    get: Annotated[str, Field(pattern="^[ -~]+$")]
     """The command that gets it."""
     standing: Standing
     proven_on: date | None
@@ -142,6 +143,37 @@ class ImageRow(_Row):
         """The newest proof of a tier, of the current digest where there is one."""
         own = [one for one in self.proofs if (one.tier, one.gpus) == (tier, gpus)]
         return next((one for one in own if one.current), own[0] if own else None)
+
+    @property
+    def told(self) -> str:
+        """What was proven of it, as one sentence."""
+        current = sorted(deciding(self.proofs), key=lambda one: (list(Tier).index(one.tier), one.gpus))
+        if not current:
+            return "Never proven: no run of it was recorded."
+        days = [one.date for one in current if one.date]
+        since = f", oldest proof of {min(days)}" if days else ", on a day that nobody wrote down"
+        verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}" for one in current]
+        on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; never proven on a GPU"
+        return f"Judged: {', '.join(verdicts)}{since}{on_gpu}."
+
+    @property
+    def offer(self) -> choose.Offer:
+        """The image as the rules of choosing see it."""
+        return choose.Offer(
+            name=self.name,
+            torch=self.torch,
+            profile=self.profile,
+            python=self.python,
+            default_python=self.default_python,
+            devel=self.devel,
+            arch=Arch.parse(self.arch) if self.arch else None,
+            toolkit_cuda=Minor.parse(self.toolkit_cuda),
+            wheel_cuda=Minor.parse(self.wheel_cuda),
+            archs=tuple(map(Arch.parse, self.archs)),
+            ptx=tuple(map(Arch.parse, self.ptx)),
+            min_driver=self.min_driver,
+            native_driver=self.native_driver,
+        )
 
 
 class RefusedRow(_Row):
@@ -232,23 +264,23 @@ def _image(it: Planned, known: Known) -> ImageRow:
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     proofs = [row for run in runs for row in _proofs(run, digest)]
     gate = known.sources.matrix.gate
-    own_cuda = known.sources.facts.cuda.get(str(image.wheel_cuda))
+    offer = choose.offer(image, known.sources.facts)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == it.name]
     return ImageRow(
         name=it.name,
         tags=[*(tag.tags if tag else (it.name,)), *aliases],
-        profile=it.profile,
-        torch=it.torch or "",
-        python=str(image.python),
-        default_python=image.name.python is None,
-        devel=image.devel,
-        arch=image.name.arch.capability if image.name.arch else None,
-        toolkit_cuda=str(image.toolkit_cuda),
-        wheel_cuda=str(image.wheel_cuda),
-        archs=[arch.capability for arch in image.archs],
-        ptx=[arch.capability for arch in image.ptx],
-        min_driver=image.min_driver,
-        native_driver=own_cuda.driver if own_cuda else image.min_driver,
+        profile=offer.profile,
+        torch=offer.torch,
+        python=offer.python,
+        default_python=offer.default_python,
+        devel=offer.devel,
+        arch=offer.arch.capability if offer.arch else None,
+        toolkit_cuda=str(offer.toolkit_cuda),
+        wheel_cuda=str(offer.wheel_cuda),
+        archs=[arch.capability for arch in offer.archs],
+        ptx=[arch.capability for arch in offer.ptx],
+        min_driver=offer.min_driver,
+        native_driver=offer.native_driver,
         pins={pin.name: pin.version for pin in image.pins},
         warnings=list(image.warnings),
         digest=digest,
@@ -310,7 +342,7 @@ def _model(name: str) -> str:
 
 
 def _standing(proofs: Sequence[ProofRow], gate: Sequence[Tier]) -> Standing:
-    current = _deciding(proofs)
+    current = deciding(proofs)
     if any(one.verdict is Status.FAIL for one in current):
         return Standing.FAILS
     passed = {one.tier for one in current if one.verdict is Status.PASS}
@@ -322,14 +354,12 @@ def _standing(proofs: Sequence[ProofRow], gate: Sequence[Tier]) -> Standing:
 def _proven_on(proofs: Sequence[ProofRow], gate: Sequence[Tier]) -> date | None:
     if _standing(proofs, gate) is not Standing.PROVEN:
         return None
-    days = [
-        max((one.date for one in _deciding(proofs) if one.tier is tier and one.date), default=None) for tier in gate
-    ]
+    days = [max((one.date for one in deciding(proofs) if one.tier is tier and one.date), default=None) for tier in gate]
     known = [day for day in days if day]
     return min(known) if len(known) == len(days) else None
 
 
-def _deciding(proofs: Sequence[ProofRow]) -> list[ProofRow]:
+def deciding(proofs: Sequence[ProofRow]) -> list[ProofRow]:
     """The newest proof of each tier and GPU, of the current digest."""
     found: dict[tuple[Tier, str], ProofRow] = {}
     for one in proofs:
@@ -339,7 +369,7 @@ def _deciding(proofs: Sequence[ProofRow]) -> list[ProofRow]:
 
 
 def _kept(proofs: Sequence[ProofRow]) -> list[ProofRow]:
-    found = _deciding(proofs)
+    found = deciding(proofs)
     seen: Counter[tuple[Tier, str]] = Counter()
     for one in proofs:
         seen[one.tier, one.gpus] += 1

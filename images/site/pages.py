@@ -210,7 +210,7 @@ def chooser_data(index: Index) -> dict[str, Any]:
         "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs ptx "
         "min_driver native_driver page get standing"
     ).split()
-    images = [{**{key: getattr(image, key) for key in keys}, "told": _told(image)} for image in index.images]
+    images = [{**{key: getattr(image, key) for key in keys}, "told": image.told} for image in index.images]
     return {**choose.vocabulary(), "images": images}
 
 
@@ -239,27 +239,7 @@ def _totals(index: Index) -> list[tuple[int, str]]:
 
 def _sentence(row: ImageRow) -> str:
     what = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
-    return f"{what}, for {row.profile}. {_told(row)}" if row.profile else f"{what}. {_told(row)}"
-
-
-def _told(row: ImageRow) -> str:
-    """What was proven of an image, as one sentence."""
-    current = [one for one in row.proofs if one.current]
-    if not current:
-        return "Never proven: no run of it was recorded."
-    days = [one.date for one in current if one.date]
-    since = f", oldest proof of {min(days)}" if days else ", on a day that nobody wrote down"
-    verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}" for one in _newest_each(row)]
-    on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; never proven on a GPU"
-    return f"Judged: {', '.join(verdicts)}{since}{on_gpu}."
-
-
-def _newest_each(row: ImageRow) -> list[indexes.ProofRow]:
-    found: dict[tuple[Tier, str], indexes.ProofRow] = {}
-    for one in row.proofs:
-        if one.current:
-            found.setdefault((one.tier, one.gpus), one)
-    return sorted(found.values(), key=lambda one: (list(Tier).index(one.tier), one.gpus))
+    return f"{what}, for {row.profile}. {row.told}" if row.profile else f"{what}. {row.told}"
 
 
 def _gaps(row: ImageRow, index: Index) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A site of what a registry has: Debian's own registry, an image whose proofs are attached to it, and one that lies."""
+"""A site of what a registry has, proofs and lies attached; and choosing from the index that a site publishes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import site_samples as samples
+from pydantic import ValidationError
 
+from images.commands.site import write
 from images.debian import install
 from images.matrix import ROOT
 from images.publish import PROOF
 from images.registry import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
+from images.site.index import Index, dumps, make
 from validate import report
 from validate.evidence import Evidence
 from validate.judge import judge
@@ -127,3 +134,68 @@ def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path
         registry.attach(manifest.descriptor, PROOF, proof("cu126-torch27", digest))
     done = site(f"{repository}/mistaken", tmp_path)
     assert done.returncode == 1 and f"its proof is of cu126-torch27, the tag says {NAME}" in done.stderr
+
+
+def chosen(place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "images", "choose", "--published", place, "--gpu", "H100", "--driver", "580.95.05"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Path) -> None:
+    write({"index.json": dumps(make(samples.known()))}, tmp_path)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    command = [
+        sys.executable,
+        "-m",
+        "images",
+        "choose",
+        "--gpu",
+        "H100",
+        "--driver",
+        "580.95.05",
+        "--json",
+        "--torch",
+        "<2.15",
+    ]
+    plain = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        for place in (str(tmp_path), str(tmp_path / "index.json"), f"http://127.0.0.1:{server.server_port}/"):
+            found = chosen(place, "--json", "--torch", "<2.15")
+            assert found.returncode == 0, found.stderr
+            names = [one["name"] for one in json.loads(found.stdout)["fitting"]]
+            assert set(names) - {samples.ARCH} == {one["name"] for one in json.loads(plain.stdout)["fitting"]}
+        missing = chosen(f"http://127.0.0.1:{server.server_port}/none.json")
+        assert missing.returncode == 2 and "answers 404" in missing.stderr
+    finally:
+        server.shutdown()
+        server.server_close()
+    told = chosen(str(tmp_path), "--torch", "2.14").stdout
+    assert f"Take {samples.PROVEN}: " in told and "Judged: static PASS, cpu PASS, gpu on H100 PASS, " in told
+    told = chosen(str(tmp_path), "--torch", "2.9", "--driver", "550.90").stdout
+    assert f"    docker pull registry.example/images:{samples.REBUILT}\n" in told and "Never proven" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "is no index.json of this version"),
+        ('{"schema_version": 2}', "schema_version: Input should be 1"),
+        ("nonsense", "is no index.json of this version"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_what_is_no_index_is_told(tmp_path: Path, content: str | None, told: str) -> None:
+    if content is not None:
+        (tmp_path / "index.json").write_text(content)
+    done = chosen(str(tmp_path / "index.json"))
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert chosen("http://127.0.0.1:9/").returncode == 2 and chosen("gopher://x/").returncode == 2
+
+
+def test_an_index_can_smuggle_no_command_and_no_arch_in() -> None:
+    data = json.loads(dumps(make(samples.known())))
+    for key, value in (("get", "docker pull x\x1b[2J"), ("archs", ["ninety"]), ("name", "../x"), ("min_driver", "new")):
+        bent = {**data, "images": [{**data["images"][0], key: value}]}
+        with pytest.raises(ValidationError, match=key):
+            Index.model_validate(bent)
