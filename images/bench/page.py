@@ -247,7 +247,7 @@ def _mb(count: float) -> str:
 
 def _circumstances(entry: Data) -> str:
     on = Machine(**entry["machine"])
-    commit = f", commit {entry['commit'][:10]}" if entry["commit"] else ", files not committed"
+    commit = f", commit {entry['commit']}" if entry["commit"] else ""
     busy = _busiest(entry["data"]) > BUSY
     word = " **The machine was busy with other work: read times as an upper bound.**" if busy else ""
     return f"\n{entry['date'][:10]}{commit}, on {on}.{word}\n"

@@ -309,10 +309,10 @@ def _weigh(it: Bench, own: Kitchen, scale: squeeze.Scale, label: str, context: C
     if images.get(label, {}).get("made_from") == made_from:
         it.say(f"{label}: weighed before, from the same files")
         return
-    image_id = own.build(context, own.word, cold=True).image_id
-    layers = scale.layers(it.engine, image_id)
-    size = it.engine.inspect(image_id).size
-    sides.clear(own)
+    with own.nothing_new_kept():
+        image_id = own.build(context, own.word, marked=False).image_id
+        layers = scale.layers(it.engine, image_id)
+        size = it.engine.inspect(image_id).size
     weighs = accounting.weight(layers)
     it.say(f"{label}: {weighs.gzip / 1e6:.0f} MB with gzip, {weighs.zstd / 1e6:.0f} zstd, {size / 1e6:.0f} on disk")
     images[label] = {"made_from": made_from, "bytes": size, "layers": [layer.as_json() for layer in layers]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -75,6 +76,13 @@ def _processor_time() -> tuple[int, int]:
     """Used, and in all, in ticks since the start (proc(5): user nice system idle iowait irq softirq steal)."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def revision() -> str:
+    """The checkout's commit, with `-dirty` where files differ from it; empty without git."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def entry(data: Mapping[str, Any], on: Machine, commit: str, seconds: float) -> dict[str, Any]:

@@ -46,13 +46,29 @@ class Kitchen:
     on_event: Callable[[BuildEvent], None]
 
     def build(
-        self, context: Mapping[str, bytes | Path], tag: str, *, cold: bool = False, target: str = ""
+        self,
+        context: Mapping[str, bytes | Path],
+        tag: str,
+        *,
+        cold: bool = False,
+        marked: bool = True,
+        target: str = "",
     ) -> BuildResult:
-        """Build a context whose steps bear the word. `cold`: no step from the cache, and an empty cache of wheels."""
-        marked = marked_with(context, self.word, own_cache=cold)
+        """Build a context. `cold`: no step from the cache, an empty cache of wheels. `marked`: steps bear the word."""
+        files = marked_with(context, self.word, own_cache=cold) if marked else context
         return self.engine.build(
-            marked, tag or None, no_cache=cold, target=target or None, attempts=1, on_event=self.on_event
+            files, tag or None, no_cache=cold, target=target or None, attempts=1, on_event=self.on_event
         )
+
+    @contextmanager
+    def nothing_new_kept(self) -> Iterator[None]:
+        """What is built inside may use the engine's build cache, and adds nothing to it."""
+        before = {record.id for record in self.engine.build_cache()}
+        try:
+            yield
+        finally:
+            self.engine.untag(self.word)
+            _forget(self.engine, lambda records: [record for record in records if record.id not in before])
 
 
 @contextmanager
@@ -73,12 +89,16 @@ def clear(it: Kitchen) -> None:
 
 def forget_steps(it: Kitchen) -> None:
     """Take away the build cache alone: an image that was made keeps its layers."""
+    _forget(it.engine, lambda records: traces(records, it.word))
+
+
+def _forget(engine: Engine, which: Callable[[tuple[CacheRecord, ...]], list[CacheRecord]]) -> None:
     for _ in range(8):  # a record goes only after those that stand on it
-        left = traces(it.engine.build_cache(), it.word)
+        left = which(engine.build_cache())
         if not left:
             return
         for record in left:
-            it.engine.forget(record)
+            engine.forget(record)
 
 
 def traces(records: tuple[CacheRecord, ...], word: str) -> list[CacheRecord]:

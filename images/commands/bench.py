@@ -47,7 +47,7 @@ def bench_verb(
 
 
 def _measure(bench: Bench, name: str, out: Path) -> None:
-    start, machine, commit = time.monotonic(), results.machine(bench.engine), common.commit()
+    start, machine, commit = time.monotonic(), results.machine(bench.engine), results.revision()
 
     def keep(data: dict[str, Any]) -> None:
         results.keep(out, name, results.entry(data, machine, commit, time.monotonic() - start))
