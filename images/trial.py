@@ -14,7 +14,7 @@ from images.engine import Engine, Exit, ImageInfo
 from images.errors import Problem, UserError
 from images.gpus import NO_GPU, Attachment
 from images.matrix import ROOT
-from validate.claims import ALONE, AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
+from validate.claims import AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
 from validate.evidence import Evidence, Record
 
 SUITE = ROOT / "validate"
@@ -64,8 +64,6 @@ class _Room:
     gpus: Attachment = NO_GPU
     ranks: bool = False
     """Probes start a process a GPU."""
-    alone: bool = False
-    """One probe at a time."""
 
 
 def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
@@ -108,10 +106,8 @@ def _rooms(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_Room]:
     yield _Room(claims=cpu.less(special), writable=run_in)
     yield _Room(claims=cpu.only(AS_STRANGER), writable=run_in, user=f"{STRANGER}:{STRANGER}")
     if trial.gpus.attached:
-        multigpu = claims.of([Tier.MULTIGPU])
         yield _Room(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
-        yield _Room(claims=multigpu.less(ALONE), writable=run_in, gpus=trial.gpus, ranks=True)
-        yield _Room(claims=multigpu.only(ALONE), writable=run_in, gpus=trial.gpus, ranks=True, alone=True)
+        yield _Room(claims=claims.of([Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus, ranks=True)
 
 
 def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit, str]:
@@ -173,7 +169,7 @@ def _at_once(engine: Engine, room: _Room) -> int:
     found = room.gpus.inventory.gpus if room.gpus.inventory else ()
     memory = min((gpu.memory for gpu in found), default=0)
     processes = min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH)
-    return 1 if room.alone else max(1, processes // (len(found) if room.ranks else 1))
+    return max(1, processes // (len(found) if room.ranks else 1))
 
 
 def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:

@@ -23,7 +23,7 @@ AS_STRANGER = ("cpu.stranger",)
 """Probes that the trial runs as somebody else than the image's own user."""
 
 ALONE = ("multigpu.bandwidth",)
-"""Probes that nothing else may run beside."""
+"""Probes that nothing else may run beside: the suite starts them last, one after another."""
 
 
 class Tier(str, Enum):

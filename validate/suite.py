@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from validate import surroundings
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import ALONE, Claim, ClaimSet, Tier
 from validate.evidence import Measurement, Outcome, Record
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 240, Tier.CPU: 400, Tier.GPU: 600, Tier.MULTIGPU: 900}
@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(claims: ClaimSet, *, jobs: int, timeout: float | None = None) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
 
-    `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims known to be unproven are not measured.
+    Those in ALONE come last, one after another. `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims known
+    to be unproven are not measured.
     """
     probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
     given = surroundings.of_this_process()
@@ -72,12 +73,17 @@ def run(claims: ClaimSet, *, jobs: int, timeout: float | None = None) -> Iterato
         claim_file = scratch / "claims.json"
         claim_file.write_text(claims.dumps(), encoding="utf-8")
         marker = surroundings.record(given, scratch / "surroundings.json")
+        environ = {**given.environ, **marker}
         running = [
-            pool.submit(_run_probe, probe, claim_file, scratch / probe, {**given.environ, **marker}, timeout)
+            pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout)
             for probe in probes
+            if probe not in ALONE
         ]
         for future in as_completed(running):
             yield future.result()
+        for probe in probes:
+            if probe in ALONE:
+                yield _run_probe(probe, claim_file, scratch / probe, environ, timeout)
 
 
 def measure(probe: str, claims: Sequence[Claim], out: Path) -> None:

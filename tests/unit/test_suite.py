@@ -33,6 +33,8 @@ PROBES = {
         "    yield 'a', {'own': os.environ.get('TRITON_CACHE_DIR'), 'given': given.environ.get('TRITON_CACHE_DIR'),\n"
         "                'optimize': os.environ.get('PYTHONOPTIMIZE')}\n"
     ),
+    "multigpu/bandwidth": "import time\ndef measure(claims):\n    yield 'a', {'started': time.time()}\n",
+    "cpu/slow": ("import time\ndef measure(claims):\n    time.sleep(0.7)\n    yield 'a', {'ended': time.time()}\n"),
     "static/flags": (
         "import sys\ndef measure(claims):\n"
         "    yield 'a', {'optimize': sys.flags.optimize, 'isolated': sys.flags.isolated}\n"
@@ -130,3 +132,12 @@ def test_only_the_asked_tier_runs(suite: Path, tmp_path: Path) -> None:
 
 def test_a_probe_name_cannot_leave_the_suite(suite: Path, tmp_path: Path) -> None:
     assert run(suite, tmp_path, claims("static.good/../../../x"))["static.good/../../../x"].outcome is Outcome.MISSING
+
+
+def test_a_probe_that_asks_to_be_alone_starts_once_all_others_have_ended(suite: Path, tmp_path: Path) -> None:
+    records = run(suite, tmp_path, claims("multigpu.bandwidth", "cpu.slow"), "--jobs", "4")
+    started, ended = (
+        records[probe].measurements[0].evidence[what]
+        for probe, what in (("multigpu.bandwidth", "started"), ("cpu.slow", "ended"))
+    )
+    assert started >= ended
