@@ -310,7 +310,7 @@ def _proofs(run: Run, digest: str) -> Iterator[ProofRow]:
             counts=count.counts,
             date=run.date,
             digest=run.digest,
-            current=run.digest == digest,
+            current=bool(digest) and run.digest == digest,
             source=run.source,
             page=page_of(run) if run.claims else "",
         )

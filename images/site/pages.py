@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +30,11 @@ from validate.judging import Status
 TEMPLATES = ROOT / "templates" / "site"
 OWN_FOLDERS = ("assets", "badges", "images", "proofs")
 """Below the site's folder, nothing else lies in these."""
+_ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
 _SHOWN_NIGHTS = 100
 _SHOWN_BREAKAGES = 3
-_ROOM_FOR_EVIDENCE = 120_000
-"""Characters of evidence in one page; the JSON beside it has all."""
+_ROOM_FOR_EVIDENCE = 180_000
+"""Bytes of evidence in one page; the JSON beside it has all."""
 _BAR = 64
 
 
@@ -45,9 +47,6 @@ def files(known: Known) -> dict[str, bytes]:
         **{f"assets/{name}": (TEMPLATES / name).read_bytes() for name in _ASSETS},
         **dict(site.pages()),
     }
-
-
-_ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
 
 
 _UNSEEN = dict.fromkeys(
@@ -156,12 +155,12 @@ class _Site:
         )
 
     def _nights(self) -> bytes:
-        newest_first = list(reversed(self.known.nights))
+        lines = list(reversed(self.known.nights))
         return self._page(
             "nights.html.j2",
             "nights.html",
-            nights=[line for line in newest_first if isinstance(line, LegLine)][:_SHOWN_NIGHTS],
-            breakages=[line for line in newest_first if isinstance(line, BreakageLine)][:_SHOWN_NIGHTS],
+            nights=[line for line in lines if isinstance(line, LegLine)][:_SHOWN_NIGHTS],
+            breakages=[line for line in lines if isinstance(line, BreakageLine)][:_SHOWN_NIGHTS],
             pages={image.name: image.page for image in self.index.images},
         )
 
@@ -183,7 +182,7 @@ class _Site:
             closure=sorted(self.known.closures.get(row.name, {}).items()),
             runs_on=_runs_on(image),
             chart=Markup(self._fragment("chart.svg.j2", **_chart(row))),  # a template of ours
-            drift=_drift(row, measured, image),
+            drift=_drift(measured, image),
             control=control,
             canary=canary,
             breakages=breakages[:_SHOWN_BREAKAGES],
@@ -191,7 +190,8 @@ class _Site:
         )
 
     def _proof(self, run: Run) -> bytes:
-        each = _ROOM_FOR_EVIDENCE // len(run.claims)
+        texts = {id(one): _evidence(one.evidence) for one in run.claims}
+        most = _share(list(map(len, texts.values())), _ROOM_FOR_EVIDENCE)
         tiers = [(tier, count, [one for one in run.claims if one.tier is tier]) for tier, count in run.tiers.items()]
         return self._page(
             "proof.html.j2",
@@ -200,7 +200,7 @@ class _Site:
             has_page=run.image in self.planned,
             files=[(path.rpartition("/")[2], path) for path in _raw(run)],
             tiers=tiers,
-            shown=lambda evidence: _evidence(evidence, each),
+            shown=lambda one: Markup(_shortened(texts[id(one)], most).decode(errors="replace")),  # escaped
         )
 
 
@@ -224,16 +224,19 @@ def _models() -> list[str]:
     return [model["name"] for model in choose.vocabulary()["models"] if not model["arm"]]
 
 
-def _totals(index: Index) -> list[tuple[int, str]]:
+def _totals(index: Index) -> list[tuple[str, int, str]]:
+    """(key, count, words). Keys are for the browser, which counts again what grows stale."""
     counts = Counter(image.standing for image in index.images)
-    tiers = ", ".join(index.gate)
+    oldest = index.date - timedelta(days=index.stale_after_days)
+    fresh = sum(image.proven_on is not None and image.proven_on >= oldest for image in index.images)
     return [
-        (len(index.images), "images"),
-        (counts[Standing.PROVEN], f"proven: {tiers}"),
-        (counts[Standing.PARTLY], "proven in part"),
-        (counts[Standing.FAILS], "with a failed claim"),
-        (counts[Standing.NEVER], "never proven"),
-        (sum(one.listed for one in index.refused), "rows refused"),
+        ("images", len(index.images), "images"),
+        ("proven", fresh, f"proven: {', '.join(index.gate)}"),
+        ("stale", counts[Standing.PROVEN] - fresh, "proven, and stale"),
+        ("partly", counts[Standing.PARTLY], "proven in part"),
+        ("fails", counts[Standing.FAILS], "with a failed claim"),
+        ("never", counts[Standing.NEVER], "never proven"),
+        ("refused", sum(one.listed for one in index.refused), "rows refused"),
     ]
 
 
@@ -261,7 +264,7 @@ def _unwell(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
     return [one for one in found.values() if one.verdict not in (Status.PASS, Status.NOT_APPLICABLE)]
 
 
-def _drift(row: ImageRow, measured: Mapping[str, str], image: Image) -> list[Any]:
+def _drift(measured: Mapping[str, str], image: Image) -> list[Any]:
     """Pins that are not what the newest proof measured, where they are in both."""
     then = {name: version.partition("+")[0] for name, version in measured.items()}
     pins = {pin.name: pin.version for pin in image.pins if pin.name in then}
@@ -304,8 +307,25 @@ def _raw(run: Run) -> dict[str, bytes]:
     return {f"{folder}/{name}": content for name, content in run.files.items()}
 
 
-def _evidence(evidence: Mapping[str, Any], characters: int) -> str:
+def _evidence(evidence: Mapping[str, Any]) -> bytes:
+    """As text of a page: a quote is no danger there, and evidence is full of them."""
     text = json.dumps(evidence, indent=1, ensure_ascii=False, default=str)
-    if len(text) <= characters:
+    return html.escape(str(_visible(text)), quote=False).encode()
+
+
+def _share(sizes: Sequence[int], room: int) -> int:
+    """The most that each may have, so that all together fit: what small ones leave, large ones get."""
+    most = 0
+    for at, size in enumerate(sorted(sizes)):
+        most = room // (len(sizes) - at)
+        if size > most:
+            return most
+        room -= size
+    return max(sizes, default=most)
+
+
+def _shortened(text: bytes, most: int) -> bytes:
+    if len(text) <= most:
         return text
-    return f"{text[:characters]}\n... {len(text) - characters} more characters in verdict.json"
+    kept = text[:most].rpartition(b"\n")[0]
+    return kept + f"\n... {len(text) - len(kept)} more bytes in verdict.json".encode()

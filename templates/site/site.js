@@ -22,6 +22,14 @@
     }
   }
 
+  function totals() {
+    const chips = [...document.querySelectorAll("#images .chip.PASS")];
+    if (!chips.length) return;
+    const stale = chips.filter((chip) => chip.classList.contains("stale")).length;
+    document.querySelector("[data-total=proven]").textContent = chips.length - stale;
+    document.querySelector("[data-total=stale]").textContent = stale;
+  }
+
   function theme() {
     const button = document.getElementById("theme");
     const tell = () => { button.textContent = `Theme: ${root.dataset.theme || "system"}`; };
@@ -84,6 +92,7 @@
   }
 
   ages();
+  totals();
   theme();
   copyButtons();
   filter();

@@ -85,7 +85,10 @@ def test_a_proof_grows_old_by_itself(page: Page, origin: str) -> None:
     assert "today" in at("2026-11-21")
     green = page.locator(f"{row(page, PROVEN)} td.cell").first.evaluate("it => getComputedStyle(it).backgroundColor")
     assert "14 d" in at("2026-12-05") and not page.locator(f"{row(page, PROVEN)} .stale").count()
+    assert page.locator("[data-total=proven]").inner_text() == "1"
+    assert page.locator("[data-total=stale]").inner_text() == "2"
     assert "stale, 15 d" in at("2026-12-06")
+    assert page.locator("[data-total=proven]").inner_text() == "0"
     assert page.locator(f"{row(page, PROVEN)} .word").inner_text() == "stale"
     cell = page.locator(f"{row(page, PROVEN)} td.cell").first
     assert cell.evaluate("it => getComputedStyle(it).backgroundColor") != green

@@ -132,6 +132,14 @@ def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
     assert next(one for one in unpublished.images if one.name == REBUILT).standing is Standing.PROVEN
 
 
+def test_a_verdict_without_a_digest_proves_no_image() -> None:
+    """An image that judges itself does not know its own digest."""
+    image = next(
+        one for one in index.make(samples.known(runs=[samples.run(NEVER, digest="")])).images if one.name == NEVER
+    )
+    assert image.standing is Standing.NEVER and image.proofs and not any(one.current for one in image.proofs)
+
+
 def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
     both = [samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))]
     both.append(samples.run(NEVER, samples.gpu(Status.FAIL), gpus=("NVIDIA H200",)))
@@ -244,6 +252,14 @@ def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere(path: str) -
             found = normpath(join(dirname(path), unquote(parts.path))) if parts.path else path
             assert found in FILES, target
             assert not parts.fragment or parts.fragment in PARSED[found].ids(), target
+
+
+@pytest.mark.parametrize(
+    ("sizes", "room", "most"),
+    [([1, 2, 3], 100, 3), ([10, 10, 10], 15, 5), ([1, 10, 100], 50, 39), ([5], 3, 3), ([], 9, 0)],
+)
+def test_room_is_shared_so_that_small_evidence_is_whole(sizes: list[int], room: int, most: int) -> None:
+    assert pages._share(sizes, room) == most and sum(min(size, most) for size in sizes) <= room
 
 
 @pytest.mark.parametrize("files", [FILES, OF_THE_REPOSITORY], ids=["samples", "repository"])
