@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -123,3 +124,30 @@ def test_every_denied_variable_and_exception_has_its_reason() -> None:
     assert all(expectations.DENIED_VARIABLES.values())
     assert all(exception["reason"] and exception["names"] for exception in expectations.LINK_EXCEPTIONS)
     assert not set(expectations.DENIED_VARIABLES) & set(SOURCES.matrix.environment)
+
+
+def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
+    found = promises(image("cu126-torch27-sm90"), {}, {}, facts=SOURCES.facts)
+    sliced = one(found, "S5", "sliced")
+    assert sliced.required and not sliced.unproven
+    assert (sliced.expect["archs"], sliced.expect["nvidia"]) == ({"90": "cubin"}, False)
+    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90"
+    assert "but NVIDIA's own" in sliced.promise
+    assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "sliced"]
+
+
+def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_sliced() -> None:
+    found = claims("cu126-torch27-sm90")
+    sliced = one(found, "S5", "sliced")
+    assert not sliced.required and "base of one's own" in sliced.unproven
+    labels = one(found, "S8", "labels").expect["labels"]
+    assert "dev.truetag.sliced" not in labels and labels["dev.truetag.base-origin"] == "given"
+
+
+def test_nvidias_libraries_are_promised_to_be_sliced_only_where_the_matrix_says_so() -> None:
+    nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"slice": matrix.Slice(nvidia=True)}))
+    (planned,) = plan.select(["cu126-torch27-sm90"], nvidia)
+    assert planned.image is not None
+    found = promises(planned.image, {}, {}, facts=SOURCES.facts)
+    assert one(found, "S5", "sliced").expect["nvidia"] is True
+    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90 nvidia"

@@ -118,3 +118,30 @@ def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
     dockerfile = render.render(other, lock.read(wanted).files, GROUND)["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
+
+
+def test_only_images_for_one_arch_are_sliced_and_in_the_step_that_installs() -> None:
+    plain, sliced = context(image("cu126-torch27")), context(image("cu126-torch27-sm90"))
+    assert not [path for path in plain if path.startswith("slicer/")]
+    assert b"slicer" not in plain["Dockerfile"]
+    steps = [
+        step for step in sliced["Dockerfile"].decode().split("\nRUN ") if "install.sh" in step and "torch.txt" in step
+    ]
+    assert len(steps) == 1
+    installs, slices, seals = (
+        steps[0].index(text) for text in ("sh /run/scripts/install.sh", "-B /run/slicer", "seal.py 1")
+    )
+    assert installs < slices < seals
+    before, after = stages(plain["Dockerfile"]), stages(sliced["Dockerfile"])
+    assert all(before[name] == after[name] for name in ("system", "tools"))
+
+
+def test_every_step_of_an_image_ends_by_sealing_what_it_wrote() -> None:
+    for name in ("cu126-torch27", "cu126-torch27-sm90", "cu130-torch211-devel", "cu128-torch28-axolotl-multigpu"):
+        for stage, text in stages(context(image(name), suite={"claims.json": b"{}"})["Dockerfile"]).items():
+            if stage in ("tools", "toolkit"):  # not in the image
+                continue
+            steps = text.replace("\\\n", " ").splitlines()
+            runs = [step for step in steps if step.startswith("RUN ")]
+            assert all(re.search(r"&& \S+ -I -S -B /run/scripts/seal\.py \d+$", run) for run in runs), (name, stage)
+            assert not [step for step in steps if step.startswith(("COPY", "ADD"))], "they date the folders on the way"
