@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -290,6 +291,28 @@ def test_a_year_of_nights_keeps_pages_small_and_what_they_rest_on() -> None:
     assert image.newest(Tier.GPU, "H100") and image.newest(Tier.CPU), (
         "undated, and older than any night: but of its digest"
     )
+
+
+def test_what_a_standing_rests_on_is_kept_however_old() -> None:
+    tag = replace(samples.TAG, image=NEVER, digest=NEW)
+    old = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1))
+    others = [
+        samples.run(
+            NEVER,
+            *samples.STATIC_CPU,
+            samples.gpu(),
+            gpus=(H100,),
+            digest=f"sha256:{day:064x}",
+            day=date(2026, 11, day),
+        )
+        for day in range(2, 20)
+    ]
+    image = next(
+        one for one in index.make(samples.known(runs=[old, *others], published=(tag,))).images if one.name == NEVER
+    )
+    assert image.standing is Standing.PROVEN and image.proven_on == date(2026, 11, 1)
+    assert [one.date for one in image.proofs if one.current] == [date(2026, 11, 1)] * 3
+    assert image.told.startswith("Judged: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
 
 
 def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:

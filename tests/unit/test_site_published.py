@@ -48,7 +48,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
         f'http: {{addr: "{host}"}}\n'
     )
-    process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")])
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
     try:
         for _ in range(100):
             with socket.socket() as probe:
