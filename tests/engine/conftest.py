@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from broken_images import NAME, SOURCES, Fault
+from other_engine import Other, other_engine
 
 from images import bases, build, lock, matrix, plan, private_engine, promises, render, trial
 from images.bases import AcquiredBase
@@ -32,6 +33,13 @@ def engine() -> Iterator[Engine]:
         yield found
         left = [container.id for container in found.containers(f"dev.truetag.run={found.run}")]
         assert not left, f"containers left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def trixie() -> Iterator[Other]:
+    """A second engine, empty and newer (26.1), in a root and a network of its own."""
+    with other_engine("trixie") as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

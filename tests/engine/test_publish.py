@@ -19,11 +19,13 @@ from typing import Any
 
 import bcrypt
 import pytest
+from debian_tools import unpacked
+from other_engine import Other
 
 from images import build, expectations, private_engine, publish, sbom, signing
 from images.bases import AcquiredBase
 from images.debian import install
-from images.engine import Engine, ImageInfo
+from images.engine import Engine, ImageInfo, connect
 from images.errors import UserError
 from images.hosting import host_settings
 from images.matrix import ROOT
@@ -584,9 +586,14 @@ def test_what_is_proven_too_little_is_not_promoted(publisher: Engine, first: Thi
 
 
 @pytest.fixture
-def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    if not shutil.which("cosign"):
-        pytest.skip("there is no cosign on this machine (Debian has it from trixie on)")
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cosign and oras on the PATH: Debian's own, where the machine has none."""
+    if not (shutil.which("cosign") and shutil.which("oras")):
+        monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
+
+
+@pytest.fixture
+def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COSIGN_PASSWORD", "")
     for name in ("cosign", "other"):
         command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
@@ -641,10 +648,8 @@ def test_what_was_attached_without_a_signature_is_not_believed(
 
 
 def test_oras_finds_and_fetches_what_is_attached(
-    publisher: Engine, first: Thin, order: Order, registry: str, tmp_path: Path
+    publisher: Engine, first: Thin, order: Order, registry: str, tmp_path: Path, clients: None
 ) -> None:
-    if not shutil.which("oras"):
-        pytest.skip("there is no oras on this machine (Debian has it from trixie on)")
     done = publish_it(publisher, first, order)
     place = f"{registry}/{order.repository.name}"
     digest = done.reference.partition("@")[2]
@@ -653,6 +658,49 @@ def test_oras_finds_and_fetches_what_is_attached(
     assert set(entries) == {PROOF, SBOM, PROVENANCE}
     oras("pull", "-o", str(tmp_path), f"{place}@{entries[PROOF]}")
     assert (tmp_path / "verdict.json").read_bytes() == (first.folder / "verdict.json").read_bytes()
+
+
+def test_a_whole_round_into_an_empty_engine_and_on_to_production(
+    publisher: Engine,
+    make: Callable[..., Thin],
+    order: Order,
+    proxy: Proxy,
+    keys: Path,
+    trixie: Other,
+) -> None:
+    """Build, prove, push, sign; pulled by its tag into another engine (26.1), verified and proven there; promoted."""
+    thin = make()
+    staged = publish_it(publisher, thin, replace(order, key=str(keys / "cosign.key")))
+    assert staged.signed
+    host, _, port = proxy.host.partition(":")
+    assert host == "127.0.0.1"
+    with trixie.lend(int(port)), connect(trixie.url) as other:
+        assert other.find(thin.info.id) is None
+        pulled = other.pull(f"{order.repository}:{NAME}")
+        try:
+            assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
+            _, verdict = build.prove(other, pulled.id, CLAIMS, (Tier.STATIC,))
+            assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
+        finally:
+            other.remove(f"{order.repository}:{NAME}", force=True)
+    checked = {
+        "tiers": (Tier.STATIC,),
+        "promised": lambda _remote: CLAIMS,
+        "key": str(keys / "cosign.pub"),
+    }
+    _, found = publish.verify(Reference(order.repository, NAME), **checked)
+    assert {check.status for check in found} == {Status.PASS}, found
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    done = publish.promote(
+        Reference(order.repository, NAME),
+        production,
+        whole_gate=(Tier.STATIC,),
+        aliases=lambda _: ["latest"],
+        **checked,
+    )
+    assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
+    _, found = publish.verify(Reference(production, "latest"), **checked)
+    assert {check.status for check in found} == {Status.PASS}, found
 
 
 def oras(*arguments: str) -> str:

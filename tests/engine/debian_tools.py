@@ -1,0 +1,41 @@
+"""Programs that Debian has from trixie on, for any machine with mmdebstrap: unpacked beside it, installed nowhere."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from images.bases import _mirrors, _require_mmdebstrap
+from images.engine import private_home
+from images.hosting import host_settings
+
+HOME = private_home().parent / "tests"
+"""Kept from run to run, like the engine: about 160 MB."""
+BUILDX = "usr/libexec/docker/cli-plugins/docker-buildx"
+
+
+def bootstrap(suite: str, folder: Path, *options: str) -> None:
+    """Debian packages of a suite into a folder, from the mirror that this machine's apt uses."""
+    _require_mmdebstrap(print)
+    host = host_settings()
+    apt = [f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())]
+    command = ["mmdebstrap", *apt, *options, suite, str(folder), *_mirrors(suite)]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, host.redact(done.stderr[-2000:])
+
+
+def unpacked(*packages: str, suite: str = "trixie") -> Path:
+    """A folder that holds the files of these packages, and of nothing they depend on: Go programs need but glibc."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    target = HOME / f"{suite}-{'-'.join(packages)}"
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            half = target.with_suffix(".half")
+            shutil.rmtree(half, ignore_errors=True)
+            bootstrap(suite, half, "--variant=extract", f"--include={','.join(packages)}")
+            half.rename(target)
+    return target

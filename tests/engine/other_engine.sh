@@ -1,0 +1,27 @@
+# A Docker Engine in a root file system of its own: `unshare --mount --pid --fork --kill-child sh other_engine.sh ROOT SOCKETS`.
+# It shares no network with the machine, whose own engine keeps its bridges and rules: slirp4netns is its way out.
+set -eu
+root=$1 sockets=$2
+mount --make-rprivate /
+mount --bind "$root" "$root"
+cd "$root"
+mkdir -p old sockets
+mount -t proc proc proc
+for folder in sys dev; do mount --rbind "/$folder" "$folder"; done
+mount -t tmpfs tmpfs run
+mount --bind "$sockets" sockets
+pivot_root . old
+umount -l /old
+echo nameserver 10.0.2.3 >/etc/resolv.conf
+mkfifo /run/ready
+unshare --net sh -c '
+  ip link set lo up
+  echo $$ >/run/up
+  read -r _ </run/ready
+  exec dockerd --exec-root /run/engine --pidfile /run/engine.pid --mtu 1500 -H unix:///sockets/docker.sock
+' &
+engine=$!
+until [ -s /run/up ]; do sleep 0.1; done
+slirp4netns --configure --mtu=1500 --ready-fd=3 "$engine" tap0 3>/run/ready &
+trap 'kill -TERM $engine' TERM
+while kill -0 "$engine" 2>/dev/null; do wait "$engine" || true; done
