@@ -1,0 +1,96 @@
+"""The benchmark on a real engine: what it builds leaves nothing, and layers weigh what their bytes weigh."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
+
+import pytest
+
+from images.bases import AcquiredBase
+from images.bench import sides, squeeze
+from images.bench.sides import Kitchen
+from images.engine import Engine, ignore
+from images.hosting import HostSettings
+from images.render import Context
+
+STEP = """\
+FROM {base}
+RUN --mount=type=cache,id=truetag-uv,target=/run/uv \\
+    --mount=type=bind,source=scripts,target=/run/scripts \\
+    sh /run/scripts/step.sh
+RUN echo more >/more
+"""
+
+
+def context(base: AcquiredBase, script: str) -> Context:
+    return {"Dockerfile": STEP.format(base=base.reference).encode(), "scripts/step.sh": script.encode()}
+
+
+@pytest.fixture
+def kitchen(engine: Engine) -> Iterator[Kitchen]:
+    with sides.kitchen(engine, HostSettings(), ignore) as it:
+        yield it
+
+
+def test_a_kitchen_leaves_neither_image_nor_build_cache(engine: Engine, base: AcquiredBase) -> None:
+    with sides.kitchen(engine, HostSettings(), ignore) as it:
+        it.build(context(base, "echo kept >/run/uv/file; echo made >/made"), it.word, cold=True)
+        assert engine.find(it.word)
+        made = sides.traces(engine.build_cache(), it.word)
+        assert {"cached mount" in record.made_by for record in made} == {True, False}
+        assert len(made) >= 3  # the first step, the one above it, the cache of wheels
+    assert engine.find(it.word) is None
+    assert sides.traces(engine.build_cache(), it.word) == []
+
+
+def test_a_cold_build_finds_an_empty_cache_of_wheels(kitchen: Kitchen, base: AcquiredBase) -> None:
+    script = '[ -z "$(ls /run/uv)" ] && echo wheel >/run/uv/wheel'
+    kitchen.build(context(base, script), kitchen.word, cold=True)
+    sides.clear(kitchen)
+    kitchen.build(context(base, script), kitchen.word, cold=True)
+
+
+def test_forgetting_steps_keeps_the_image(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
+    kitchen.build(context(base, "echo made >/made"), kitchen.word)
+    sides.forget_steps(kitchen)
+    assert sides.traces(engine.build_cache(), kitchen.word) == []
+    assert engine.inspect(kitchen.word)
+
+
+def test_what_is_built_unmarked_is_forgotten_too(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
+    before = {record.id for record in engine.build_cache()}
+    with kitchen.nothing_new_kept():
+        kitchen.build(context(base, f"echo {kitchen.word} >/made"), kitchen.word, marked=False)
+        assert engine.find(kitchen.word)
+    assert engine.find(kitchen.word) is None
+    new = [record for record in engine.build_cache() if record.id not in before]
+    assert not [record for record in new if "step.sh" in record.made_by or "/more" in record.made_by]
+
+
+def test_layers_weigh_what_their_tars_weigh(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
+    kitchen.build(context(base, "head -c 3000000 /dev/zero >/made"), kitchen.word)
+    layers = squeeze.Scale().layers(engine, kitchen.word)
+    assert tuple(layer.digest for layer in layers) == engine.inspect(kitchen.word).layers
+    made = layers[-2]
+    assert 3_000_000 < made.tar < 3_100_000
+    assert made.gzip < 20_000 and made.zstd < 20_000
+    by_hand = [data.read() for _, data in engine.exported(kitchen.word)]
+    (tar,) = [blob for blob in by_hand if blob[257:262] == b"ustar" and "made" in _names(blob)]
+    assert made.gzip == pytest.approx(len(gzip.compress(tar, 6)), rel=0.02)
+
+
+def test_what_was_weighed_is_not_exported_again(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
+    kitchen.build(context(base, "echo made >/made"), kitchen.word)
+    told: list[str] = []
+    scale = squeeze.Scale(tell=told.append)
+    first = scale.layers(engine, kitchen.word)
+    count = len(told)
+    assert count == len(first)
+    assert scale.layers(engine, kitchen.word) == first
+    assert len(told) == count
+
+
+def _names(blob: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(blob)) as tar:
+        return tar.getnames()
