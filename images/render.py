@@ -24,6 +24,8 @@ EPOCH = 1704067200
 """2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
 GIVEN = "given"
 """The origin of a person's own base."""
+LIBRARIES = "cuda"
+"""The stage of NVIDIA's libraries, below torch's."""
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
@@ -68,6 +70,10 @@ class Stage:
     toolkit_above: bool = False
     from_source: bool = False
     """Some of its packages are built while they are installed."""
+    sliced: bool = True
+    """Device code of other architectures is taken out, in an image that is for one."""
+    wheels_kept: bool = True
+    """The engine keeps its wheels for other builds: of all but the largest layers, which images share as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,7 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
         f"locks/{name}": less(content, ground.kept) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
+    files.update(parted(files, image.layers[0]))
     files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
     files.update(_slicer(image.slicing) if image.slicing else ())
     if image.entrypoint:
@@ -170,8 +177,39 @@ def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
         yield f"slicer/validate/{name}", (ROOT / "validate" / name).read_bytes()
 
 
+def parted(files: Context, bottom: str) -> Context:
+    """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
+
+    They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
+    architectures have the same libraries as long as those are not sliced.
+    """
+    whole = _content(files[f"locks/{bottom}.txt"])
+    names = [line.split("==")[0] for line in whole.decode().splitlines() if line and not line.startswith((" ", "#"))]
+    libraries = frozenset(name for name in names if name.startswith("nvidia-"))
+    if not libraries or libraries == frozenset(names):
+        return {}
+    others = less(whole, libraries)
+    return {f"locks/{LIBRARIES}.txt": less(whole, frozenset(names) - libraries), f"locks/{bottom}.txt": others}
+
+
+def libraries(index: str, *, sliced: bool = False) -> Stage:
+    """The stage that `parted` gave a lock of its own."""
+    return Stage(
+        name=LIBRARIES,
+        below="system",
+        holds=("NVIDIA's libraries",),
+        lock=True,
+        index=index,
+        sliced=sliced,
+        wheels_kept=False,
+    )
+
+
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
     below = "system"
+    if f"locks/{LIBRARIES}.txt" in files:
+        yield libraries("" if extras.offline else index(image), sliced=bool(image.slicing and image.slicing.nvidia))
+        below = LIBRARIES
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
@@ -187,6 +225,7 @@ def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
             # Below what a profile adds, so that the toolkit's layer is shared too.
             toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
             from_source=name == profiles.LAYER and bool(image.from_source),
+            wheels_kept=name != image.layers[0],
         )
         below = name
 

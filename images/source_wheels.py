@@ -385,6 +385,7 @@ def context(
         locks["toolkit"] = _toolkit_lock(image, wanted)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
+    files |= render.parted(files, "torch")
     files |= {f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())}
     files |= host
     if offline:
@@ -457,12 +458,14 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int, files: 
     macros = render.module(environment, offline=offline)
     whole = replace(image, name=replace(image.name, devel=True))
     index = "" if offline else render.index(image)
+    below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
     torch = Stage(
         name="torch",
-        below="system",
+        below=below[-1].name if below else "system",
         holds=(f"torch {wanted.torch}",),
         lock=render.names_something(files["locks/torch.txt"]),
         index=index,
+        wheels_kept=False,
     )
     return environment.get_template("wheel/Dockerfile.j2").render(
         image=whole,
@@ -478,7 +481,7 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int, files: 
         slice=macros.slice,
         seal=macros.seal,
         epoch=render.EPOCH,
-        torch=torch,
+        layers=[*below, torch],
         compiler=Stage(
             name="compiler", below="torch", holds=(f"nvcc {wanted.toolkit}",), lock=False, toolkit_above=True
         ),

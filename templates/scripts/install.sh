@@ -1,9 +1,12 @@
 # install.sh PYTHON ARGUMENT...: installs into the image's environment, never resolving and never replacing by itself.
+# Where no cache of wheels is lent, they are unpacked beside the environment and linked into it: nothing is written twice.
 set -eu
 . /run/host/env
 python=$1
 shift
-export UV_CACHE_DIR=/run/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
+home=$(dirname "$(dirname "$python")")
+if [ -d /run/uv ]; then cache=/run/uv link=copy; else cache=$home/.wheels link=hardlink; fi
+export UV_CACHE_DIR="$cache" UV_LINK_MODE=$link UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
 /run/tools/bin/uv pip install --python "$python" --break-system-packages --no-deps --compile-bytecode "$@"
-# uv's own lock, in the environment's folder.
-rm -f "$(dirname "$(dirname "$python")")/.lock"
+# The second is uv's own lock.
+rm -rf "$home/.wheels" "$home/.lock"

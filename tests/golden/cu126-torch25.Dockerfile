@@ -36,10 +36,20 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=locks/toolkit.txt,target=/run/locks/toolkit.txt \
     sh /run/scripts/toolkit.sh /opt/venv/bin/python 12.6 small
 
-# ---- torch: torch 2.5.1, triton 3.1.0, setuptools 80.9.0
-FROM system AS torch
+# ---- cuda: NVIDIA's libraries
+FROM system AS cuda
 RUN --mount=type=tmpfs,target=/run \
-    --mount=type=cache,id=truetag-uv,target=/run/uv \
+    --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
+    --mount=type=bind,source=host,target=/run/host \
+    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
+    --mount=type=bind,source=locks/cuda.txt,target=/run/locks/cuda.txt \
+    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/cuda.txt \
+    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+
+# ---- torch: torch 2.5.1, triton 3.1.0, setuptools 80.9.0
+FROM cuda AS torch
+RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \

@@ -45,9 +45,9 @@ def test_the_same_image_renders_to_the_same_bytes() -> None:
 
 def test_images_of_one_torch_share_its_layers_byte_for_byte() -> None:
     one, other = context(image("cu124-torch25")), context(image("cu126-torch25"))
-    for name in ("system", "tools", "torch", "kernels"):
+    for name in ("system", "tools", "cuda", "torch", "kernels"):
         assert stages(one["Dockerfile"])[name] == stages(other["Dockerfile"])[name]
-    for path in ("locks/tools.txt", "locks/torch.txt", "locks/kernels.txt", "scripts/install.sh"):
+    for path in ("locks/tools.txt", "locks/cuda.txt", "locks/torch.txt", "locks/kernels.txt", "scripts/install.sh"):
         assert one[path] == other[path]
 
 
@@ -133,7 +133,26 @@ def test_only_images_for_one_arch_are_sliced_and_in_the_step_that_installs() -> 
     )
     assert installs < slices < seals
     before, after = stages(plain["Dockerfile"]), stages(sliced["Dockerfile"])
-    assert all(before[name] == after[name] for name in ("system", "tools"))
+    assert all(before[name] == after[name] for name in ("system", "tools", "cuda")), "NVIDIA's libraries are shared"
+
+
+def test_nvidias_libraries_are_a_layer_of_their_own_and_no_package_is_lost() -> None:
+    wanted = image("cu126-torch27")
+    files = context(wanted)
+    parts = [
+        {line.split("==")[0] for line in files[f"locks/{name}.txt"].decode().splitlines() if "==" in line}
+        for name in ("cuda", "torch")
+    ]
+    assert parts[0] | parts[1] == {package.name for package in lock.read(wanted).layers["torch"]}
+    assert all(name.startswith("nvidia-") for name in parts[0]) and "torch" in parts[1]
+    assert not parts[0] & parts[1]
+    assert b"FROM cuda AS torch" in files["Dockerfile"]
+
+
+def test_only_the_largest_layers_leave_no_wheels_in_the_engines_cache() -> None:
+    found = stages(context(image("cu126-torch27"))["Dockerfile"])
+    kept = {name for name, text in found.items() if "id=truetag-uv" in text}
+    assert kept == {"toolkit", "kernels", "libraries", "light"}
 
 
 def test_every_step_of_an_image_ends_by_sealing_what_it_wrote() -> None:

@@ -176,7 +176,7 @@ def test_the_builder_is_the_devel_images_stages_with_the_shim() -> None:
     files = context("cu130-torch211-sm90", "causal-conv1d")
     dockerfile = files["Dockerfile"]
     stages = [line for line in dockerfile.splitlines() if line.startswith("FROM")]
-    expected = "system tools torch toolkit compiler builder proof".split()
+    expected = "system tools cuda torch toolkit compiler builder proof".split()
     assert [line.split(" AS ")[1] for line in stages] == expected
     assert "toolkit.sh /opt/venv/bin/python 13.0 whole" in dockerfile
     assert "shim.sh /usr/local/cuda-13.0" in dockerfile
@@ -190,8 +190,10 @@ def test_the_builder_is_the_devel_images_stages_with_the_shim() -> None:
 def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
     """So that the engine has it already where the image was built."""
     golden = (matrix.ROOT / "tests/golden/cu130-torch211-devel.Dockerfile").read_text()
-    layer = next(part for part in golden.split("# ---- ") if part.startswith("torch:")).partition("\n")[2].strip()
-    assert layer in context("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
+    ours = context("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
+    for name in ("cuda", "torch"):
+        layer = next(part for part in golden.split("# ---- ") if part.startswith(f"{name}:")).partition("\n")[2].strip()
+        assert layer in ours
 
 
 def test_without_nvcc_there_is_no_toolkit_in_the_builder() -> None:
