@@ -38,7 +38,18 @@ def _deepspeed() -> dict[str, Any]:
         config(_zero(max(_STAGES) + 1))
     except ValueError as error:
         refused = str(error)[:200]
-    return {"stages": stages, "zero3_init": bool(trainers(_zero(3)).is_zero3()), "control_refused": "stage" in refused}
+    return {
+        "stages": stages,
+        "zero3_init": bool(trainers(_zero(3)).is_zero3()),
+        "control_refused": "stage" in refused,
+        "nvcc_there_or_ignored": _nvcc_there_or_ignored(),
+    }
+
+
+def _nvcc_there_or_ignored() -> bool:
+    """Whether `import deepspeed` can succeed beside a GPU, where it asks nvcc for its version unless told not to."""
+    home = importlib.import_module("torch.utils.cpp_extension").CUDA_HOME
+    return bool(os.environ.get("DS_IGNORE_CUDA_DETECTION")) or (bool(home) and Path(home, "bin", "nvcc").is_file())
 
 
 def _zero(stage: int) -> dict[str, Any]:
