@@ -15,11 +15,13 @@ from images.facts import Row, Sentence
 from images.image import Image
 from images.matrix import ROOT, Sources
 from images.promises import promises
-from validate.claims import Claim
+from validate.claims import Claim, Tier
 from validate.judging import Status
 
 PAGES = ROOT / "images" / "pages.yaml"
 RESULTS = ROOT / "results"
+_NO_RUN = "no run"
+_OPEN = (Status.FAIL, Status.UNPROVEN)
 _WORST_FIRST = (Status.FAIL, Status.UNPROVEN, Status.PASS, Status.NOT_APPLICABLE)
 
 
@@ -62,7 +64,7 @@ def recorded(folder: Path = RESULTS) -> Verdicts:
 
 def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
     """The generated part of docs/profiles.md. Raises UserError: a page without rows, a claim that no image has."""
-    parts, problems = [], list[Problem]()
+    parts, unheld, problems = [], list[str](), list[Problem]()
     accepted = [image.image for image in plan.plan(sources) if image.image and image.profile]
     for name, profile in sources.matrix.profiles.items():
         images = [image for image in accepted if image.profile == name]
@@ -70,9 +72,11 @@ def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
         rows = asked.get(profile.page, [])
         problems += _problems(profile.page, rows, claims)
         parts.append(_section(name, profile.page, images, rows, claims, verdicts))
+        unheld += [_line(name, row.asks, why) for row in rows if (why := _unheld(row, claims, verdicts))]
     if problems:
         raise UserError(problems)
-    return "\n".join(parts)
+    head = ["## What does not hold yet", "", "| profile | requirement | why |", "|---|---|---|"]
+    return "\n".join([*parts, *head, *unheld, ""])
 
 
 def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Problem]:
@@ -109,9 +113,23 @@ def _section(
     for row in rows:
         found = [_verdict(row, claims[one], verdicts.get(one, {})) for one in names]
         remark = f"**does not hold yet**: {row.open}" if row.open else row.note
-        cells = [row.asks, ", ".join(row.by) or "-", *found, remark]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append(_line(row.asks, ", ".join(row.by) or "-", *found, remark))
     return "\n".join([*lines, ""])
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _unheld(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
+    """Why a requirement can't be taken as met: it is known not to be, or some image's last runs leave it open."""
+    if row.open:
+        return row.open
+    found = {name: _verdict(row, own, verdicts.get(name, {})) for name, own in claims.items()}
+    unmet = {name: verdict for name, verdict in found.items() if verdict.startswith((*_OPEN, _NO_RUN))}
+    gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for own in claims.values() for claim in _matching(row.by, own))
+    told = ", ".join(f"`{name}`: {verdict}" for name, verdict in unmet.items())
+    return f"{told} (it needs a GPU)" if told and gpu else told
 
 
 def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
@@ -121,6 +139,6 @@ def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str,
         return "-"
     found = [verdicts[claim.id, claim.subject] for claim in own if (claim.id, claim.subject) in verdicts]
     if not found:
-        return "no run"
+        return _NO_RUN
     worst = min(found, key=_WORST_FIRST.index)
     return f"{worst}" if len(found) == len(own) else f"{worst} ({len(found)} of {len(own)})"

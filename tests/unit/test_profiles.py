@@ -211,6 +211,24 @@ def test_a_row_shows_the_worst_of_its_claims_and_how_many_were_measured() -> Non
     assert "| FAIL (2 of 3) |" in row
 
 
+def test_what_does_not_hold_is_listed_with_the_reason_and_what_holds_is_not() -> None:
+    name = "cu128-torch210-unsloth"
+    rows = [
+        profile_docs.PageRow(asks="proven", by=["S1 unsloth"]),
+        profile_docs.PageRow(asks="failed", by=["S1 torch"]),
+        profile_docs.PageRow(asks="unseen", by=["P2 *"]),
+        profile_docs.PageRow(asks="known", open="for this reason"),
+    ]
+    verdicts = {name: {("S1", "unsloth"): Status.PASS, ("S1", "torch"): Status.FAIL}}
+    text = profile_docs.tables(SOURCES, {**profile_docs.pages(), "unsloth-setup": rows}, verdicts)
+    listed = [line for line in text.partition("## What does not hold yet")[2].splitlines() if "| unsloth |" in line]
+    assert listed == [
+        f"| unsloth | failed | `{name}`: FAIL |",
+        f"| unsloth | unseen | `{name}`: no run (it needs a GPU) |",
+        "| unsloth | known | for this reason |",
+    ]
+
+
 def test_metadata_becomes_a_row_without_extras() -> None:
     text = 'Name: Thing_X\nVersion: 1.0\nRequires-Python: >=3.9\nRequires-Dist: b>=2\nRequires-Dist: c; extra == "d"\n'
 
