@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ from images.engine import Engine
 from images.errors import Problem, UserError
 
 _CHUNK = 1 << 20
+_EMPTY = bytes(tarfile.BLOCKSIZE * 2)
+"""A layer of a step that wrote nothing."""
 _GZIP = 16 + zlib.MAX_WBITS
 """zlib's way to be asked for gzip's header and trailer."""
 
@@ -57,7 +60,7 @@ class _Counter:
 def _weighed(data: IO[bytes], pool: ThreadPoolExecutor) -> Layer | None:
     """None for what is no layer. The three ways to look at a chunk run side by side."""
     head = data.read(_CHUNK)
-    if head[257:262] != b"ustar":
+    if head[257:262] != b"ustar" and head != _EMPTY:
         return None
     digest, tar = hashlib.sha256(), 0
     gzip, zstd = _Counter(zlib.compressobj(6, zlib.DEFLATED, _GZIP)), _Counter(_zstd())
