@@ -27,9 +27,9 @@ from validate.evidence import Evidence, Record
 from validate.judge import Verdict, explain, judge
 from validate.judging import Status
 
-ROOM_NEEDED = 16 * 1000**3
-"""Bytes a cold build wants free where the engine keeps its data: an estimate, of an image of 6 to 9 GB and as
-much again for the installer's cache. Not measured."""
+ROOM_NEEDED = 11 * 1000**3
+"""Bytes a cold build wants free where the engine keeps its data: images have 6 to 9 GB, and the installer keeps the
+wheels of the smaller layers, less than 2 GB. The largest layers are unpacked in place."""
 
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
