@@ -1,0 +1,70 @@
+"""Evidence recorded on two real H200s, judged again: healthy images pass, broken ones fail where they are broken."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validate.claims import Tier
+from validate.evidence import Evidence
+from validate.judge import Verdict, judge
+from validate.judging import Status
+
+RESULTS = Path(__file__).parents[2] / "results"
+HEALTHY = RESULTS / "cu130-torch211-py312-sm90" / "2xh200"
+FAULTS = {
+    "15-nccl-conf": {("M1", "settings"), ("M1", "transport")},
+    "01-another-nccl": {("M1", "nccl")},
+    "deepspeed-without-nvcc": {("M4", "zero 1"), ("M4", "zero 2"), ("M4", "zero 3")},
+}
+CULPRITS = {
+    "15-nccl-conf": "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1",
+    "01-another-nccl": "NCCL 2.28.3 runs, nvidia-nccl-cu13 is 2.28.9",
+    "deepspeed-without-nvcc": "No such file or directory: '/usr/local/cuda-13.0/bin/nvcc'",
+}
+
+
+@cache
+def recorded(path: Path) -> Evidence:
+    return Evidence.loads(path.read_text())
+
+
+def judged(path: Path) -> Verdict:
+    evidence = recorded(path)
+    return judge(evidence.promised, evidence, [Tier.MULTIGPU])
+
+
+def found(verdict: Verdict, subject: str) -> Any:
+    (one,) = [row for row in verdict.claims if row.claim.subject == subject]
+    return one
+
+
+@pytest.mark.parametrize("folder", [HEALTHY], ids=lambda folder: folder.name)
+def test_a_healthy_image_passes_every_claim(folder: Path) -> None:
+    verdict = judged(folder / "evidence.json")
+    assert verdict.overall is Status.PASS, [(row.claim.subject, row.reason) for row in verdict.of(Status.FAIL)]
+    assert {row.status for row in verdict.claims} == {Status.PASS}
+
+
+def test_ranks_talked_over_nvlink_on_gpus_of_their_own() -> None:
+    row = found(judged(HEALTHY / "evidence.json"), "transport")
+    assert row.claim.expect["link"] == "nvlink"
+    assert all(way.startswith("P2P/") for rank in row.evidence["ranks"] for way in rank["connections"])
+    assert len({rank["device"]["uuid"] for rank in row.evidence["ranks"]}) == 2
+
+
+def test_nvlinks_multicast_stayed_off_as_the_host_asks() -> None:
+    lent = recorded(HEALTHY / "evidence.json").host["attached"]["environment"]
+    assert lent == {
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+    }
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(name: str) -> None:
+    verdict = judged(HEALTHY / "broken" / f"{name}.json")
+    assert {(row.claim.id, row.claim.subject) for row in verdict.of(Status.FAIL)} == FAULTS[name]
+    assert any(CULPRITS[name] in row.reason for row in verdict.of(Status.FAIL))
