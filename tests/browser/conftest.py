@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import site_samples as samples
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from images import debian, results
 from images.commands.site import write
@@ -22,8 +22,11 @@ from images.site.index import Known
 
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
+    "--disable-component-update --disable-sync --disable-dev-shm-usage"
 ).split()
+_PATIENCE = 20_000
+"""Milliseconds: builds may run beside."""
+expect.set_options(timeout=_PATIENCE)
 
 
 def _chromium() -> str:
@@ -104,7 +107,7 @@ def heard(origin: str) -> Iterator[Heard]:
 @pytest.fixture
 def context(browser: Browser, heard: Heard) -> Iterator[BrowserContext]:
     made = browser.new_context(viewport={"width": 1280, "height": 900})
-    made.set_default_timeout(5000)
+    made.set_default_timeout(_PATIENCE)
     heard.listen(made)
     yield made
     made.close()
