@@ -76,7 +76,7 @@ def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
     images = [one.image for one in plan.plan(sources) if one.image]
     locked = [image for image in images if lock.state(image).status is lock.Status.PRESENT]
     return {
-        str(image.name): {
+        image.lock_name: {
             name: version for pins in build.pins_of(lock.read(image)).values() for name, version in pins.items()
         }
         for image in locked

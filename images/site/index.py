@@ -221,7 +221,7 @@ class Known:
     repository: str = ""
     published: Sequence[Published] = ()
     closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Image -> distribution -> version of its committed lock."""
+    """Lock -> distribution -> version."""
 
 
 def make(known: Known) -> Index:

@@ -179,7 +179,7 @@ class _Site:
             unwell=_unwell(runs),
             pins=image.pins,
             measured=measured,
-            closure=sorted(self.known.closures.get(row.name, {}).items()),
+            closure=sorted(self.known.closures.get(image.lock_name, {}).items()),
             runs_on=_runs_on(image),
             chart=Markup(self._fragment("chart.svg.j2", **_chart(row))),  # a template of ours
             drift=_drift(measured, image),

@@ -215,6 +215,11 @@ def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
         assert image.digest == NEW and [size.digest for size in image.sizes] == [OLD, NEW]
 
 
+def test_an_arch_image_shows_its_parent_s_lock() -> None:
+    assert "The whole lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH == f"{PARTLY}-sm90"
+    assert "No lock is committed" in HTML[f"images/{NEVER}.html"]
+
+
 def test_changes_between_builds_are_told() -> None:
     (diff,) = BY_NAME[PARTLY].builds
     assert (diff.before, diff.after) == (OLD, NEW)
