@@ -216,7 +216,7 @@ def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
 
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
-    assert "The whole lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH == f"{PARTLY}-sm90"
+    assert "The whole lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
     assert "No lock is committed" in HTML[f"images/{NEVER}.html"]
 
 
