@@ -10,6 +10,7 @@ import pytest
 from images.bases import AcquiredBase
 from images.bench import sides, squeeze
 from images.bench.sides import Kitchen
+from images.buildkit import LogLine
 from images.engine import Engine, ignore
 from images.hosting import HostSettings
 from images.render import Context
@@ -96,3 +97,17 @@ def test_what_was_weighed_is_not_exported_again(engine: Engine, kitchen: Kitchen
 def _names(blob: bytes) -> list[str]:
     with tarfile.open(fileobj=io.BytesIO(blob)) as tar:
         return tar.getnames()
+
+
+def test_an_interrupted_build_leaves_nothing(engine: Engine, base: AcquiredBase) -> None:
+    words = []
+
+    def interrupt(event: object) -> None:
+        if isinstance(event, LogLine) and "started" in event.text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), sides.kitchen(engine, HostSettings(), interrupt) as it:
+        words.append(it.word)
+        it.build(context(base, "echo started; sleep 60"), it.word, cold=True)
+    assert engine.find(words[0]) is None
+    assert sides.traces(engine.build_cache(), words[0]) == []
