@@ -409,9 +409,9 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]
 
 def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
     """What the matrix lists and the plan refuses, then every other CUDA with every other torch."""
-    listed = {one.name: one for one in everything if not one.accepted}
-    others = {one.name: one for one in pairs(sources) if not one.accepted}
-    for name, one in {**listed, **others}.items():
+    listed = {row.name for row in sources.matrix.images}
+    refused = {one.name: one for one in (*everything, *pairs(sources)) if not one.accepted}
+    for name, one in refused.items():
         yield RefusedRow(
             name=name,
             torch=one.torch,

@@ -327,6 +327,14 @@ def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
         assert set(one.nearest) <= set(BY_NAME)
 
 
+def test_what_was_judged_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
+    known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
+    (one,) = (row for row in index.make(known).refused if row.name == "cu130-torch211-nothing")
+    assert not one.listed and one.reasons
+    assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
+    assert any(row.listed for row in INDEX.refused)
+
+
 def test_the_index_holds_what_choosing_needs() -> None:
     facts = samples.sources().facts
     for image in index.planned(samples.known()):
