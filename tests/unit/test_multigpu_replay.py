@@ -13,6 +13,7 @@ from validate.judging import Status
 
 RESULTS = Path(__file__).parents[2] / "results"
 HEALTHY = RESULTS / "cu130-torch211-py312-sm90" / "2xh200"
+DISTRIBUTED = HEALTHY / "distributed"
 FAULTS = {
     "15-nccl-conf": {("M1", "settings"), ("M1", "transport")},
     "01-another-nccl": {("M1", "nccl")},
@@ -40,11 +41,17 @@ def found(verdict: Verdict, subject: str) -> Any:
     return one
 
 
-@pytest.mark.parametrize("folder", [HEALTHY], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [HEALTHY, DISTRIBUTED], ids=lambda folder: folder.name)
 def test_a_healthy_image_passes_every_claim(folder: Path) -> None:
     verdict = judged(folder / "evidence.json")
     assert verdict.overall is Status.PASS, [(row.claim.subject, row.reason) for row in verdict.of(Status.FAIL)]
-    assert {row.status for row in verdict.claims} == {Status.PASS}
+    assert {row.status for row in verdict.claims} == {Status.PASS}, "a slow link would only warn"
+
+
+def test_the_image_with_deepspeed_and_ray_has_every_claim_of_the_tier() -> None:
+    assert {row.claim.id for row in judged(DISTRIBUTED / "evidence.json").claims} == {
+        f"M{number}" for number in range(1, 9)
+    }
 
 
 def test_ranks_talked_over_nvlink_on_gpus_of_their_own() -> None:

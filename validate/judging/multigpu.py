@@ -156,7 +156,7 @@ def _comparison_praise(expect: Evidence, ranks: Sequence[Evidence]) -> str:
         for name in expect.get("tolerance", {})
     ]
     said += [f"{name} {_shown(ranks[0]['figures'][name])}" for name in expect.get("figures", {})]
-    said += [name if value is True else f"{name} {_plainly(value)}" for name, value in expect.get("facts", {}).items()]
+    said += [_fact(name, value) for name, value in expect.get("facts", {}).items()]
     return f"{len(ranks)} ranks: {listed(said, limit=6)}"
 
 
@@ -257,8 +257,10 @@ def _shown(value: Any) -> str:
     return f"{value:.2e}" if isinstance(value, int | float) else str(value)
 
 
-def _plainly(value: Any) -> str:
-    return listed([str(item) for item in value]) if isinstance(value, list) else str(value)
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    return f"{name} {listed([str(item) for item in value]) if isinstance(value, list) else value}"
 
 
 def _speed(value: float) -> str:
