@@ -56,6 +56,7 @@ def requirements(
     layers, held = control.lock.inputs.layers, held_layers(control.image, wanted)
     ranges = {**wanted.ranges, **wanted.stacks.get(str(control.image.name.torch), {})}
     lines = [f"{name}=={version}" for name, version in control.lock.versions(held).items()]
+    lines += [need for layer, needs in control.lock.inputs.needs.items() if layer not in held for need in needs]
     for layer in layers:
         for pin in _locked_pins(control, layer) if layer not in held else ():
             if pin.name in asked:

@@ -1,0 +1,213 @@
+"""The nightly matrix: control and canary of each tracked image, what broke, and what can be taken over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from images import build, gpus, lock, matrix, nightly, nightly_report, offer, plan, results, source_wheels
+from images import wheelhouse as wheelhouses
+from images.commands import common
+from images.commands.options import EngineUrl, Gpus, Selectors, Tiers
+from images.errors import Problem, UserError, problem_of
+from images.hosting import host_settings
+from images.matrix import MATRIX, ROOT, Sources
+from images.nightly import Night
+from images.nightly_state import State
+from images.plan import Planned
+from images.progress import Progress
+
+
+def nightly_verb(
+    selectors: Selectors = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted night: judge nothing twice.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="NAME>=X,<Y", help="What canaries may take of a package, for this run."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FOLDER", help="Issues' texts; default: OUT/reports.")
+    ] = None,
+    lines: Annotated[
+        Path, typer.Option("--results", metavar="FOLDER", help="Where lines are appended.")
+    ] = results.FOLDER,
+    branch: Annotated[bool, typer.Option("--branch", help="Commit each offered lock to a branch of its own.")] = False,
+    engine: EngineUrl = None,
+    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to build on.")] = "auto",
+    wheelhouse: Annotated[Path | None, typer.Option("--wheelhouse", help="Folder of wheels that no index has.")] = None,
+    tier: Tiers = None,
+    gpus: Gpus = gpus.AUTO,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="State, evidence, offers.")] = Path(
+        "out/nightly"
+    ),
+) -> None:
+    """Build and judge images as they are locked and at the newest versions; bisect what breaks."""
+    sources = common.sources()
+    wanted = _tracked(selectors or [], sources)
+    host = host_settings()
+    order = build.Order(
+        out=out,
+        cache=common.cache(),
+        facts=sources.facts,
+        base=base,
+        wheelhouse=wheelhouse,
+        tiers=tier or (),
+        gpus=gpus,
+        pinned_bases=common.pinned_bases(),
+        compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
+    )
+    state = State(out / "state.jsonl", resume=resume)
+    nights: list[Night] = []
+    problems: list[Problem] = []
+    with common.open_engine(engine) as docker_engine, Progress() as progress:
+        asked = nightly.Order(
+            sources=sources,
+            judge=nightly.on_engine(docker_engine, order, host, progress),
+            state=state,
+            now=lambda: datetime.now(UTC).replace(microsecond=0),
+            results=lines,
+            ranges=_ranges(ranges or [], wanted),
+            tiers=order.tiers,
+            tell=progress.say,
+        )
+        for planned in wanted:
+            try:
+                if planned.image:
+                    nights.append(nightly.night(planned, planned.image, asked))
+            except UserError as error:
+                problems += error.problems
+            except OSError as error:
+                problems.append(problem_of(error, planned.name))
+    _write_issues(nights, report or out / "reports")
+    offers = {one.image: _offer(one, sources, out / "offers" / one.image, branch) for one in nights if one.offered}
+    _tell(nights, offers, asked.now(), as_json=as_json)
+    if problems:
+        raise UserError(problems, code=1)
+    raise typer.Exit(1 if any(one.broken for one in nights) else 0)
+
+
+def _tracked(selectors: list[str], sources: Sources) -> list[Planned]:
+    """The images of a night. Raises UserError: the matrix tracks none, or one of them is refused."""
+    track = selectors or sources.matrix.nightly.track
+    if not track:
+        then = "name images, or track some under `nightly` in matrix.yaml"
+        raise UserError(Problem(where="nightly", cause="no image is tracked", then=then))
+    accepted = {str(image.name) for image in common.accepted(list(track), sources)}
+    return [planned for planned in plan.select(track, sources) if planned.name in accepted]
+
+
+def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
+    """`torchao>=0.11,<0.15` as distribution -> range. Raises UserError for what is none, or is no pin of any image."""
+    found: dict[str, str] = {}
+    pinned = sorted({pin.name for planned in wanted if planned.image for pin in planned.image.pins})
+    for text in texts:
+        try:
+            parsed = Requirement(text)
+        except InvalidRequirement as error:
+            cause = f"is no range: {str(error).splitlines()[0]}"
+            raise UserError(Problem(where=f"--range {text}", cause=cause, then="--range 'torchao>=0.11'")) from None
+        name = str(canonicalize_name(parsed.name))
+        if name not in pinned:
+            then = f"name one of {', '.join(pinned)}"
+            raise UserError(Problem(where=f"--range {text}", cause=f"no such image pins {name}", then=then))
+        found[name] = str(parsed.specifier)
+    return found
+
+
+def _write_issues(nights: Sequence[Night], folder: Path) -> None:
+    for name, text in nightly_report.issues([line for one in nights for line in one.breakages]).items():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def _offer(found: Night, sources: Sources, folder: Path, branch: bool) -> str:
+    """Write the change that takes a canary over. Returns where it lies: a folder, or a branch."""
+    if found.offered is None:
+        return ""
+    text = MATRIX.read_text(encoding="utf-8")
+    moved = offer.pins(text, sources.matrix_file, found.offered.image, found.canary.changes)
+    after = {"matrix.yaml": moved, **offer.locks(found.offered)}
+    before = {path: (ROOT / path).read_text(encoding="utf-8") for path in after if (ROOT / path).is_file()}
+    proof = f"{nightly_report.leg(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
+    log = offer.log(found.image, proof, found.canary.changes, _before_merging(moved, found, sources))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / offer.PATCH).write_text(offer.patch(before, after))
+    (folder / offer.LOG).write_text(log)
+    name = f"nightly/{found.image}-{found.canary.date:%Y%m%d}"
+    return _commit(after, name, log) if branch else str(folder)
+
+
+def _before_merging(text: str, found: Night, sources: Sources) -> list[str]:
+    """What the moved pins do to the plan: images that the rules then refuse, locks that are then stale."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "matrix.yaml")
+        file.write_text(text)
+        planned = plan.plan(matrix.load(matrix=file))
+    accepted = {one.name for one in plan.plan(sources) if one.accepted}
+    refused = [one for one in planned if not one.accepted and one.name in accepted]
+    stale = [
+        one.name
+        for one in planned
+        if one.image and one.name != found.image and lock.state(one.image).status is lock.Status.STALE
+    ]
+    todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
+    return todo + ([f"lock and prove those that share the stack: `nox -s lock -- {' '.join(stale)}`"] if stale else [])
+
+
+def _commit(files: Mapping[str, str], name: str, message: str) -> str:
+    """The files over HEAD as a commit of a new branch; checkout and index stay as they are. Raises UserError."""
+
+    def git(*arguments: str, text: str = "") -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, input=text, capture_output=True, text=True, check=False, env=environment
+        )
+        if done.returncode:
+            raise UserError(Problem(where=f"git {arguments[0]}", cause=done.stderr.strip(), then="mend that"), code=1)
+        return done.stdout.strip()
+
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, "GIT_INDEX_FILE": str(Path(scratch, "index"))}
+        git("read-tree", "HEAD")
+        for path, text in files.items():
+            blob = git("hash-object", "-w", "--stdin", text=text)
+            git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
+        commit = git("commit-tree", git("write-tree"), "-p", "HEAD", text=message)
+        git("branch", "--force", name, commit)
+    return name
+
+
+def _tell(nights: Sequence[Night], offers: Mapping[str, str], now: datetime, *, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "image": one.image,
+                "control": one.control.model_dump(mode="json"),
+                "canary": one.canary.model_dump(mode="json"),
+                "breakages": [line.model_dump(mode="json") for line in one.breakages],
+                "offer": offers.get(one.image, ""),
+            }
+            for one in nights
+        ]
+        typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
+        return
+    for one in nights:
+        for line in (one.control, one.canary):
+            typer.echo(f"{one.image}  {nightly_report.leg(line)}")
+        for breakage in one.breakages:
+            searched = f"{breakage.builds} builds over {breakage.candidates} packages"
+            typer.echo(f"{one.image}  {breakage.sentence} ({searched})")
+        if one.image in offers:
+            typer.echo(f"{one.image}  the newest versions are as good: {offers[one.image]}")
