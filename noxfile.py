@@ -136,6 +136,12 @@ def site(session: nox.Session) -> None:
 
 
 @nox.session
+def nightly(session: nox.Session) -> None:
+    """Tracked images as locked and at the newest versions; what broke, bisected. [SELECTOR...] [--resume] [--json]"""
+    _images(session, "nightly", *session.posargs)
+
+
+@nox.session
 def pin(session: nox.Session) -> None:
     """Record the digests of the base images. Needs a registry."""
     _images(session, "pin", *session.posargs)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from images.commands import bake, building, ci, common, preparing, publishing, reproduce, site
+from images.commands import bake, building, ci, common, nightly, preparing, publishing, reproduce, site
 from images.commands import bench as benching
 from images.errors import Problem, UserError, problem_of
 
@@ -35,6 +35,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "verify": publishing.verify_verb,
     "choose": publishing.choose_verb,
     "site": site.site_verb,
+    "nightly": nightly.nightly_verb,
     "pin": preparing.pin_verb,
     "engine": building.engine_verb,
     "facts": preparing.facts_verb,
