@@ -341,6 +341,13 @@ def test_what_the_gpus_cannot_do_is_not_applicable_and_not_required() -> None:
     assert claim("fp8 fsdp2").required
 
 
+def test_what_torch_cannot_do_is_not_applicable_and_not_required() -> None:
+    asked = claim("fsdp2 4-bit", name="cu126-torch27")
+    assert not asked.required
+    assert "takes torch 2.8, this is 2.7.1" in multigpu.compared(asked, {}).reason
+    assert claim("fsdp2 4-bit", name="cu128-torch28").required
+
+
 def test_the_weakest_pair_decides_about_the_link() -> None:
     three = replace(PAIR, links=((0, 1, Link.NVLINK), (0, 2, Link.APART), (1, 2, Link.PCIE)))
     assert (link_of(PAIR), link_of(three), link_of(None), link_of(replace(PAIR, links=()))) == (
