@@ -8,7 +8,8 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, cast
 
 from images.bench.accounting import Layer
 from images.engine import Engine
@@ -25,22 +26,29 @@ class Scale:
     """Remembers what it has weighed: a layer that images share is compressed once."""
 
     def __init__(self, known: Iterable[Layer] = (), tell: Callable[[str], object] = str) -> None:
-        self._by_digest = {layer.digest: layer for layer in known}
-        self._names: set[str] = set()
+        self._known = {layer.digest: layer for layer in known}
         self._tell = tell
 
     def layers(self, engine: Engine, reference: str) -> list[Layer]:
-        """The layers of an image, bottom first. An engine exports all of them or none. Raises NoSuchImage."""
+        """The layers of an image, bottom first. Raises NoSuchImage.
+
+        Read where the engine keeps them if that is here: an export takes as much room again, and all layers or none.
+        """
         wanted = engine.inspect(reference).layers
-        if any(digest not in self._by_digest for digest in wanted):
-            with ThreadPoolExecutor(max_workers=3) as pool:
-                for member, data in engine.exported(reference):
-                    if member.name not in self._names and (layer := _weighed(data, pool)):
-                        # The name is made of the layer and those below it: it stands for nothing else.
-                        self._names.add(member.name)
-                        self._by_digest[layer.digest] = layer
-                        self._tell(f"{layer.digest[:19]}: {layer.tar / 1e6:.0f} MB, {layer.gzip / 1e6:.0f} with gzip")
-        return [self._by_digest[digest] for digest in wanted]
+        folders = engine.layer_folders(reference)
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            if folders:
+                for digest, folder in zip(wanted, folders, strict=True):
+                    if digest not in self._known:
+                        self._note(_read(folder, digest, pool))
+            elif any(digest not in self._known for digest in wanted):
+                for layer in _exported(engine, reference, pool):
+                    self._note(layer)
+        return [self._known[digest] for digest in wanted]
+
+    def _note(self, layer: Layer) -> None:
+        self._known[layer.digest] = layer
+        self._tell(f"{layer.digest[:19]}: {layer.tar / 1e6:.0f} MB, {layer.gzip / 1e6:.0f} with gzip")
 
 
 class _Counter:
@@ -57,24 +65,59 @@ class _Counter:
         return self._bytes + len(self._compressor.flush())
 
 
-def _weighed(data: IO[bytes], pool: ThreadPoolExecutor) -> Layer | None:
-    """None for what is no layer. The three ways to look at a chunk run side by side."""
-    head = data.read(_CHUNK)
-    if head[257:262] != b"ustar" and head != _EMPTY:
-        return None
-    digest, tar = hashlib.sha256(), 0
-    gzip, zstd = _Counter(zlib.compressobj(6, zlib.DEFLATED, _GZIP)), _Counter(_zstd())
-    for chunk in _chunks(head, data):
-        tar += len(chunk)
-        for done in [pool.submit(feed, chunk) for feed in (digest.update, gzip.feed, zstd.feed)]:
+class _Weights:
+    """Takes a tar in chunks. The ways to look at a chunk run side by side."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._digest = hashlib.sha256()
+        self._gzip = _Counter(zlib.compressobj(6, zlib.DEFLATED, _GZIP))
+        self._zstd = _Counter(_zstd())
+        self._tar = 0
+
+    def write(self, chunk: bytes) -> int:
+        self._tar += len(chunk)
+        for done in [
+            self._pool.submit(feed, chunk) for feed in (self._digest.update, self._gzip.feed, self._zstd.feed)
+        ]:
             done.result()
-    return Layer(digest=f"sha256:{digest.hexdigest()}", tar=tar, gzip=gzip.end(), zstd=zstd.end())
+        return len(chunk)
+
+    def layer(self, digest: str = "") -> Layer:
+        """`digest`: what the engine calls it, where it is not the tar itself that was read."""
+        own = digest or f"sha256:{self._digest.hexdigest()}"
+        return Layer(digest=own, tar=self._tar, gzip=self._gzip.end(), zstd=self._zstd.end())
+
+
+def _exported(engine: Engine, reference: str, pool: ThreadPoolExecutor) -> Iterator[Layer]:
+    for _, data in engine.exported(reference):
+        head = data.read(_CHUNK)
+        if head[257:262] == b"ustar" or head == _EMPTY:
+            weights = _Weights(pool)
+            for chunk in _chunks(head, data):
+                weights.write(chunk)
+            yield weights.layer()
 
 
 def _chunks(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
     yield head
     while chunk := rest.read(_CHUNK):
         yield chunk
+
+
+def _read(folder: Path, digest: str, pool: ThreadPoolExecutor) -> Layer:
+    """A layer's folder as the tar that the engine would make of it, but for details of its headers."""
+    weights = _Weights(pool)
+    with tarfile.open(fileobj=cast("IO[bytes]", weights), mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(folder.rglob("*")):
+            tar.add(path, arcname=str(path.relative_to(folder)), recursive=False, filter=_whole_seconds)
+    return weights.layer(digest)
+
+
+def _whole_seconds(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """As engines write them: fractions would take a block of their own for each file."""
+    entry.mtime = int(entry.mtime)
+    return entry
 
 
 def _zstd() -> Any:

@@ -378,7 +378,7 @@ class Engine:
             yield from saved_files(member, data)
 
     def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-        """Each blob of an exported image, layers among them, readable until the next is asked for. Raises NoSuchImage."""
+        """Each blob of an exported image, layers too, readable until the next is asked for. Raises NoSuchImage."""
         with asking(ref, image=ref):
             chunks = self._api.get_image(ref)
             with tarfile.open(
@@ -387,6 +387,19 @@ class Engine:
                 for member in outer:
                     if data := outer.extractfile(member) if member.isfile() else None:
                         yield member, data
+    def layer_folders(self, ref: str) -> tuple[Path, ...]:
+        """Where the layers lie on this machine, bottom first; nothing for an engine elsewhere, or another driver."""
+        with asking(ref, image=ref):
+            found = self._api.inspect_image(ref)
+        driver = found.get("GraphDriver") or {}
+        data = driver.get("Data") or {}
+        if not self.facts.local or driver.get("Name") != "overlay2" or "UpperDir" not in data:
+            return ()
+        lower = [folder for folder in data.get("LowerDir", "").split(":") if folder]
+        folders = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
+        readable = all(os.access(folder, os.R_OK) for folder in folders)
+        return folders if readable and len(folders) == len(found["RootFS"]["Layers"]) else ()
+
 
     def import_image(
         self,
