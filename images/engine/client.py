@@ -237,9 +237,8 @@ class Engine:
         `tmpfs`: path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded.
         `scratch`: paths that get a fresh volume, writable by root, where `put` works although the root is read-only.
         `binds`: folder of the engine's machine to path in the container, read-only. `device_requests`: as the engine's
-        API has them. `entrypoint`: empty for none,
-        None for the image's. `memory` and `shm_size` in bytes, `memory` without swap. `ulimits`: `memlock` and the like, -1
-        for no limit. `name` is for messages.
+        API has them. `entrypoint`: empty for none, None for the image's. `memory` and `shm_size` in bytes, `memory`
+        without swap. `ulimits`: `memlock` and the like, -1 for no limit. `name` is for messages.
         Raises NoSuchImage, UserError, Cancelled.
         """
         mounts = [
