@@ -31,6 +31,9 @@ _MAGIC = 0xBA55ED50
 _REGION = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIIIQQQQ")
 _PTX, _CUBINS = 1, (2, 16)
+TAKEN_OUT = 0x80
+"""The kind that slicing gives an entry whose code it took out: one that CUDA has no meaning for. The driver passes it
+over and says "no kernel image is available"; of zeros alone it says "unknown error" (both seen on an H100)."""
 _LZ4, _ZSTD = 0x2000, 0x8000
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
 _CHUNK = 1 << 20
@@ -66,6 +69,8 @@ class Entry:
     """90 for sm_90."""
     variant: str
     """`a`: for this very architecture alone; `f`: for its family; empty: as usual."""
+    at: int
+    """Where its header begins, in the file: with its kind, two bytes."""
     offset: int
     """Of the stored bytes, in the file."""
     stored: int
@@ -95,6 +100,8 @@ class Region:
 
     offset: int
     entries: tuple[Entry, ...]
+    taken_out: tuple[Entry, ...] = ()
+    """What slicing marked: whether it was PTX is not known any more, nor does it matter."""
 
     def serving(self, target: int) -> Entry | None:
         """The entry that the driver takes on a GPU of `target`: machine code before PTX, then the nearest arch."""
@@ -163,7 +170,9 @@ def _regions(data: Buffer, begin: int, end: int) -> Iterator[Region]:
         first, after = position + header, position + header + size
         if after > end:
             raise FatbinError(f"the region at {position} ends outside of its section")
-        yield Region(position, tuple(_entries(data, first, after)))
+        found = list(_entries(data, first, after))
+        known = tuple(entry for kind, entry in found if kind != TAKEN_OUT)
+        yield Region(position, known, tuple(entry for kind, entry in found if kind == TAKEN_OUT))
         position = after
 
 
@@ -174,7 +183,8 @@ def _skip_padding(data: Buffer, position: int, end: int) -> int:
     return position
 
 
-def _entries(data: Buffer, begin: int, end: int) -> Iterator[Entry]:
+def _entries(data: Buffer, begin: int, end: int) -> Iterator[tuple[int, Entry]]:
+    """Kind and content of each entry that is code, or was."""
     position = begin
     while position < end:
         kind, _, header, size, compressed, _, _, arch, _, flags, _, whole = _unpack(_ENTRY, data, position, end)
@@ -184,16 +194,20 @@ def _entries(data: Buffer, begin: int, end: int) -> Iterator[Entry]:
         coding = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else ""
         if coding and whole > _MOST_BYTES:
             raise FatbinError(f"the entry at {position} wants {whole} bytes")
-        if kind == _PTX or kind in _CUBINS:
-            yield Entry(
-                ptx=kind == _PTX,
-                arch=arch,
-                variant="a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else "",
-                offset=payload,
-                stored=compressed if coding else size,
-                room=size,
-                whole=whole if coding else size,
-                coding=coding,
+        if kind in (_PTX, *_CUBINS, TAKEN_OUT):
+            yield (
+                kind,
+                Entry(
+                    ptx=kind == _PTX,
+                    arch=arch,
+                    variant="a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else "",
+                    at=position,
+                    offset=payload,
+                    stored=compressed if coding else size,
+                    room=size,
+                    whole=whole if coding else size,
+                    coding=coding,
+                ),
             )
         position = after
 

@@ -1,8 +1,9 @@
 """Takes device code for other GPUs out of the libraries of installed packages. Zeros take its place, which pack well.
 
-Nothing moves: a file keeps its length and every byte outside of what is taken out, so that loaders, the driver and
-debuggers find all where it was. What validate/fatbin.py does not know stays. A file that it can't read, or where parts
-overlap, is refused, and then nothing is changed at all. Standard library alone.
+Nothing moves: a file keeps its length and every byte but the code that is taken out and, in front of it, the two that
+say what kind of code it is. So loaders, the driver and debuggers find all where it was. What validate/fatbin.py does
+not know stays. A file that it can't read, or where parts overlap, is refused, and then nothing is changed at all.
+Standard library alone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from pathlib import Path
 
 from validate import elf, fatbin, installed
 from validate.elf import ElfError
-from validate.fatbin import Buffer, FatbinError
+from validate.fatbin import Buffer, Entry, FatbinError
 
 _CHUNK = 1 << 24
+_MARK = fatbin.TAKEN_OUT.to_bytes(2, "little")
 
 
 class SlicingError(Exception):
@@ -67,14 +69,24 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Where (begin, end) a file of `size` bytes holds code that no GPU asked for has a use for."""
+    """What to take out of a file of `size` bytes: entries that no GPU asked for has a use for, in their order."""
 
-    spans: tuple[tuple[int, int], ...]
+    entries: tuple[Entry, ...]
     size: int
 
     @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where (begin, end) their code lies: it becomes zeros."""
+        return tuple((entry.offset, entry.offset + entry.room) for entry in self.entries)
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """Where their kind stands, two bytes: it becomes one that the driver passes over."""
+        return tuple(entry.at for entry in self.entries)
+
+    @property
     def taken_out(self) -> int:
-        return sum(end - begin for begin, end in self.spans)
+        return sum(entry.room for entry in self.entries)
 
     def kept(self) -> Iterator[tuple[int, int]]:
         """What lies between."""
@@ -88,13 +100,12 @@ class Cut:
 def cut(data: Buffer, arch: int) -> Cut:
     """What to take out of an ELF file. Raises FatbinError, also where anything overlaps, as in no sound file."""
     _require_apart(data)
-    spans = [
-        (entry.offset, entry.offset + entry.room)
+    entries = (
+        entry
         for region in fatbin.regions(data, fatbin.ALL)
         for entry in set(region.entries).difference(region.needed(arch))
-        if not fatbin.is_emptied(data, entry)
-    ]
-    return Cut(spans=tuple(sorted(spans)), size=len(data))
+    )
+    return Cut(entries=tuple(sorted(entries, key=lambda entry: entry.at)), size=len(data))
 
 
 def _require_apart(data: Buffer) -> None:
@@ -118,7 +129,7 @@ def plan_file(path: Path, arch: int) -> Cut:
     try:
         with path.open("rb") as stream:
             if stream.read(len(elf.MAGIC)) != elf.MAGIC:
-                return Cut(spans=(), size=0)
+                return Cut(entries=(), size=0)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return cut(data, arch)
     except (FatbinError, OSError, ValueError) as error:
@@ -138,6 +149,8 @@ def slice_file(path: Path, wanted: Cut) -> None:
             os.ftruncate(target, wanted.size)
             for begin, end in wanted.kept():
                 _copy(source, target, begin, end)
+            for at in wanted.marks:
+                os.pwrite(target, _MARK, at)
             os.fchown(target, status.st_uid, status.st_gid)
             os.fchmod(target, status.st_mode & 0o7777)
             os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -201,7 +214,7 @@ def _plan(record: Path, name: str, order: Order, pool: ThreadPoolExecutor) -> _P
     rest = [path for path in listed if path not in gone and _may_slice(order, name, path)]
     paths = [path for path in rest if not (location / path).is_symlink()]
     cuts = zip(paths, pool.map(lambda path: plan_file(location / path, order.arch), paths), strict=True)
-    return _Plan(record=record, gone=tuple(sorted(gone)), cuts={path: one for path, one in cuts if one.spans})
+    return _Plan(record=record, gone=tuple(sorted(gone)), cuts={path: one for path, one in cuts if one.entries})
 
 
 def _carry_out(plan: _Plan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]) -> None:

@@ -32,7 +32,7 @@ def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:
 
 
 def of(arch: int, *, ptx: bool = False, variant: str = "") -> Entry:
-    return Entry(ptx=ptx, arch=arch, variant=variant, offset=0, stored=0, room=0, whole=0, coding="")
+    return Entry(ptx=ptx, arch=arch, variant=variant, at=0, offset=0, stored=0, room=0, whole=0, coding="")
 
 
 def test_every_region_entry_and_kernel_is_found() -> None:

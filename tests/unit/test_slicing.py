@@ -39,8 +39,11 @@ slicing = _load("slicing")
 def sliced(data: bytes, arch: int = 90) -> bytes:
     """As slice_file would leave it."""
     result = bytearray(data)
-    for begin, end in slicing.cut(data, arch).spans:
+    cut = slicing.cut(data, arch)
+    for begin, end in cut.spans:
         result[begin:end] = bytes(end - begin)
+    for at in cut.marks:
+        result[at : at + 2] = b"\x80\0"
     return bytes(result)
 
 
@@ -112,7 +115,7 @@ def test_entries_of_unknown_kinds_stay() -> None:
 
 
 def test_a_library_without_device_code_is_let_be() -> None:
-    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90).spans == ()
+    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90).entries == ()
 
 
 CODES = st.builds(
@@ -129,19 +132,22 @@ LIBRARIES = st.lists(st.lists(CODES, max_size=6), max_size=4).map(
 @settings(max_examples=300, deadline=None)
 @given(LIBRARIES, st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120]))
 def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch: int) -> None:
-    spans = slicing.cut(data, arch).spans
-    after = sliced(data, arch)
+    cut, after = slicing.cut(data, arch), sliced(data, arch)
     assert len(after) == len(data)
-    outside = [index for index in range(len(data)) if not any(begin <= index < end for begin, end in spans)]
-    assert all(data[index] == after[index] for index in outside)
-    assert slicing.cut(after, arch).spans == ()
+    may_change = {
+        index for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks)) for index in range(begin, end)
+    }
+    assert all(
+        one == other for index, (one, other) in enumerate(zip(data, after, strict=True)) if index not in may_change
+    )
+    assert slicing.cut(after, arch).entries == ()
     for before, region in zip(fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True):
-        assert before == region
-        serving = region.serving(arch)
-        if serving:
-            assert fatbin.kernels(after, serving) == fatbin.kernels(data, serving)
-        for entry in set(region.entries) - set(region.needed(arch)):
-            assert fatbin.is_emptied(after, entry)
+        assert region.entries == before.needed(arch)
+        assert region.serving(arch) == before.serving(arch)
+        for entry in region.entries:
+            assert fatbin.kernels(after, entry) == fatbin.kernels(data, entry)
+        assert len(region.entries) + len(region.taken_out) == len(before.entries)
+        assert all(fatbin.is_emptied(after, entry) for entry in region.taken_out)
 
 
 GOOD = fatbins.elf(
@@ -158,7 +164,6 @@ GOOD = fatbins.elf(
     ],
     machine=62,
 )
-INSIDE = [index for begin, end in slicing.cut(GOOD, 90).spans for index in range(begin, end)]
 
 
 @settings(max_examples=600, deadline=None)
@@ -182,7 +187,7 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None
     file = tmp_path / "lib.so"
     file.write_bytes(GOOD[:cut])
     if cut < 4:
-        assert slicing.plan_file(file, 90).spans == ()
+        assert slicing.plan_file(file, 90).entries == ()
         return
     with pytest.raises(slicing.SlicingError, match=r"lib\.so"):
         slicing.plan_file(file, 90)

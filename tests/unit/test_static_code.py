@@ -291,3 +291,25 @@ def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> 
     assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.PASS
     install(site, fatbins.region(*emptied))
     assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.FAIL
+
+
+def marked(*kinds: tuple[int, bool]) -> bytes:
+    """A region whose entries say that their code was taken out; `kinds` are the arch and whether it really was."""
+    codes = [Code(arch=arch, kernels={"k": REAL}, emptied=gone) for arch, gone in kinds]
+    entries = b"".join(b"\x80\0" + fatbins.entry(code)[2:] for code in codes)
+    return fatbins.region()[:8] + len(entries).to_bytes(8, "little") + entries
+
+
+def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(site: Site) -> None:
+    install(site, ONLY, marked((80, True)))
+    assert judged(devicecode, surplus()).status is Status.PASS
+    install(site, ONLY, marked((80, False)))
+    found = judged(devicecode, surplus())
+    assert found.status is Status.FAIL and "sm_80" in found.reason
+
+
+def test_a_library_sliced_for_another_gpu_serves_nothing(site: Site) -> None:
+    install(site, marked((90, True)), ONLY)
+    found = judged(devicecode, coded({"90": "cubin"}))
+    assert found.status is Status.FAIL and "was emptied" in found.reason
+    assert judged(devicecode, coded({"100": "cubin"})).status is Status.FAIL

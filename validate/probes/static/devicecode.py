@@ -128,8 +128,13 @@ def _left(data: mmap.mmap, region: Region) -> Iterator[Entry]:
     return (entry for entry in region.entries if not fatbin.is_emptied(data, entry))
 
 
+def _lost(region: Region, target: int) -> bool:
+    """Whether code that would run there was taken out, and nothing is left in its place."""
+    return any(entry.runs_on(target) for entry in region.taken_out)
+
+
 def _bare(entry: Entry) -> Entry:
-    return replace(entry, offset=0, stored=0, room=0, whole=0, coding="")
+    return replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
 
 
 def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
@@ -138,7 +143,8 @@ def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     entries = stored = 0
     for region in fatbin.regions(data, fatbin.ALL):
         needed = {entry for target in task.targets for entry in region.needed(target)}
-        for entry in _left(data, region):
+        hidden = [entry for entry in region.taken_out if not fatbin.is_emptied(data, entry)]
+        for entry in (*_left(data, region), *hidden):
             found["archs"].add(_arch(entry))
             if entry not in needed:
                 entries, stored = entries + 1, stored + entry.room
@@ -165,7 +171,7 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
         total += len(largest)
         for target in task.targets:
             serving = region.serving(target)
-            counts[target]["emptied"] += serving is not None and serving not in left
+            counts[target]["emptied"] += serving not in left if serving else _lost(region, target)
             for name, state in _states(data, serving if serving in left else None, code, largest):
                 sort = excuses.sort(name, state, target)
                 counts[target][sort] += 1
