@@ -16,7 +16,7 @@ from pathlib import Path
 
 from images import bisect, build, canary, lock, nightly_report, results, schemas, trial, uv, xfail
 from images.canary import Locked
-from images.engine import Engine
+from images.engine import Engine, ImageInfo
 from images.errors import UserError
 from images.failures import BuildFailed, Kind
 from images.hosting import HostSettings
@@ -27,6 +27,7 @@ from images.plan import Planned
 from images.progress import Progress
 from images.results import BUILD, BreakageLine, Change, ClaimRow, Expected, Leg, LegLine, Outcome, TierCount
 from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
@@ -358,28 +359,29 @@ def on_engine(engine: Engine, order: build.Order, host: HostSettings, progress: 
             for tag in (name, f"{name}-candidate"):
                 engine.untag(tag)
         if isinstance(result, UserError):
-            return Trial(claims=(), cause=_own_fault(result), seconds=round(time.monotonic() - start, 1))
-        return _trial_of(result, order.out / name, round(time.monotonic() - start, 1))
+            return Trial(claims=(), cause=own_fault(result), seconds=round(time.monotonic() - start, 1))
+        evidence = schemas.read_evidence(order.out / name / "evidence.json")
+        found = trial_of(result.info, evidence, result.verdict)
+        return found.model_copy(update={"seconds": round(time.monotonic() - start, 1)})
 
     return judge
 
 
-def _own_fault(error: UserError) -> str:
+def own_fault(error: UserError) -> str:
     """Why these versions can't be built. Raises the error again where it is not their fault."""
     if not isinstance(error, BuildFailed) or error.failure.kind in _ELSEWHERE:
         raise error
     return f"{error.problems[0].where}: {error.problems[0].cause}"
 
 
-def _trial_of(built: build.Built, folder: Path, seconds: float) -> Trial:
-    host = schemas.read_evidence(folder / "evidence.json").host
+def trial_of(info: ImageInfo, evidence: Evidence, verdict: Verdict) -> Trial:
+    """A verdict as a night keeps it."""
     return Trial(
-        claims=tuple(map(_row, built.verdict.claims)),
-        overall={tier: _tier(built.verdict, tier).overall for tier in Tier if _tier(built.verdict, tier).claims},
-        digest=built.info.id,
-        bytes=built.info.size,
-        seconds=seconds,
-        gpus=tuple(str(gpu["name"]) for gpu in host.get("gpus", ())),
+        claims=tuple(map(_row, verdict.claims)),
+        overall={tier: _tier(verdict, tier).overall for tier in Tier if _tier(verdict, tier).claims},
+        digest=info.id,
+        bytes=info.size,
+        gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
     )
 
 

@@ -15,8 +15,9 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from images import build, gpus, lock, matrix, nightly, nightly_report, offer, plan, results, source_wheels
+from images import build, gpus, lock, matrix, nightly, nightly_report, offer, overlay, plan, results, source_wheels
 from images import wheelhouse as wheelhouses
+from images.canary import Locked
 from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Selectors, Tiers
 from images.errors import Problem, UserError, problem_of
@@ -44,6 +45,9 @@ def nightly_verb(
     lines: Annotated[
         Path, typer.Option("--results", metavar="FOLDER", help="Where lines are appended.")
     ] = results.FOLDER,
+    over: Annotated[
+        bool, typer.Option("--over", help="Lay versions over the image that is there: quick, builds nothing anew.")
+    ] = False,
     branch: Annotated[bool, typer.Option("--branch", help="Commit each offered lock to a branch of its own.")] = False,
     engine: EngineUrl = None,
     base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to build on.")] = "auto",
@@ -69,13 +73,17 @@ def nightly_verb(
         pinned_bases=common.pinned_bases(),
         compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
     )
+    images = [planned.image for planned in wanted if planned.image]
+    controls = {str(image.name): Locked(image=image, lock=lock.read(image)) for image in images}
     state = State(out / "state.jsonl", resume=resume)
     nights: list[Night] = []
     problems: list[Problem] = []
     with common.open_engine(engine) as docker_engine, Progress() as progress:
         asked = nightly.Order(
             sources=sources,
-            judge=nightly.on_engine(docker_engine, order, host, progress),
+            judge=overlay.over(docker_engine, controls, order, host, progress)
+            if over
+            else nightly.on_engine(docker_engine, order, host, progress),
             state=state,
             now=lambda: datetime.now(UTC).replace(microsecond=0),
             results=lines,
