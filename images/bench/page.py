@@ -68,7 +68,7 @@ def _memory(peak: int, what: str) -> Goal:
 
 
 def _pull_goals(data: Data) -> Iterator[Goal]:
-    gzip = {label: _weight(image).gzip for label, image in data["images"].items()}
+    gzip = {label: _weight(data, label).gzip for label in data["images"]}
     for label, most in (("one arch", 0.75), ("one arch, NVIDIA's sliced", 0.45)):
         if label in gzip and "conventional" in gzip:
             part = gzip[label] / gzip["conventional"]
@@ -145,11 +145,11 @@ def _rebuild(entry: Data) -> str:
 
 
 def _pull(entry: Data) -> str:
-    images = entry["data"]["images"]
-    base = _weight(images["conventional"]).gzip if "conventional" in images else 0
+    data, images = entry["data"], entry["data"]["images"]
+    base = _weight(data, "conventional").gzip if "conventional" in images else 0
     rows = []
     for label, image in images.items():
-        weighs = _weight(image)
+        weighs = _weight(data, label)
         part = f"{weighs.gzip / base:.2f}" if base else ""
         rows.append([label, _mb(weighs.gzip), part, _mb(weighs.zstd), _mb(image["bytes"]), str(weighs.layers)])
     heads = ["image", "gzip MB", "of conventional", "zstd MB", "on disk MB", "layers"]
@@ -159,9 +159,9 @@ def _pull(entry: Data) -> str:
 def _sequence(entry: Data) -> str:
     data = entry["data"]
     named = [name for name in data.get("order", data["images"]) if name in data["images"]]
-    layers = [_layers(data["images"][name]) for name in named]
+    layers = [_layers(data, name) for name in named]
     rows = [
-        [f"{number}.", f"`{name}`", _mb(_weight(data["images"][name]).gzip), _mb(more.gzip), str(more.layers)]
+        [f"{number}.", f"`{name}`", _mb(_weight(data, name).gzip), _mb(more.gzip), str(more.layers)]
         for number, (name, more) in enumerate(zip(named, fetched(layers), strict=True), 1)
     ]
     heads = ["", "image", "alone, gzip MB", "still to fetch, gzip MB", "layers of it"]
@@ -223,12 +223,12 @@ def _by_side(runs: Sequence[Data]) -> dict[str, float]:
     return {side: middle([float(run["seconds"]) for run in runs if run["side"] == side]) for side in sides}
 
 
-def _layers(image: Data) -> list[Layer]:
-    return [Layer.from_json(layer) for layer in image["layers"]]
+def _layers(data: Data, label: str) -> list[Layer]:
+    return [Layer.from_json(data["weighed"][digest]) for digest in data["images"][label]["layers"]]
 
 
-def _weight(image: Data) -> Weight:
-    return weight(_layers(image))
+def _weight(data: Data, label: str) -> Weight:
+    return weight(_layers(data, label))
 
 
 def _times(values: Sequence[float], digits: int = 1) -> list[str]:

@@ -260,62 +260,57 @@ def _conventional_again(
 
 def pull(it: Bench) -> dict[str, Any]:
     """Bytes to pull and to keep: the image for all archs, for one, with NVIDIA's libraries sliced, conventional."""
-    found: dict[str, Any] = it.so_far()
-    scale = squeeze.Scale(_layers(it.known), it.say)
+    found = it.so_far()
     with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen() as own:
         base = _acquired(it, image)
         one_arch = bench.image(f"{SUBJECT}-{ARCH}-{PROFILE}")
-        devel = bench.image(f"{SUBJECT}-devel")
-        contexts: dict[str, Callable[[], Context]] = {
-            "all archs": lambda: bench.rendered(image, base),
-            "one arch": lambda: bench.rendered(one_arch, base),
-            "one arch, NVIDIA's sliced": lambda: bench.with_nvidia_sliced().rendered(one_arch, base),
-            "all archs, devel": lambda: bench.rendered(devel, base),
-        }
-        for label, context in contexts.items():
-            _weigh(it, own, scale, label, context(), found)
+        _weigh(it, own, "all archs", bench.rendered(image, base), found)
+        _weigh(it, own, "one arch", bench.rendered(one_arch, base), found)
         with _standin(it, bench, base) as (standin, _):
             locked = lock.read(image, bench.root / "locks")
-            _weigh(
-                it,
-                own,
-                scale,
-                "conventional",
-                sides.conventional_context(image, locked, standin, it.host.files()),
-                found,
-            )
+            conventional = sides.conventional_context(image, locked, standin, it.host.files())
+            _weigh(it, own, "conventional", conventional, found)
+        _weigh(it, own, "one arch, NVIDIA's sliced", bench.with_nvidia_sliced().rendered(one_arch, base), found)
+        _weigh(it, own, "all archs, devel", bench.rendered(bench.image(f"{SUBJECT}-devel"), base), found)
     return found
 
 
 def sequence(it: Bench) -> dict[str, Any]:
     """Bytes that each of the matrix's first images fetches into an engine that holds those before it."""
-    found: dict[str, Any] = it.so_far()
-    scale = squeeze.Scale(_layers(it.known), it.say)
+    found = it.so_far()
     locks = lock.states(one.image for one in plan.plan(it.sources) if one.image)
     named = [name for name, status in locks.items() if status is lock.Status.PRESENT][:PULLED]
     with TemporaryDirectory() as folder, it.kitchen() as own:
         project = Workbench(ROOT, it.engine, Path(folder))
         for name in named:
             image = project.image(name)
-            _weigh(it, own, scale, name, project.rendered(image, _acquired(it, image)), found)
+            _weigh(it, own, name, project.rendered(image, _acquired(it, image)), found)
     found["order"] = named
     return found
 
 
-def _weigh(it: Bench, own: Kitchen, scale: squeeze.Scale, label: str, context: Context, found: dict[str, Any]) -> None:
+def _weigh(it: Bench, own: Kitchen, label: str, context: Context, found: dict[str, Any]) -> None:
     """Build an image, weigh it, forget it; nothing to do where an earlier run weighed the same context."""
-    made_from = _digest(context)
-    images = found.setdefault("images", {})
+    made_from, images = _digest(context), found.setdefault("images", {})
     if images.get(label, {}).get("made_from") == made_from:
         it.say(f"{label}: weighed before, from the same files")
         return
+    weighed: dict[str, Any] = found.setdefault("weighed", {})
+
+    def note(layer: Layer) -> None:
+        it.say(f"{layer.digest[:19]}: {layer.tar / 1e6:.0f} MB, {layer.gzip / 1e6:.0f} with gzip")
+        weighed[layer.digest] = layer.as_json()
+        it.keep(found)
+
     with own.nothing_new_kept():
         image_id = own.build(context, own.word, marked=False).image_id
-        layers = scale.layers(it.engine, image_id)
+        known = [*_layers(it.known), *map(Layer.from_json, weighed.values())]
+        layers = squeeze.Scale(known, note).layers(it.engine, image_id)
         size = it.engine.inspect(image_id).size
+    weighed.update((layer.digest, layer.as_json()) for layer in layers)
     weighs = accounting.weight(layers)
     it.say(f"{label}: {weighs.gzip / 1e6:.0f} MB with gzip, {weighs.zstd / 1e6:.0f} zstd, {size / 1e6:.0f} on disk")
-    images[label] = {"made_from": made_from, "bytes": size, "layers": [layer.as_json() for layer in layers]}
+    images[label] = {"made_from": made_from, "bytes": size, "layers": [layer.digest for layer in layers]}
     it.keep(found)
 
 
@@ -332,8 +327,7 @@ def _digest(context: Context) -> str:
 def _layers(known: Mapping[str, Any]) -> Iterator[Layer]:
     """What earlier runs weighed: a digest stands for the same bytes for ever."""
     for part in known.values():
-        for image in part["data"].get("images", {}).values():
-            yield from map(Layer.from_json, image["layers"])
+        yield from map(Layer.from_json, part["data"].get("weighed", {}).values())
 
 
 def _acquired(it: Bench, image: Image) -> str:

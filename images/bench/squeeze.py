@@ -25,7 +25,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 class Scale:
     """Remembers what it has weighed: a layer that images share is compressed once."""
 
-    def __init__(self, known: Iterable[Layer] = (), tell: Callable[[str], object] = str) -> None:
+    def __init__(self, known: Iterable[Layer] = (), tell: Callable[[Layer], object] = lambda _layer: None) -> None:
+        """`tell` gets each layer when it has been weighed."""
         self._known = {layer.digest: layer for layer in known}
         self._tell = tell
 
@@ -48,7 +49,7 @@ class Scale:
 
     def _note(self, layer: Layer) -> None:
         self._known[layer.digest] = layer
-        self._tell(f"{layer.digest[:19]}: {layer.tar / 1e6:.0f} MB, {layer.gzip / 1e6:.0f} with gzip")
+        self._tell(layer)
 
 
 class _Counter:

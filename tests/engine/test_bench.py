@@ -10,6 +10,7 @@ import pytest
 
 from images.bases import AcquiredBase
 from images.bench import sides, squeeze
+from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
 from images.buildkit import LogLine
 from images.engine import Engine, ignore
@@ -104,7 +105,7 @@ def test_layers_weigh_the_same_where_they_lie_and_exported(
 
 def test_what_was_weighed_is_not_exported_again(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
     kitchen.build(context(base, "echo made >/made"), kitchen.word)
-    told: list[str] = []
+    told: list[Layer] = []
     scale = squeeze.Scale(tell=told.append)
     first = scale.layers(engine, kitchen.word)
     count = len(told)
