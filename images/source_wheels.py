@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from images import bases, build, lock, promises, render, trial, wheels
-from images.buildkit import BuildEvent, LogLine
+from images.buildkit import BuildEvent, BuildResult, LogLine
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.facts import Facts
@@ -328,7 +329,8 @@ def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostS
     tag = f"truetag-wheel:{wanted.key}"
     log = order.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
-        ran = _compile(engine, files, tag, wanted, network, progress, job, log)
+        run = partial(engine.build, files, tag, network=network, redact=host.redact)
+        ran = _compile(run, wanted, progress, job, log)
         done, content = _fetch(engine, tag)
         verdict = _judge(engine, tag, image, wanted, content, order.facts, log)
     finally:
@@ -503,16 +505,7 @@ def _require_provider(engine: Engine, image: Image, wanted: Recipe, facts: Facts
         raise _no_nvcc(image, f"it comes from {reference}, and no registry answers")
 
 
-def _compile(
-    engine: Engine,
-    files: Context,
-    tag: str,
-    wanted: Recipe,
-    network: str | None,
-    progress: Progress,
-    job: str,
-    log: Path,
-) -> bool:
+def _compile(run: Callable[..., BuildResult], wanted: Recipe, progress: Progress, job: str, log: Path) -> bool:
     """Whether anything was run: a step that the engine has cached compiles nothing."""
     log.parent.mkdir(parents=True, exist_ok=True)
     shown = progress.job(job)
@@ -526,7 +519,7 @@ def _compile(
                     progress.say(job, f"object {counted['done']} of {counted['all']}", "dim")
 
         try:
-            result = engine.build(files, tag, network=network, on_event=on_event)
+            result = run(on_event=on_event)
         except BuildFailed as failed:
             if _STEP not in failed.step:
                 raise
