@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from images import matrix, plan, source_wheels
+from images import matrix, plan, source_wheels, wheels
 from images.engine import Engine
 from images.errors import UserError
 from images.failures import Cancelled
 from images.hosting import host_settings
-from images.image import Image
+from images.image import Image, Pin
+from images.matrix import SourceRow
 from images.private_engine import open_engine
 from images.progress import Progress
 from images.source_wheels import Made, Order, Recipe
@@ -128,6 +129,27 @@ def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Ima
     assert engine.find(f"truetag-wheel:{first.recipe.key}") is None
     again = make(engine, image, files, tmp_path, again=True)
     assert (again.compiled, again.from_cache) == (0, 4)
+
+
+def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
+    engine: Engine, image: Image, tmp_path: Path
+) -> None:
+    row = SourceRow(releases={"1.0": sdist(sources(), tmp_path / "sdists")})
+    known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
+    pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
+    wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
+    house = Wheelhouse(tmp_path / "house")
+    order = Order(out=tmp_path / "out", facts=SOURCES.facts, house=house, sdists=tmp_path / "sdists")
+
+    def gather(compiled: Callable[[Image, Pin], Path | None]) -> wheels.Gathered:
+        return wheels.gather(wanted, wheelhouse=None, cache=tmp_path, compiled=compiled)
+
+    with pytest.raises(UserError, match="not compiled for this image yet"):
+        gather(source_wheels.keeper(known, house))
+    with Progress(Console(stderr=True)) as progress:
+        made = gather(source_wheels.maker(engine, known, order, host_settings(), progress))
+    assert [path.parent.parent for path in made.files.values()] == [house.folder]
+    assert gather(source_wheels.keeper(known, house)) == made
 
 
 class Watching(Progress):
