@@ -112,7 +112,7 @@ def night(planned: Planned, image: Image, order: Order) -> Night:
         control=control_line,
         canary=canary_line,
         breakages=tuple(search.breakages(worse)),
-        offered=newest if not worse and not after.cause and _holds(before, after) else None,
+        offered=newest if _holds(before, after) else None,
     )
 
 

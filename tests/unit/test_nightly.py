@@ -219,6 +219,14 @@ def test_rows_speak_of_images_and_versions(other: dict[str, str], applies: bool)
     assert bool(xfail.rows_for(PLANNED, {"torchao": "0.12.0"}, [row(**other)])) is applies
 
 
+def test_a_row_of_several_claims_passes_again_only_when_all_do() -> None:
+    good = ClaimRow(id="S3", subject="a", tier=Tier.STATIC, verdict=Status.PASS, required=True, reason="")
+    bad = good.model_copy(update={"subject": "b", "verdict": Status.FAIL})
+    assert xfail.passing_again([good, bad], [row()]) == []
+    assert [one.subject for one in xfail.expected([good, bad], [row()])] == ["b"]
+    assert len(xfail.passing_again([good, good.model_copy(update={"subject": "b"})], [row()])) == 2
+
+
 @pytest.mark.parametrize("wrong", [{"claim": "symbols"}, {"issue": "soon"}, {"when": ">=1"}, {"select": "a b"}])
 def test_a_row_that_says_nothing_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
