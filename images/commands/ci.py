@@ -24,6 +24,8 @@ def issues_verb(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask and change nothing: list the reports.")] = False,
 ) -> None:
     """An issue on GitHub for each breakage: opened once, updated when its text changes, reopened when it comes back."""
+    if not reports.is_dir():
+        raise UserError(Problem(where=str(reports), cause="is no folder", then="`nox -s nightly -- --report FOLDER`"))
     found = [_report(path) for path in sorted(reports.glob("*.md"))]
     if dry_run:
         for report in found:

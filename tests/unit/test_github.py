@@ -129,5 +129,7 @@ def test_outside_a_workflow_reports_are_only_listed(tmp_path: Path, monkeypatch:
     (tmp_path / "k.md").write_text("# a breaks b\n")
     found = CliRunner().invoke(cli.app, ["issues", str(tmp_path), "--dry-run"])
     assert (found.exit_code, found.output) == (0, "k: a breaks b\n")
+    missing = CliRunner().invoke(cli.app, ["issues", str(tmp_path / "none"), "--dry-run"])
+    assert isinstance(missing.exception, UserError) and "is no folder" in str(missing.exception)
     with pytest.raises(UserError, match="GITHUB_TOKEN"):
         Repository.of({"GITHUB_API_URL": "x", "GITHUB_REPOSITORY": "y"})
