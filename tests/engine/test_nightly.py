@@ -1,0 +1,47 @@
+"""A night on the real engine, with real packages: a torchao built for another torch is named among innocent moves."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from broken_images import NAME, SOURCES
+
+from images import build, lock, nightly, overlay, plan, results
+from images.canary import Locked
+from images.engine import Engine, ImageInfo
+from images.hosting import host_settings
+from images.image import Image
+from images.nightly_state import State
+from images.progress import Progress
+from images.results import Outcome
+from validate.claims import Tier
+
+MOVING = {"torchao": "==0.14.1", "liger-kernel": ">=0.6.4,<0.7", "nvidia-ml-py": ">=12.560.30,<14"}
+"""0.14.1 is built for torch 2.9; the image has 2.7."""
+
+
+def test_the_package_that_breaks_a_canary_is_named(
+    engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
+) -> None:
+    (planned,) = plan.select([NAME], SOURCES)
+    control = Locked(image=image, lock=lock.read(image))
+    building = build.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    with Progress(plain=True) as progress:
+        order = nightly.Order(
+            sources=SOURCES,
+            judge=overlay.over(engine, {NAME: control}, building, host_settings(), progress),
+            state=State(tmp_path / "state.jsonl", resume=False),
+            now=lambda: datetime.now(UTC),
+            results=tmp_path / "results",
+            ranges={pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins},
+            tiers=[Tier.STATIC],
+            tell=progress.say,
+        )
+        found = nightly.night(planned, image, order)
+    assert found.control.outcome is Outcome.PASS
+    assert found.canary.outcome is Outcome.FAIL
+    assert {one.name for one in found.canary.changes if one.pinned} == set(MOVING)
+    assert [[one.name for one in line.culprits] for line in found.breakages] == [["torchao"]]
+    assert found.breakages[0].sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks S")
+    assert found.offered is None
+    assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
+    assert [engine.find(f"{NAME}-{label}") for label in ("control", "canary", "bisect")] == [None, None, None]
