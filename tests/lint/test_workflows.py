@@ -20,7 +20,7 @@ import pytest
 import typer
 import yaml
 
-from images import cli
+from images import cli, offer
 from images.debian import install
 from images.engine import private_home
 from images.matrix import ROOT
@@ -56,7 +56,7 @@ VALUES = {
     "vars.COSIGN_PUBLIC_KEY": "key",
     "vars.SITE_FROM": "ghcr.io/somebody/images",
 }
-GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output"}
+GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
 STAND_INS = ("nox", "git", "docker", "gh", "sudo", "pip")
 
 
@@ -249,6 +249,8 @@ def _prepare(work: Path) -> None:
         "nights/night-a/night/results/2026-11.jsonl": '{"n": 1}\n',
         "nights/night-b/night/results/2026-11.jsonl": '{"n": 2}\n',
         "nights/night-b/night/reports/k.md": "# a breaks b\n",
+        f"nights/night-b/out/nightly/offers/cu126-torch27/{offer.PATCH}": "patch\n",
+        f"nights/night-b/out/nightly/offers/cu126-torch27/{offer.LOG}": "# Move it\n\nall well\n",
         "renewed/refresh.patch": "patch\n",
         ".ci/run": "true\n",
         "results/nightly/2026-11.jsonl": '{"n": 0}\n',
@@ -293,6 +295,16 @@ def test_nights_are_gathered_in_order(tmp_path: Path) -> None:
     assert (ran.folder / "results/nightly/2026-11.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
     assert (ran.folder / "reports/k.md").is_file()
     assert ran.calls[-1] == ("nox", "-s", "guard", "--", "--before", "HEAD")
+
+
+def test_an_offer_becomes_a_pull_request(tmp_path: Path) -> None:
+    _prepare(tmp_path / "work")
+    calls = run_step(only("nightly-propose", "offer.patch"), tmp_path).calls
+    branch, folder = "nightly/cu126-torch27", "nights/night-b/out/nightly/offers/cu126-torch27"
+    assert ("git", "apply", "--index", f"{folder}/offer.patch") in calls
+    assert ("git", "push", "--force", "origin", branch) in calls
+    body = ("--body-file", f"{folder}/CHANGES.md")
+    assert calls[-1] == ("gh", "pr", "create", "--head", branch, "--title", "Move it", *body)
 
 
 def test_nothing_to_propose_opens_no_pull_request(tmp_path: Path) -> None:
