@@ -69,6 +69,7 @@ def guard_verb(
             [Problem(where=table, cause=f"has lost {_listed(rows)}", then=then) for table, rows in lost.items()], code=1
         )
     typer.echo(f"{found.before} rows before, {found.after} now, none lost")
+    typer.echo(f"{found.packages_before} locked packages before, {found.packages_after} now, no lock lost")
 
 
 def _listed(rows: list[str]) -> str:

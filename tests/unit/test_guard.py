@@ -110,7 +110,7 @@ def test_the_command_compares_a_checkout_with_a_commit(checkout: Path) -> None:
         found = CliRunner().invoke(cli.app, ["guard", "--root", str(checkout), *options])
         return (getattr(found.exception, "code", found.exit_code), f"{found.output}{found.exception or ''}")
 
-    assert run() == (0, "25 rows before, 25 now, none lost\n")
+    assert run() == (0, "23 rows before, 23 now, none lost\n2 locked packages before, 2 now, no lock lost\n")
     (checkout / "images" / "facts.yaml").write_bytes(FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'))
     code, told = run()
     assert code == 1 and "images/facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5" in told
