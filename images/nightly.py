@@ -248,10 +248,11 @@ def _unbuilt(cause: str) -> ClaimRow:
 
 
 def _holds(control: Trial, newer: Trial) -> bool:
-    """Whether the canary has the control's verdicts or better ones, and nothing of its own that fails."""
+    """Whether the canary has the control's verdicts or better ones in all tiers that any machine can judge."""
     same = all(newer.verdict(one.key) in (one.verdict, Status.PASS) for one in control.claims)
     new = [one for one in newer.claims if one.verdict is Status.FAIL and control.verdict(one.key) is not Status.FAIL]
-    return not control.cause and same and not new
+    judged = all(tier in newer.overall for tier in build.ANYWHERE)
+    return not control.cause and judged and same and not new
 
 
 # --- bisection ------------------------------------------------------------------------------------------------------

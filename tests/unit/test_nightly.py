@@ -96,6 +96,10 @@ def test_a_canary_as_good_as_the_control_is_offered(night: Callable[..., Night],
     assert lines(tmp_path) == [found.control, found.canary]
 
 
+def test_what_was_judged_in_part_is_not_offered(night: Callable[..., Night]) -> None:
+    assert night(Judge({}), tiers=[Tier.STATIC]).offered is None
+
+
 def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(night: Callable[..., Night]) -> None:
     judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
     found = night(judge)
