@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from images import bake, lock, matrix, plan, render
+from images import bake, lock, matrix, plan, provenance, render
 from images.bake import Options, Provenance, Rendered, stages_of
 from images.engine import ImageInfo
 from images.errors import UserError
+from images.names import ImageName
+from images.provenance import Made
 
 SOURCES = matrix.load()
 INFO = ImageInfo(
@@ -140,6 +142,19 @@ def test_a_baked_image_is_recorded_as_it_was_ordered_and_as_the_engine_has_it() 
     fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim")
     record = bake.adopted(ordered, fits, {"flash-attn": "no wheel"})
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
+    made = Made(
+        name=ImageName.parse("cu126-torch27"),
+        repository="r.test/x",
+        digest="sha256:2",
+        image_id=INFO.id,
+        revision="0123456789ab",
+        source="",
+        locks={},
+        build=record,
+        created=INFO.created,
+    )
+    told = provenance.read(provenance.statement(made))
+    assert told == {"digest": "sha256:2", "matrix-revision": "0123456789ab", "base-digest": ""}
     for other in (
         info(image="cu126-torch25", matrix_revision="0123456789ab", base="debian:bookworm-slim"),
         info(image="cu126-torch27", matrix_revision="another", base="debian:bookworm-slim"),
