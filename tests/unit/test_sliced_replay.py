@@ -1,4 +1,4 @@
-"""What an H100 said of an image with a sliced torch: the gpu tier, the same bits, and the clear error of another GPU."""
+"""What an H100 said of an image with a sliced torch: the gpu tier, the same bits, the clear error of another GPU."""
 
 import json
 from pathlib import Path
