@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 from images import bisect, build, canary, lock, nightly_report, results, schemas, trial, uv, xfail
@@ -163,6 +164,7 @@ def _tried(locked: Locked, tiers: Sequence[Tier], label: str, order: Order) -> T
     return order.remembered(key, lambda: order.judge(locked, tiers, label))
 
 
+@cache
 def _suite() -> str:
     """Short hash of what measures and judges: another suite may answer otherwise."""
     files = trial.suite_files(ClaimSet(image="", claims=()))
