@@ -131,6 +131,7 @@ def check(sources: Sources) -> tuple[Planned, ...]:
     planned = plan(sources)
     problems = [*sources.problems, *profiles.problems(sources.matrix, sources.matrix_file)]
     problems += _alias_problems(planned, sources)
+    problems += _nightly_problems(planned, sources)
     if problems:
         raise UserError(sorted(problems, key=lambda problem: _line(problem.where)))
     return planned
@@ -148,6 +149,17 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
         elif not image.accepted and str(image.image_name.torch) not in pruned_stacks:
             cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
             yield Problem(where=where, cause=cause, then="point it at an accepted image, or mend that image")
+
+
+def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
+    """Selectors of nights that match no image: what they were to track, or to expect, would be forgotten silently."""
+    rows = [(("nightly", "track", index), text) for index, text in enumerate(sources.matrix.nightly.track)]
+    rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(sources.matrix.xfail)]
+    for path, text in rows:
+        selector = selectors.parse(text)
+        if not any(map(selector, planned)):
+            (problem,) = selectors.unmatched(selector, [image.name for image in planned]).problems
+            yield replace(problem, where=sources.matrix_file.where(path), cause=f"{text} {problem.cause}")
 
 
 def _line(where: str) -> tuple[str, int]:
