@@ -9,7 +9,7 @@ from functools import cache
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images import profiles, requirements, rules, selectors
+from images import profiles, requirements, rules, selectors, yamlfile
 from images.errors import Problem, UserError
 from images.facts import Facts
 from images.image import Base, Image, Pin, Prebuilt, Slicing
@@ -153,7 +153,8 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
 
 def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
     """Selectors of nights that match no image: what they were to track, or to expect, would be forgotten silently."""
-    rows = [(("nightly", "track", index), text) for index, text in enumerate(sources.matrix.nightly.track)]
+    tracked = sources.matrix.nightly.track
+    rows: list[tuple[yamlfile.Path, str]] = [(("nightly", "track", index), text) for index, text in enumerate(tracked)]
     rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(sources.matrix.xfail)]
     for path, text in rows:
         selector = selectors.parse(text)
