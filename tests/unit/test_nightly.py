@@ -354,3 +354,16 @@ def test_matrix_ranges_for_what_nothing_pins_are_told(tmp_path: Path) -> None:
     told = "\n".join(problem.cause for problem in matrix.load(matrix=file).problems)
     assert "nothing pins 'torchoa'" in told
     assert "there is no layer 'tortch'" in told
+
+
+def test_selectors_of_nights_that_match_nothing_are_told_with_their_lines(tmp_path: Path) -> None:
+    text = matrix.MATRIX.read_text().replace("track: [cu126-torch25", "track: [cu126-torch99")
+    file = tmp_path / "matrix.yaml"
+    expected = "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"
+    file.write_text(text.replace("xfail: []\n", expected))
+    with pytest.raises(UserError) as told:
+        plan.check(matrix.load(matrix=file))
+    causes = "\n".join(f"{problem.where.rpartition('/')[2]} {problem.cause}" for problem in told.value.problems)
+    number = next(number for number, line in enumerate(text.splitlines(), 1) if "track: [" in line)
+    assert f"matrix.yaml:{number} cu126-torch99 matches no image" in causes
+    assert "cu199-* matches no image" in causes
