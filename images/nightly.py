@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ _ELSEWHERE = frozenset({Kind.NETWORK, Kind.TLS, Kind.ACCESS, Kind.DISK, Kind.MEM
 """Why a build fails whatever its versions are."""
 _REASON = 600
 """Characters of a reason that a line keeps."""
+_HEAD = 60
+"""Characters that tell reasons apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,11 +320,7 @@ class _Search:
 
     def _attempt(self, moved: frozenset[str], claim: ClaimRow) -> bisect.Outcome:
         found = self._trial(moved, [claim.tier])
-        verdict = found.verdict(claim.key) if found else None
-        if verdict in (Status.FAIL, claim.verdict):
-            outcome = bisect.Outcome.FAIL
-        else:
-            outcome = bisect.Outcome.PASS if verdict is Status.PASS else bisect.Outcome.UNRESOLVED
+        outcome = _told(found, claim) if found else bisect.Outcome.UNRESOLVED
         names = " ".join(one.name for one in self.changed if one.name in moved)
         self.order.tell(self.planned.name, f"{claim.brief} with {len(moved)} moved: {outcome} ({names})")
         return outcome
@@ -332,7 +331,7 @@ class _Search:
         found = self._trial(frozenset(culprits), tiers)
         if found is None or found.cause:
             return [claim]
-        alone = {one.key: one for one in found.claims if _not_well(one)}
+        alone = {one.key: one for one in found.claims for wanted in worse if _is_same(one, wanted)}
         others = [alone[one.key] for one in worse if one.key in alone and one.key != claim.key]
         return [alone.get(claim.key, claim), *others]
 
@@ -342,6 +341,25 @@ class _Search:
             return None
         self.built.add(f"{mixture.hash} {tiers}")
         return _tried(mixture, tiers, "bisect", self.order)
+
+
+def _told(found: Trial, claim: ClaimRow) -> bisect.Outcome:
+    """Whether a trial shows the failure that is looked for: one that fails for another reason says nothing of it."""
+    if claim.id == BUILD:
+        return bisect.Outcome.FAIL if found.cause else bisect.Outcome.PASS
+    own = next((one for one in found.claims if one.key == claim.key), None)
+    if own is None or own.verdict is Status.PASS:
+        return bisect.Outcome.PASS if own else bisect.Outcome.UNRESOLVED
+    return bisect.Outcome.FAIL if _is_same(own, claim) else bisect.Outcome.UNRESOLVED
+
+
+def _is_same(one: ClaimRow, other: ClaimRow) -> bool:
+    """The same failure: its reason begins alike, numbers aside. The rest may tell of others that fail beside it."""
+    return (one.key, one.verdict, _head(one.reason)) == (other.key, other.verdict, _head(other.reason))
+
+
+def _head(reason: str) -> str:
+    return re.sub(r"[\d\s]+", " ", reason)[:_HEAD]
 
 
 # --- the engine -----------------------------------------------------------------------------------------------------

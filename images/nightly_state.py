@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from images.results import BUILD, ClaimRow
+from images.results import ClaimRow
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -29,9 +29,7 @@ class Trial(BaseModel):
     """Why there is no verdict; empty where there is one."""
 
     def verdict(self, key: str) -> Status | None:
-        """What came of a claim (`S4 symbols`), `build` included; None: it was not judged."""
-        if key == BUILD:
-            return Status.FAIL if self.cause else Status.PASS
+        """What came of a claim (`S4 symbols`); None: it was not judged."""
         return next((claim.verdict for claim in self.claims if claim.key == key), None)
 
 

@@ -45,6 +45,7 @@ class Judge:
 
     def __init__(self, breaking: dict[str, set[str]], *, unbuildable: set[str] | None = None, most: int = 1000) -> None:
         self.breaking, self.unbuildable, self.most = breaking, unbuildable or {"nothing"}, most
+        self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
 
     def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
@@ -60,6 +61,8 @@ class Judge:
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
         broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
         status, reason = (Status.FAIL, f"undefined symbol of {id_}") if broken else (Status.PASS, "fine")
+        if id_ in self.sooner and self.sooner[id_][0] <= moved:
+            status, reason = Status.FAIL, self.sooner[id_][1]
         return ClaimRow(id=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason)
 
 
@@ -122,6 +125,16 @@ def test_two_culprits_of_different_claims_are_told_apart(night: Callable[..., Ni
     assert [one.sentence.partition(":")[0] for one in found.breakages] == [
         "torchao 0.11.0 -> 0.12.0 breaks S3",
         "transformers 4.57.6 -> 5.0.0 with peft 0.18.1 -> 0.21.2 together break C10 lora-step",
+    ]
+
+
+def test_a_claim_that_fails_for_another_reason_is_another_breakage(night: Callable[..., Night]) -> None:
+    """A torchao that complains wherever it is imported, and a liger-kernel that can't be imported at all."""
+    judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
+    judge.sooner = {"C1": ({"liger-kernel"}, "no driver")}
+    assert [one.sentence for one in night(judge).breakages] == [
+        "torchao 0.11.0 -> 0.12.0 breaks S3: undefined symbol of S3",
+        "liger-kernel 0.6.4 -> 0.8.5 breaks C1 transformers: no driver",
     ]
 
 
