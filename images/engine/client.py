@@ -386,6 +386,7 @@ class Engine:
                 for member in outer:
                     if data := outer.extractfile(member) if member.isfile() else None:
                         yield member, data
+
     def layer_folders(self, ref: str) -> tuple[Path, ...]:
         """Where the layers lie on this machine, bottom first; nothing for an engine elsewhere, or another driver."""
         with asking(ref, image=ref):
@@ -398,7 +399,6 @@ class Engine:
         folders = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
         readable = all(os.access(folder, os.R_OK) for folder in folders)
         return folders if readable and len(folders) == len(found["RootFS"]["Layers"]) else ()
-
 
     def import_image(
         self,
