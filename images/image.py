@@ -126,7 +126,7 @@ class Image:
     @property
     def lock_name(self) -> str:
         """The lock it is built from: an arch image holds the same packages as its parent."""
-        return str(replace(self.name, arch=None))
+        return str(replace(self.name, arch=None) if self.name.arch else self.name)
 
     @property
     def toolkit_home(self) -> str:

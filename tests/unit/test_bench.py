@@ -1,5 +1,6 @@
 """The pure parts of the benchmark: statistics, synthetic matrices, counting of layers, marks in contexts, the page."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def test_a_synthetic_lock_counts_as_present(tmp_path: Path) -> None:
     images = [image.image for image in plan.plan(SOURCES) if image.image][:3]
     lock.write(dict(synthetic.locks(images)), tmp_path)
     assert set(lock.states(images, tmp_path).values()) == {lock.Status.PRESENT}
+
+
+def test_a_shared_lock_counts_for_each_image_by_what_it_asks(tmp_path: Path) -> None:
+    parent, arch = (plan.select([name], SOURCES)[0].image for name in ("cu126-torch27", "cu126-torch27-sm90"))
+    assert parent is not None and arch is not None
+    lock.write(dict(synthetic.locks([parent])), tmp_path)
+    moved = dataclasses.replace(arch, pins=arch.pins[1:])
+    assert lock.states([parent, arch], tmp_path)["cu126-torch27-sm90"] is lock.Status.PRESENT
+    assert lock.states([parent, moved], tmp_path)["cu126-torch27-sm90"] is lock.Status.STALE
 
 
 def test_fewer_images_than_the_project_has_are_refused() -> None:
