@@ -8,17 +8,17 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cyclonedx.contrib.license.factories import LicenseFactory
-from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
 from images.engine import Engine
 from images.errors import Problem, UserError
+
+if TYPE_CHECKING:  # a sixth of what every verb would take to start, for the one that publishes
+    from cyclonedx.contrib.license.factories import LicenseFactory
+    from cyclonedx.model.component import Component
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 _SECONDS = 120.0
@@ -68,6 +68,10 @@ def packages_of(found: Mapping[str, Any]) -> Packages:
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> bytes:
     """The SBOM of an image, as CycloneDX 1.6 JSON. `digest` is the image's. Pure: the clock stays outside."""
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output.json import JsonV1Dot6
+
     root = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
     serial = uuid.uuid5(_NAMESPACE, digest)
     bom = Bom(serial_number=serial, metadata=BomMetaData(component=root, timestamp=created))
@@ -89,6 +93,8 @@ def versions(content: bytes) -> dict[str, str]:
 
 
 def _components(packages: Packages) -> Iterator[Component]:
+    from cyclonedx.contrib.license.factories import LicenseFactory
+
     licences = LicenseFactory()
     for package in packages.python:
         yield _python(package, {}, licences)
@@ -111,6 +117,8 @@ def _python(package: Package, qualifiers: Mapping[str, str], licences: LicenseFa
 
 
 def _component(package: Package, url: PackageURL) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+
     return Component(
         type=ComponentType.LIBRARY, name=package.name, version=package.version, purl=url, bom_ref=url.to_string()
     )
