@@ -192,7 +192,7 @@ def _commit(files: Mapping[str, str], name: str, message: str) -> str:
         for path, text in files.items():
             blob = git("hash-object", "-w", "--stdin", text=text)
             git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
-        commit = git("commit-tree", git("write-tree"), "-p", "HEAD", text=message)
+        commit = git("commit-tree", git("write-tree"), "-p", "HEAD", text=message.removeprefix("# "))
         git("branch", "--force", name, commit)
     return name
 
