@@ -117,8 +117,8 @@ def _slowest(runs: Sequence[Data]) -> str:
 
 
 def _step(name: str) -> str:
-    short = re.sub(r": truetag-bench-\w+ && ", "", name).replace("|", "\\|").replace("`", "")
-    return short if len(short) <= 70 else short[:67] + "..."
+    short = re.sub(r": truetag-bench-\w+ && |--mount=\S* ?", "", name).replace("|", "\\|").replace("`", "")
+    return short.strip() if len(short) <= 70 else short[:67] + "..."
 
 
 def _rebuild(entry: Data) -> str:

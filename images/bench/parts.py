@@ -24,6 +24,7 @@ from images.bench.workbench import PROFILE, Workbench, workbench, written_contex
 from images.buildkit import BuildResult
 from images.engine import Engine
 from images.errors import Problem, UserError
+from images.failures import step_name
 from images.hosting import HostSettings
 from images.image import Image
 from images.lock import Lock
@@ -158,7 +159,7 @@ def _timed(it: Bench, make: Callable[[Kitchen], BuildResult]) -> dict[str, Any]:
 
 def _steps(result: BuildResult) -> list[dict[str, Any]]:
     return [
-        {"name": step.name[:100], "seconds": round(step.seconds, 2), "cached": step.cached}
+        {"name": step_name(step.name, 120), "seconds": round(step.seconds, 2), "cached": step.cached}
         for step in result.steps
         if step.seconds >= 0.1
     ]
