@@ -7,6 +7,7 @@ is started later. It goes on running when the command ends; `stop` ends it.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import ipaddress
 import os
 import shutil
@@ -21,7 +22,6 @@ from images.debian import install
 from images.engine import Engine, NoEngine, connect, private_home, private_socket
 from images.errors import Problem, UserError
 
-_BRIDGE = "truetag0"
 _SUBNETS = tuple(f"172.{second}.200.0/24" for second in range(31, 17, -1))
 _START_SECONDS = 90.0
 _STOP_SECONDS = 60.0
@@ -145,7 +145,7 @@ def _command(home: Path) -> list[str]:
         f"--exec-root={home / 'exec'}",
         f"--pidfile={_pid_file()}",
         f"--host=unix://{private_socket()}",
-        f"--bridge={_BRIDGE}",
+        f"--bridge={bridge(private_home())}",
         f"--mtu={_mtu()}",
         # Apart from another engine's, should this machine run a containerd that both find.
         "--containerd-namespace=truetag",
@@ -153,16 +153,25 @@ def _command(home: Path) -> list[str]:
     ]
 
 
+def bridge(home: Path) -> str:
+    """The network interface of the engine that lives in `home`: stopping it must not take another's away.
+
+    Linux takes 15 characters (IFNAMSIZ, netdevice(7)).
+    """
+    return f"truetag-{hashlib.sha256(str(home).encode()).hexdigest()[:6]}"
+
+
 def _make_bridge() -> None:
     """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
-    if _ip("link", "show", "dev", _BRIDGE):
+    name = bridge(private_home())
+    if _ip("link", "show", "dev", name):
         return
     subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
     address = f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}"
     for command in (
-        ["link", "add", _BRIDGE, "type", "bridge"],
-        ["address", "add", address, "dev", _BRIDGE],
-        ["link", "set", _BRIDGE, "up"],
+        ["link", "add", name, "type", "bridge"],
+        ["address", "add", address, "dev", name],
+        ["link", "set", name, "up"],
     ):
         done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -177,7 +186,7 @@ def _make_bridge() -> None:
 
 
 def _remove_bridge() -> None:
-    subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)
+    subprocess.run(["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False)
 
 
 def _route_table() -> list[list[str]]:

@@ -7,7 +7,7 @@ import pytest
 from images import private_engine
 from images.engine import private_socket
 from images.errors import UserError
-from images.private_engine import free_subnet, is_debian, last_errors
+from images.private_engine import bridge, free_subnet, is_debian, last_errors
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ def test_the_bridge_takes_a_subnet_that_is_free() -> None:
     assert free_subnet(["172.31.0.0/16", "172.30.200.128/25", "10.0.0.0/8"]) == "172.29.200.0/24"
     with pytest.raises(UserError, match="every subnet"):
         free_subnet(["172.16.0.0/12"])
+
+
+def test_each_engine_has_a_bridge_of_its_own() -> None:
+    one, other = (bridge(Path(home) / "truetag" / "engine") for home in ("/home/me/.cache", "/tmp/cache"))
+    assert one != other
+    assert len(one) <= 15
 
 
 def test_the_log_tells_why_it_ended() -> None:
