@@ -48,13 +48,13 @@ class Outcome(StrEnum):
     """The newest versions are the locked ones: there was nothing to build."""
 
 
-class _Row(BaseModel):
+class Row(BaseModel):
     """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Change(_Row):
+class Change(Row):
     """One package that differs between two locks."""
 
     name: str
@@ -69,7 +69,7 @@ class Change(_Row):
         return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
-class ClaimRow(_Row):
+class ClaimRow(Row):
     """One claim that is not PASS."""
 
     id: str
@@ -90,7 +90,7 @@ class ClaimRow(_Row):
         return self.id if self.subject in ("", "environment") else self.key
 
 
-class Expected(_Row):
+class Expected(Row):
     """A claim that an `xfail` row of the matrix is about."""
 
     id: str
@@ -101,7 +101,7 @@ class Expected(_Row):
     """Why it failed tonight; empty where it passed."""
 
 
-class TierCount(_Row):
+class TierCount(Row):
     """One tier's claims, counted by verdict."""
 
     verdict: Status
@@ -109,7 +109,7 @@ class TierCount(_Row):
     counts: dict[Status, int]
 
 
-class LegLine(_Row):
+class LegLine(Row):
     """One image, built from one set of versions and judged."""
 
     kind: Literal["leg"] = "leg"
@@ -145,7 +145,7 @@ class LegLine(_Row):
     """Why there is no verdict; empty where there is one."""
 
 
-class BreakageLine(_Row):
+class BreakageLine(Row):
     """What breaks a canary, found by bisection."""
 
     kind: Literal["breakage"] = "breakage"

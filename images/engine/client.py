@@ -12,7 +12,7 @@ import tarfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -399,39 +399,6 @@ class Engine:
         folders = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
         readable = all(os.access(folder, os.R_OK) for folder in folders)
         return folders if readable and len(folders) == len(found["RootFS"]["Layers"]) else ()
-
-    def import_image(
-        self,
-        chunks: Iterable[bytes],
-        name: str,
-        *,
-        labels: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] = ("/bin/sh",),
-    ) -> ImageInfo:
-        """A root file system (chunks of a tar) as an image of one layer. Raises UserError."""
-        changes = [
-            *(f"ENV {key}={json.dumps(value)}" for key, value in (env or {}).items()),
-            *(f"LABEL {json.dumps(key)}={json.dumps(value)}" for key, value in (labels or {}).items()),
-            f"CMD {json.dumps(list(command))}",
-        ]
-        with asking(name):
-            response = self._api._post(
-                self._api._url("/images/create"),
-                params={"fromSrc": "-", "changes": changes, "platform": PLATFORM},
-                data=iter(chunks),
-                headers={"Content-Type": "application/x-tar"},
-                stream=True,
-                timeout=None,
-            )
-            self._api._raise_for_status(response)
-            image_id = ""
-            for message in self._api._stream_helper(response, decode=True):
-                if "error" in message:
-                    raise UserError(Problem(where=name, cause=f"the import failed: {message['error']}"), code=1)
-                image_id = message.get("status", image_id)
-        self.tag(image_id, name)
-        return self.inspect(name)
 
     def load(self, files: Files, name: str) -> ImageInfo:
         """An image in the form that `docker save` writes (manifest.json, its config, layers), which gives it `name`.

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from images import choose, plan
 from images.errors import UserError
@@ -19,7 +19,7 @@ from images.facts import Capability, MinorText, VersionText
 from images.matrix import Sources
 from images.names import Arch, ImageName, Minor
 from images.plan import Planned
-from images.results import BreakageLine, Change, Leg, LegLine
+from images.results import BreakageLine, Change, Leg, LegLine, Row
 from images.site.runs import Published, Run, newest_first
 from validate.claims import Tier
 from validate.judging import Status
@@ -41,13 +41,7 @@ class Standing(StrEnum):
     NEVER = "never"
 
 
-class _Row(BaseModel):
-    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ProofRow(_Row):
+class ProofRow(Row):
     """One tier of an image, judged once."""
 
     tier: Tier
@@ -69,7 +63,7 @@ class ProofRow(_Row):
     """Path of the page with its claims and evidence; empty where only counts are kept."""
 
 
-class SizeRow(_Row):
+class SizeRow(Row):
     """An image's size on a day."""
 
     date: date | None
@@ -77,7 +71,7 @@ class SizeRow(_Row):
     digest: str
 
 
-class BuildsRow(_Row):
+class BuildsRow(Row):
     """What differs between two builds that were recorded one after the other."""
 
     before: str
@@ -89,7 +83,7 @@ class BuildsRow(_Row):
     """Of the packages whose version was measured in both."""
 
 
-class ImageRow(_Row):
+class ImageRow(Row):
     """An image that the matrix accepts, or that was judged under its whole name."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
@@ -176,7 +170,7 @@ class ImageRow(_Row):
         )
 
 
-class RefusedRow(_Row):
+class RefusedRow(Row):
     """A combination that can't be, or that we don't build."""
 
     name: str
@@ -188,7 +182,7 @@ class RefusedRow(_Row):
     """Accepted images that differ least."""
 
 
-class Index(_Row):
+class Index(Row):
     """index.json: every image, what was proven of it and when, and what is refused. Paths are relative to it."""
 
     schema_version: Literal[1] = 1
