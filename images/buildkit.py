@@ -111,7 +111,8 @@ class _Vertex:
     """Start to end: BuildKit can run one vertex several times (lookup, then transfer)."""
     cached: bool = False
     error: str = ""
-    partial: bytes = b""
+    partial: dict[int, bytes] = field(default_factory=dict)
+    """The begun line of each stream: what a step writes to its two outputs reaches us interleaved."""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL))
 
     @property
@@ -136,7 +137,7 @@ class Trace:
             if event := self._started(vertex):
                 yield event
         for log in status.logs:
-            yield from self._logged(log.vertex, log.msg)
+            yield from self._logged(log.vertex, log.stream, log.msg)
         for item in status.statuses:
             known = self._vertices.get(item.vertex)
             if known and item.current:
@@ -177,15 +178,15 @@ class Trace:
             return
         vertex.intervals[vertex.running_since] = _seconds(message.completed)
         vertex.running_since = None
-        if vertex.partial:
-            yield from self._logged(message.digest, b"\n")
+        for stream in [stream for stream, begun in vertex.partial.items() if begun]:
+            yield from self._logged(message.digest, stream, b"\n")
         yield StepFinished(
             step=message.digest, name=vertex.name, seconds=vertex.seconds, cached=vertex.cached, error=message.error
         )
 
-    def _logged(self, digest: str, data: bytes) -> Iterator[LogLine]:
+    def _logged(self, digest: str, stream: int, data: bytes) -> Iterator[LogLine]:
         vertex = self._vertices.setdefault(digest, _Vertex())
-        *lines, vertex.partial = (vertex.partial + data).split(b"\n")
+        *lines, vertex.partial[stream] = (vertex.partial.get(stream, b"") + data).split(b"\n")
         for line in lines:
             text = self._redact(plain_line(line))
             vertex.log.append(text)
@@ -221,7 +222,11 @@ def _declare() -> Any:
             ("current", 4, proto.TYPE_INT64),
             ("total", 5, proto.TYPE_INT64),
         ],
-        "VertexLog": [("vertex", 1, proto.TYPE_STRING), ("msg", 4, proto.TYPE_BYTES)],
+        "VertexLog": [
+            ("vertex", 1, proto.TYPE_STRING),
+            ("stream", 3, proto.TYPE_INT64),
+            ("msg", 4, proto.TYPE_BYTES),
+        ],
     }
     file = descriptor_pb2.FileDescriptorProto(
         name="truetag/buildkit.proto",

@@ -19,6 +19,7 @@ def report(
     started: float | None = None,
     completed: float | None = None,
     log: bytes = b"",
+    stream: int = 1,
     progress: tuple[str, int, int] | None = None,
 ) -> bytes:
     message = buildkit._STATUS_RESPONSE()
@@ -28,7 +29,7 @@ def report(
             if value is not None:
                 getattr(one, field).FromNanoseconds(int(value * 1e9))
     if log:
-        message.logs.add(vertex="d", msg=log)
+        message.logs.add(vertex="d", stream=stream, msg=log)
     if progress:
         message.statuses.add(ID=progress[0], vertex="d", current=progress[1], total=progress[2])
     return message.SerializeToString()
@@ -57,6 +58,22 @@ def test_a_step_from_its_start_over_its_log_to_its_end() -> None:
     ]
     assert trace.steps() == (Step(name=name, seconds=2.5, cached=False),)
     assert trace.failed() is None
+
+
+def test_what_a_step_writes_to_its_two_outputs_stays_apart() -> None:
+    """Seen with apt on engines 26.1 and 28.5: the end of a line of the one arrives between two halves of the other."""
+    trace, events = feed(
+        report(vertex={}, started=1),
+        report(log=b"Reading state information...", stream=1),
+        report(log=b"E: ", stream=2),
+        report(log=b"\n", stream=1),
+        report(log=b"Unable to locate package\n", stream=2),
+        report(log=b"half", stream=1),
+        report(vertex={"error": "exit code: 100"}, started=1, completed=2),
+    )
+    lines = ["Reading state information...", "E: Unable to locate package", "half"]
+    assert [event.text for event in events if isinstance(event, LogLine)] == lines
+    assert trace.failed() == ("[torch 2/5] RUN pip", "exit code: 100", tuple(lines))
 
 
 def test_a_step_that_runs_twice_counts_both_times_and_reports_each_end_once() -> None:
