@@ -44,6 +44,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
+    --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/cuda.txt,target=/run/locks/cuda.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/cuda.txt \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
@@ -56,6 +57,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
     --mount=type=bind,source=slicer,target=/run/slicer \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
+    --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/torch.txt,target=/run/locks/torch.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt \
     && /opt/venv/bin/python -I -B /run/slicer \
@@ -70,6 +72,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
     --mount=type=bind,source=slicer,target=/run/slicer \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
+    --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/kernels.txt,target=/run/locks/kernels.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt \
     && /opt/venv/bin/python -I -B /run/slicer \
@@ -84,6 +87,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
     --mount=type=bind,source=slicer,target=/run/slicer \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
+    --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/libraries.txt,target=/run/locks/libraries.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/libraries.txt \
     && /opt/venv/bin/python -I -B /run/slicer \
@@ -103,6 +107,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
     --mount=type=bind,source=slicer,target=/run/slicer \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
+    --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/light.txt,target=/run/locks/light.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/light.txt \
     && /opt/venv/bin/python -I -B /run/slicer \
