@@ -19,6 +19,7 @@ from images.progress import Progress
 from images.render import Context
 
 _CHUNK = 1 << 16
+_CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
 _NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
 """Instructions that change the configuration alone."""
 
@@ -77,7 +78,8 @@ class Reproduction:
 def reproduce(engine: Engine, name: str, context: Context, progress: Progress, network: str | None) -> Reproduction:
     """Build a context, from the cache where that has it, and then again without. Neither gets a name that lasts.
 
-    Raises UserError: a failed step.
+    The second has a cache of wheels of its own: wheels that the first built from source would stand in for what is
+    built anew. Raises UserError: a failed step.
     """
     run = uuid.uuid4().hex[:8]
     with (
@@ -88,7 +90,11 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
         known = {record.id for record in engine.build_cache()}
         try:
             second = engine.build(
-                context, two, network=network, no_cache=True, on_event=progress.job(f"{name} (again)")
+                with_own_wheels(context, run),
+                two,
+                network=network,
+                no_cache=True,
+                on_event=progress.job(f"{name} (again)"),
             )
             infos = engine.inspect(one), engine.inspect(two)
             layers = pair(infos[0].layers, infos[1].layers, steps(engine.history(one)))
@@ -109,6 +115,13 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     )
 
 
+def with_own_wheels(context: Context, word: str) -> Context:
+    """The context whose steps share a cache of wheels that no other build has."""
+    dockerfile = context["Dockerfile"]
+    text = dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
+    return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{word}".encode(), text)}
+
+
 @contextmanager
 def _temporary(engine: Engine, tag: str) -> Iterator[str]:
     try:
@@ -122,7 +135,7 @@ def _forget(engine: Engine, known: set[str]) -> None:
 
     Children first, since what others stand on can't go.
     """
-    new = [record for record in engine.build_cache() if record.id not in known and "cached mount" not in record.made_by]
+    new = [record for record in engine.build_cache() if record.id not in known]
     while leaves := [one for one in new if not any(one.id in other.parents for other in new)]:
         for record in leaves:
             engine.forget(record)

@@ -17,8 +17,10 @@ _HEADER = struct.Struct("<4sIII")
 """Of bytecode (PEP 552): magic, flags, its source's time and size; flags of 0 mean that these two are compared."""
 _TAG = re.compile(r"\.[a-z]+-\d+(\.opt-\w+)?\.pyc$")
 """`.cpython-311.pyc` (PEP 3147)."""
-_SLACK = 1.0
-"""Seconds before the step that count as it: clocks are rounded, and earlier steps have sealed what is theirs."""
+_NOTES = ".dist-info/uv_cache.json"
+_SLACK = 0.05
+"""Seconds before the step that count as it: the kernel counts both times in steps of up to 0.01. More would take in the
+files of a base that was unpacked just before."""
 
 
 def began() -> float:
@@ -36,9 +38,23 @@ def written(since: float, seconds: int, root: str = "/") -> list[str]:
     return [path for path in os.fsdecode(found).split("\0") if path and path not in mounted]
 
 
+def forget_times(paths: list[str]) -> list[str]:
+    """Take away what uv notes of a local wheel's time, and its line in RECORD. The paths that are left."""
+    notes = [path for path in paths if path.endswith(_NOTES)]
+    for note in notes:
+        distribution = Path(note).parent
+        record = distribution / "RECORD"
+        own = f"{distribution.name}/{Path(note).name},".encode()
+        lines = record.read_bytes().splitlines(keepends=True)
+        record.write_bytes(b"".join(line for line in lines if not line.startswith(own)))
+        Path(note).unlink()
+    return [path for path in paths if path not in notes]
+
+
 def seal(paths: list[str], seconds: int) -> None:
     """Give these paths one time: links themselves, not what they lead to."""
-    headers = {path: header for path in paths if path.endswith(".pyc") and (header := _renewed(path, seconds))}
+    ours = frozenset(paths)
+    headers = {path: header for path in paths if path.endswith(".pyc") and (header := _renewed(path, seconds, ours))}
     for path, header in headers.items():
         with Path(path).open("r+b") as stream:
             stream.write(header)
@@ -46,19 +62,28 @@ def seal(paths: list[str], seconds: int) -> None:
         os.utime(path, (seconds, seconds), follow_symlinks=False)
 
 
-def _renewed(path: str, seconds: int) -> "bytes | None":
-    """The header of bytecode that goes by its source's time, as that will be; None where it doesn't, or is stale."""
+def _renewed(path: str, seconds: int, sealed: "frozenset[str]") -> "bytes | None":
+    """The header of bytecode that goes by its source's time, as that will be; None where it doesn't, or is stale.
+
+    A source that is not sealed with it, an earlier step's, keeps its time.
+    """
     folder, _, name = path.rpartition("/__pycache__/")
     try:
         with Path(path).open("rb") as stream:
             magic, flags, modified, size = _HEADER.unpack(stream.read(_HEADER.size))
-        source = Path(f"{folder}/{_TAG.sub('', name)}.py").stat()
+        named = f"{folder}/{_TAG.sub('', name)}.py"
+        source = Path(named).stat()
     except (OSError, struct.error):
         return None
-    if flags or (modified, size) != (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF):
+    if (
+        named not in sealed
+        or flags
+        or (modified, size) != (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
+    ):
         return None
     return _HEADER.pack(magic, flags, min(modified, seconds), size)
 
 
 if __name__ == "__main__":
-    seal(written(began() - _SLACK, int(sys.argv[1])), int(sys.argv[1]))
+    until = int(sys.argv[1])
+    seal(forget_times(written(began() - _SLACK, until)), until)

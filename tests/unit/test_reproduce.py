@@ -9,6 +9,7 @@ import pytest
 
 from images import reproduce
 from images.engine import HistoryEntry
+from images.matrix import ROOT
 from images.reproduce import Layer, Member, Reproduction, difference, explained, pair, steps
 
 FILE = Member(
@@ -96,3 +97,13 @@ def test_a_member_is_read_with_a_hash_a_chunk() -> None:
     other = reproduce._member(info, io.BytesIO(bytes(69999) + b"x"))
     assert len(one.chunks) == 2 and one.chunks[0] == other.chunks[0] and one.chunks[1] != other.chunks[1]
     assert one.attributes == {"SCHILY.xattr.security.capability": "v"}
+
+
+def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
+    context = reproduce.with_own_wheels(
+        {"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc"
+    )
+    assert context["Dockerfile"] == b"RUN --mount=type=cache,id=truetag-uv-abc,target=/run/uv x\n"
+    golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
+    named = reproduce.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
+    assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")

@@ -6,10 +6,12 @@ import py_compile
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from uv import find_uv_bin
 
 from images.matrix import ROOT
 from images.render import EPOCH
@@ -61,6 +63,39 @@ def test_bytecode_of_another_source_is_not_made_to_look_right(tmp_path: Path) ->
     before = bytecode.read_bytes()
     seal.seal([str(bytecode)], EPOCH)
     assert bytecode.read_bytes() == before
+
+
+def test_bytecode_for_an_earlier_steps_source_goes_by_the_time_that_keeps(tmp_path: Path) -> None:
+    source, bytecode = compiled(tmp_path)
+    before = bytecode.read_bytes()
+    seal.seal([str(bytecode)], EPOCH)
+    assert bytecode.read_bytes() == before and source.stat().st_mtime > EPOCH
+
+
+def wheel(folder: Path) -> Path:
+    file = folder / "kernel-1.0-py3-none-any.whl"
+    about = "kernel-1.0.dist-info"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("kernel.py", "answer = 42\n")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: kernel\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", f"kernel.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
+    return file
+
+
+def test_a_local_wheel_leaves_no_time_behind(tmp_path: Path) -> None:
+    """uv writes down when the wheel was made, in a file that RECORD lists with its hash."""
+    file, records = wheel(tmp_path), []
+    for target in (tmp_path / "first", tmp_path / "second"):
+        command = [find_uv_bin(), "pip", "install", "-q", "--no-deps", "--no-index", "--python", sys.executable]
+        subprocess.run([*command, "--target", target, "--cache-dir", tmp_path / "cache", file], check=True)
+        paths = [str(path) for path in target.rglob("*")]
+        assert any("uv_cache" in path for path in paths), "uv writes it no more: nothing to take away"
+        left = seal.forget_times(paths)
+        assert set(left) == {str(path) for path in target.rglob("*")}
+        records.append((target / "kernel-1.0.dist-info" / "RECORD").read_bytes())
+    assert b"uv_cache" not in records[0] and b"kernel.py," in records[0]
+    assert records[0] == records[1]
 
 
 def test_checked_by_hash_and_damaged_bytecode_is_left_alone(tmp_path: Path) -> None:
