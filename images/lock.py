@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -292,7 +292,7 @@ def print_requirements(packages: Iterable[Package]) -> bytes:
     return (_HEADER + "".join(f"{block}\n" for block in blocks)).encode()
 
 
-def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
+def parse_requirements(content: bytes, where: str | Path) -> tuple[Package, ...]:
     """The inverse of `print_requirements`.
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
@@ -300,7 +300,7 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
     packages, wrong = _entries(content)
     problems = [
         Problem(
-            where=where,
+            where=where if isinstance(where, str) else _shown(where),
             cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
             then="`nox -s lock -- NAME` makes the file anew",
         )
@@ -346,6 +346,7 @@ def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: st
     return {layer: tuple(package for package in ordered if home[package.name] == layer) for layer in wanted.layers}
 
 
+@cache
 def _name(requirement: str) -> str:
     return str(canonicalize_name(requirement.partition("==")[0]))
 
@@ -407,10 +408,9 @@ def _versions_at(place: Path) -> dict[str, str]:
 def _load(place: Path) -> Lock:
     """The lock in a folder, whatever it was made from. Raises UserError: a file is missing or damaged."""
     record, digests = _record(place / RECORD)
-    files = {f"{layer}.txt": _bytes(place / f"{layer}.txt") for layer in (*record.layers, *record.alone)}
-    layers = {
-        name.removesuffix(".txt"): parse_requirements(content, _shown(place / name)) for name, content in files.items()
-    }
+    paths = {layer: place / f"{layer}.txt" for layer in (*record.layers, *record.alone)}
+    files = {path.name: _bytes(path) for path in paths.values()}
+    layers = {layer: parse_requirements(files[path.name], path) for layer, path in paths.items()}
     edited = tuple(name for name, content in files.items() if digests.get(name) != _digest(content))
     return Lock(inputs=record, files=files, layers=layers, edited=edited)
 
@@ -492,12 +492,21 @@ def _pins(found: LockInputs) -> dict[tuple[str, str], str]:
 
 def _lacking(lock: Lock) -> Iterator[str]:
     """Recorded pins that the files do not hold: somebody edited them, or a merge went wrong."""
-    for (place, name), version in _pins(lock.inputs).items():
-        held = [package.version for package in lock.layers[place] if package.name == name]
+    for place, pins in (*lock.inputs.layers.items(), *lock.inputs.alone.items()):
+        yield from _lacking_in(f"{place}.txt", lock.files[f"{place}.txt"], pins)
+
+
+@lru_cache(maxsize=4096)
+def _lacking_in(name: str, content: bytes, pins: Sequence[str]) -> tuple[str, ...]:
+    """Kept, as `_entries` is."""
+    lacking = []
+    for pinned in sorted(pins, key=_name):
+        version = pinned.partition("==")[2]
+        held = [package.version for package in _entries(content)[0] if package.name == _name(pinned)]
         if not any(_fulfils(text, version) for text in held):
-            yield (
-                f"{place}.txt holds {name} {held[0]}, not {version}" if held else f"{place}.txt lacks {name} {version}"
-            )
+            has = f"holds {_name(pinned)} {held[0]}, not {version}" if held else f"lacks {_name(pinned)} {version}"
+            lacking.append(f"{name} {has}")
+    return tuple(lacking)
 
 
 def _fulfils(held: str, pinned: str) -> bool:
