@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from images.engine import Engine, HistoryEntry, ImageInfo
 from images.progress import Progress
 from images.render import Context
 
+T = TypeVar("T")
+
 _CHUNK = 1 << 16
+_FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
 _CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
 _NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
 """Instructions that change the configuration alone."""
@@ -79,7 +82,8 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     """Build a context, from the cache where that has it, and then again without. Neither gets a name that lasts.
 
     The second has a cache of wheels of its own: wheels that the first built from source would stand in for what is
-    built anew. Raises UserError: a failed step.
+    built anew. It also stands on a layer of its own, which is left out of the comparison. Raises UserError: a failed
+    step.
     """
     run = uuid.uuid4().hex[:8]
     with (
@@ -90,17 +94,18 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
         known = {record.id for record in engine.build_cache()}
         try:
             second = engine.build(
-                with_own_wheels(context, run),
+                apart(with_own_wheels(context, run), run),
                 two,
                 network=network,
                 no_cache=True,
                 on_event=progress.job(f"{name} (again)"),
             )
             infos = engine.inspect(one), engine.inspect(two)
-            layers = pair(infos[0].layers, infos[1].layers, steps(engine.history(one)))
+            own = shared(infos[0].layers, infos[1].layers)
+            layers = pair(infos[0].layers, without(infos[1].layers, own), steps(engine.history(one)))
             if any(layer.first != layer.second for layer in layers):
                 progress.say(name, "the layers differ: reading them", "yellow")
-                layers = explained(layers, listings(engine, one), listings(engine, two))
+                layers = explained(layers, listings(engine, one), without(listings(engine, two), own))
             created = [_created(info) for info in infos]
         finally:
             engine.untag(two)
@@ -120,6 +125,28 @@ def with_own_wheels(context: Context, word: str) -> Context:
     dockerfile = context["Dockerfile"]
     text = dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
     return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{word}".encode(), text)}
+
+
+def apart(context: Context, word: str) -> Context:
+    """The context with a small layer of its own above the base, so that no layer of it stands where another does.
+
+    An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never
+    deletes the second's files: no build cache, no image knows them.
+    """
+    dockerfile = context["Dockerfile"]
+    text = dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
+    return {**context, "Dockerfile": _FROM.sub(rf"\g<0>RUN echo {word} >/again\n".encode(), text, count=1)}
+
+
+def shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many layers from the bottom both have in common: those of the base."""
+    return next(
+        (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), len(first)
+    )
+
+
+def without(layers: Sequence[T], index: int) -> list[T]:
+    return [*layers[:index], *layers[index + 1 :]]
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Two builds on a real engine: what has a time of its own is found and named, what is sealed gives the same layer."""
 
 import re
+import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,20 @@ def test_the_first_file_that_differs_is_named_and_nothing_is_left(engine: Engine
     assert re.match(r"opt(/folder(/now)?)?: (time|content) ", found.layers[1].difference)
     first = [record for record in engine.build_cache() if record.id not in before]
     assert len([record for record in first if "date" in record.made_by]) <= 1, "the second build's record is gone"
+
+
+def test_equal_layers_leave_no_files_that_the_engine_forgot(engine: Engine, base: AcquiredBase) -> None:
+    folder = Path(engine.facts.data_root, "overlay2")
+    if not engine.facts.local or not folder.is_dir():
+        pytest.skip("the engine's files are not here to be looked at")
+    word = uuid.uuid4().hex
+    step = f"echo {word} >/opt/{word} && touch -d @0 /opt/{word} /opt"
+    dockerfile = f"FROM {base.reference}\nRUN {step}\n".encode()
+    with Progress() as progress:
+        found = reproduce.reproduce(engine, "test", {"Dockerfile": dockerfile}, progress, None)
+    assert found.equal and len(found.layers) == 2
+    holding = list(folder.glob(f"*/diff/opt/{word}"))
+    assert len(holding) == 1, "the first build's, which the build cache keeps"
 
 
 def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, image: Image) -> None:

@@ -107,3 +107,12 @@ def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
     golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
     named = reproduce.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
     assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")
+
+
+def test_the_second_build_stands_on_a_layer_of_its_own_that_is_not_compared() -> None:
+    given = reproduce.apart({"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc")
+    marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/again\nRUN a\nFROM system\nRUN b\n"
+    assert given["Dockerfile"] == marked
+    first, second = ["base", "system", "torch"], ["base", "own", "system", "other"]
+    assert reproduce.without(second, reproduce.shared(first, second)) == ["base", "system", "other"]
+    assert reproduce.without(["base", "own"], reproduce.shared(["base"], ["base", "own"])) == ["base"]
