@@ -9,10 +9,12 @@ import pytest
 
 from images import bases, build, lock, render, reproduce
 from images.bases import AcquiredBase, Origin
+from images.buildkit import BuildEvent, LogLine
 from images.engine import Engine
 from images.hosting import host_settings
 from images.image import Image
 from images.progress import Progress
+from images.render import EPOCH
 
 pytestmark = pytest.mark.engine
 TAGS = ("truetag-test-seal:1", "truetag-test-seal:2")
@@ -62,6 +64,41 @@ def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, i
     finally:
         for tag in TAGS:
             engine.untag(tag)
+
+
+SEALED = """
+FROM system AS early
+RUN --mount=type=tmpfs,target=/run echo early >/opt/early
+FROM early
+RUN --mount=type=tmpfs,target=/run \\
+    --mount=type=tmpfs,target=/mnt \\
+    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \\
+    echo late >/opt/x && ln -s /nowhere /opt/link && echo lent >/mnt/lent \\
+    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py {epoch} \\
+    && stat -c "%n %Y" /opt/early /opt/x /opt/link /mnt/lent /etc/resolv.conf
+"""
+
+
+def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: AcquiredBase, image: Image) -> None:
+    extras = render.Extras(host=host_settings().files())
+    context = render.render(image, lock.read(image).files, build.ground(base), extras)
+    text = context["Dockerfile"]
+    assert isinstance(text, bytes)
+    system = text.split(b"# ---- tools")[0].decode()
+    told: list[BuildEvent] = []
+    context["Dockerfile"] = f"{system}{SEALED.format(epoch=EPOCH)}# {uuid.uuid4().hex}\n".encode()
+    try:
+        engine.build(context, TAGS[0], no_cache=True, on_event=told.append)
+    finally:
+        engine.untag(TAGS[0])
+    lines = [
+        event.text.split()
+        for event in told
+        if isinstance(event, LogLine) and event.text.startswith(("/opt", "/mnt", "/etc"))
+    ]
+    times = {line[0]: int(line[1]) for line in lines}
+    assert {path for path, time in times.items() if time == EPOCH} == {"/opt/x", "/opt/link"}
+    assert set(times) == {"/opt/early", "/opt/x", "/opt/link", "/mnt/lent", "/etc/resolv.conf"}
 
 
 def test_the_same_mirror_gives_the_same_base(engine: Engine, base: AcquiredBase) -> None:
