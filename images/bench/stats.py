@@ -20,15 +20,27 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / centre if centre else 0.0
 
 
-def grows_linearly(counts: Sequence[int], costs: Sequence[float], tolerance: float = 1.5) -> bool:
+def steps(counts: Sequence[int], runs: Sequence[Sequence[float]]) -> list[float]:
+    """What a further item costs between each two counts, by the least that each took: noise only ever adds."""
+    least = [min(values) for values in runs]
+    return [(y - x) / (b - a) for (a, x), (b, y) in pairwise(zip(counts, least, strict=True))]
+
+
+def grows_linearly(counts: Sequence[int], runs: Sequence[Sequence[float]], tolerance: float = 1.5) -> bool | None:
     """Whether each further item costs at most `tolerance` times what one cost between the two counts before.
 
-    Steps are compared, not totals: a fixed cost at the start would hide a curve. Raises ValueError below three counts.
+    Steps are compared, not totals: a fixed cost at the start would hide a curve. None: a step is smaller than what the
+    runs at one of its ends lie apart, so it says nothing; nor does a single run. Raises ValueError below three counts.
     """
     if len(counts) < 3:
         raise ValueError("a line through two points is always straight")
-    pairs = list(zip(counts, costs, strict=True))
-    slopes = [(y - x) / (b - a) for (a, x), (b, y) in pairwise(pairs)]
+    if min(map(len, runs)) < 2:
+        return None
+    apart = [max(values) - min(values) for values in runs]
+    slopes = steps(counts, runs)
+    for slope, (a, b), ends in zip(slopes, pairwise(counts), pairwise(apart), strict=True):
+        if max(ends) >= slope * (b - a):
+            return None
     return all(later <= earlier * tolerance for earlier, later in pairwise(slopes))
 
 

@@ -1,6 +1,7 @@
-"""Matrices of any size, of the project's own toolkits, stacks, Pythons and archs, times made-up profiles. Pure.
+"""Matrices of any size, of the project's own toolkits, stacks and Pythons, times made-up profiles. Pure.
 
-Only combinations that the plan accepts are taken, which cost the planner most. The same count gives the same matrix.
+Only combinations that the plan accepts are taken, which cost the planner most, and none for one arch: such an image
+would share its parent's lock, so that there were fewer to read. The same count gives the same matrix.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from images import lock, plan
 from images.image import Image
 from images.lock import Lock
 from images.matrix import Matrix, Sources
-from images.names import Arch, ImageName, Minor
+from images.names import ImageName, Minor
 from images.uv import Package
 
-ARCHS = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
-"""What names are made with beside none."""
 _OTHERS = {"torch": 20, "libraries": 31}
 """Packages beside the pins in a made-up lock: as many as the locks of cu126-torch25 have."""
 
@@ -42,13 +41,13 @@ def text(sources: Sources, count: int) -> str:
 
 
 def _combinations(sources: Sources) -> Iterator[ImageName]:
-    """Names without a profile that the plan accepts, in an order that mixes what they are made of."""
+    """Names without profile and arch that the plan accepts, in an order that mixes what they are made of."""
     matrix = sources.matrix
     pythons = [None, *sorted({Minor.parse(base.python) for base in matrix.bases.values()})]
-    parts = itertools.product(matrix.toolkits, matrix.stacks, pythons, [None, *map(Arch.parse, ARCHS)], (False, True))
+    parts = itertools.product(matrix.toolkits, matrix.stacks, pythons, (False, True))
     every = [
-        ImageName(cuda=Minor.parse(cuda), torch=Minor.parse(torch), python=python, arch=arch, devel=devel)
-        for cuda, torch, python, arch, devel in parts
+        ImageName(cuda=Minor.parse(cuda), torch=Minor.parse(torch), python=python, devel=devel)
+        for cuda, torch, python, devel in parts
     ]
     special = {row.name for row in matrix.images if row.without or row.archs}  # accepted with what the row says
     for name in sorted(every, key=lambda name: hashlib.sha256(str(name).encode()).digest()):
