@@ -8,20 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from images import bases, lock, plan
-from images.bench import accounting, results, sides, squeeze, synthetic
+from images.bench import accounting, loopback, results, sides, squeeze, synthetic
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen, kitchen
 from images.bench.stats import turns
 from images.bench.workbench import PROFILE, Workbench, workbench, written_context
-from images.buildkit import BuildResult
+from images.buildkit import BuildEvent, BuildResult, StepProgress
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.failures import step_name
@@ -35,7 +37,7 @@ from images.uv import Package
 
 SUBJECT = "cu130-torch211"
 """The image that is compared. CUDA 13 is the first whose whole toolkit is on the index: a devel base can be made."""
-SIZES = (100, 1_000, 10_000)
+SIZES = (100, 1_000, 5_000, 10_000)
 """Images in the matrices that the planner is given."""
 MOVED = "liger-kernel"
 """The small pin that moves."""
@@ -54,15 +56,12 @@ class Bench:
     progress: Progress
     repeat: int
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
-    part: str = ""
-    known: Mapping[str, Any] = field(default_factory=dict)
-    """Results of earlier runs: part -> entry."""
+    so_far: Mapping[str, Any] = field(default_factory=dict)
+    """What this very run measured of the part before it was interrupted."""
+    weighed: Sequence[Layer] = ()
+    """What any run weighed."""
     keep: Callable[[dict[str, Any]], None] = lambda _data: None
     """Puts what a long part has so far into the file: an interrupted run goes on there."""
-
-    def so_far(self) -> dict[str, Any]:
-        """What an earlier run of this part measured."""
-        return dict(self.known.get(self.part, {}).get("data", {}))
 
     def say(self, text: str) -> None:
         self.progress.say("bench", text)
@@ -116,13 +115,16 @@ def _planned(place: Workbench) -> dict[str, Any]:
 
 def cold(it: Bench) -> dict[str, Any]:
     """Seconds from a context to an image, without build cache and without wheels, and of the floor below both."""
-    with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen():
+    with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen() as own:
         locked = lock.read(image, bench.root / "locks")
-        proven = bench.build(image)
+        with own.nothing_at_all_kept():
+            command = bench.build(image, "--no-cache")
+            bench.forget(image)
         ours = written_context(bench.out / str(image.name) / "context")
         base = _base(bench, image)
-        with _standin(it, bench, base) as (standin, weighs):
-            conventional = sides.conventional_context(image, locked, standin, it.host.files())
+        with _standin(it, bench, base) as standin:
+            weighs = it.engine.inspect(standin.word).size
+            conventional = sides.conventional_context(image, locked, standin.word, it.host.files())
             measured = {
                 "ours": lambda: _timed(it, lambda own: own.build(ours, own.word, cold=True)),
                 "conventional": lambda: _timed(it, lambda own: own.build(conventional, own.word, cold=True)),
@@ -131,14 +133,66 @@ def cold(it: Bench) -> dict[str, Any]:
             runs = [
                 {"side": side, **measured[side]()} for round_ in turns(list(measured), it.repeat) for side in round_
             ]
+            pulls = _base_pulls(it, standin, base, bench.root / "registry")
         packages = sum(len(locked.layers[layer]) for layer in (*image.layers, "toolkit"))
     return {
         "image": SUBJECT,
         "packages": packages,
         "standin_bytes": weighs,
-        "host_peak": proven.peak,
+        "host_peak": command.peak,
         "runs": runs,
+        "base_pulls": pulls,
     }
+
+
+def _base_pulls(it: Bench, standin: Kitchen, base: str, folder: Path) -> list[dict[str, Any]]:
+    """Seconds to pull the conventional base from a registry on this machine; nothing where that can't be measured.
+
+    The stand-in is gone after it. `base`: what ours stands on; the stand-in's lowest layers, which the engine keeps.
+    """
+    if not it.engine.facts.local:
+        it.say("the pull of the conventional base is not timed: the engine is elsewhere")
+        return []
+    try:
+        with loopback.registry(folder) as host:
+            return pulled_anew(it, standin, f"{host}/standin:1", it.engine.inspect(base).layers)
+    except UserError as error:
+        it.say(f"the pull of the conventional base is not timed: {error.problems[0]}")
+        return []
+
+
+def pulled_anew(it: Bench, kitchen: Kitchen, reference: str, kept: Sequence[str]) -> list[dict[str, Any]]:
+    """Push a kitchen's image, take it away with its layers, and pull it, `repeat` times. Raises UserError.
+
+    `kept`: layers that stay in the engine. Any other one that does makes the seconds too few: an error, then.
+    """
+    it.engine.tag(kitchen.word, reference)
+    try:
+        it.engine.push(reference)
+        sides.clear(kitchen)
+        wanted = len(accounting.changed(kept, it.engine.inspect(reference).layers))
+        return [_pulled(it, reference, wanted) for _ in range(it.repeat)]
+    finally:
+        it.engine.untag(reference)
+
+
+def _pulled(it: Bench, reference: str, wanted: int) -> dict[str, Any]:
+    fetched: dict[str, int] = {}
+
+    def note(event: BuildEvent) -> None:
+        if isinstance(event, StepProgress) and event.what.startswith("Downloading "):
+            fetched[event.what] = event.total
+
+    it.engine.untag(reference)
+    with _loaded() as load:
+        start = time.monotonic()
+        it.engine.pull(reference, on_event=note)
+        seconds = time.monotonic() - start
+    if len(fetched) < wanted:
+        cause = f"{len(fetched)} layers came from the registry, {wanted} should have"
+        raise UserError(Problem(where=reference, cause=cause, then="does the build cache hold them?"), code=1)
+    it.say(f"pulled {sum(fetched.values()) / 1e6:.0f} MB in {seconds:.1f} s")
+    return {"seconds": round(seconds, 2), "load": load, "bytes": sum(fetched.values()), "layers": len(fetched)}
 
 
 def _floor(it: Bench, image: Image, locked: Lock, bench: Workbench) -> dict[str, Any]:
@@ -171,8 +225,8 @@ def _base(bench: Workbench, image: Image) -> str:
 
 
 @contextmanager
-def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[tuple[str, int]]:
-    """A stand-in for NVIDIA's devel image: its name, and its bytes. Made from what the caches hold; not measured."""
+def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[Kitchen]:
+    """The kitchen that has a stand-in for NVIDIA's devel image. Made from what the caches hold; not measured."""
     devel = bench.image(f"{SUBJECT}-devel")
     context = bench.rendered(devel, base)
     locked = lock.read(devel, bench.root / "locks")
@@ -180,7 +234,7 @@ def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[tuple[str, int]
         own.build(sides.standin_context(context, devel, locked, base), own.word)
         sides.forget_steps(own)
         it.say(f"the stand-in for NVIDIA's devel base has {it.engine.inspect(own.word).size / 1e9:.2f} GB")
-        yield own.word, it.engine.inspect(own.word).size
+        yield own
 
 
 # --- a small pin moves --------------------------------------------------------------------------------------------
@@ -193,12 +247,24 @@ def rebuild(it: Bench) -> dict[str, Any]:
         others = _other_versions(locked.versions(image.layers)[MOVED])
         bench.build(image)
         before = it.engine.inspect(str(image.name)).layers
-        ours = []
-        for number in range(it.repeat):
-            package = others[number % len(others)]
-            ours.append(_moved(it, bench, image, locked, package, before))
-        conventional = _conventional_again(it, bench, image, locked, others[0])
-    return {"image": SUBJECT, "moved": MOVED, "ours": ours, "conventional": conventional}
+        with _standin(it, bench, _base(bench, image)) as standin, it.kitchen() as own:
+            own.build(
+                sides.conventional_context(image, locked, standin.word, it.host.files()), own.word, target="system"
+            )
+            it.engine.untag(own.word)
+            _, usual = _conventional(it, own, image, locked, standin.word)
+            measured = {
+                "ours": lambda package: _moved(it, bench, image, locked, package, before),
+                "conventional": lambda package: _conventional_again(
+                    it, own, image, locked, standin.word, package, usual
+                ),
+            }
+            runs = [
+                {"side": side, **measured[side](others[number % len(others)])}
+                for number, round_ in enumerate(turns(list(measured), it.repeat))
+                for side in round_
+            ]
+    return {"image": SUBJECT, "moved": MOVED, "runs": runs}
 
 
 def _moved(
@@ -207,15 +273,16 @@ def _moved(
     """Move the pin in the matrix and in the lock, and build by the command line: until the image has its name."""
     bench.change({"stacks": {str(image.name.torch): {package.name: package.version}}})
     bench.lock(bench.image(str(image.name)), locked, {package.name: package})
-    with _loaded() as load:
+    with _loaded() as load, watched(it.engine, f"{image.name}-candidate") as seen:
         ran = bench.build(image)
     built = json.loads((bench.out / str(image.name) / "build.json").read_text())
     layers = accounting.changed(before, built["layers"])
     made = [step["name"] for step in built["steps"] if not step["cached"] and "] RUN" in step["name"]]
-    it.say(f"{package.name} {package.version}: built in {built['seconds']:.1f} s, proven in {ran.seconds:.1f} s")
+    it.say(f"{package.name} {package.version}: built in {seen[0]:.1f} s, proven in {ran.seconds:.1f} s")
     return {
         "to": package.version,
-        "seconds": built["seconds"],
+        "seconds": round(seen[0], 2),
+        "in_engine": built["seconds"],
         "proven": round(ran.seconds, 2),
         "layers_changed": len(layers),
         "bytes_changed": sum(
@@ -225,6 +292,30 @@ def _moved(
         "peak": ran.peak,
         "load": load,
     }
+
+
+@contextmanager
+def watched(engine: Engine, name: str) -> Iterator[list[float]]:
+    """Gets the seconds from here until an image of that name is in the engine. Raises UserError if none ever was."""
+    seen: list[float] = []
+    over = threading.Event()
+    engine.untag(name)
+    start = time.monotonic()
+
+    def look() -> None:
+        while not seen and not over.wait(0.1):
+            if engine.find(name):
+                seen.append(time.monotonic() - start)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+    if not seen:
+        raise UserError(Problem(where=name, cause="was never seen in the engine", then="measure it again"), code=1)
 
 
 def _other_versions(present: str) -> list[Package]:
@@ -240,20 +331,25 @@ def _other_versions(present: str) -> list[Package]:
 
 
 def _conventional_again(
-    it: Bench, bench: Workbench, image: Image, locked: Lock, package: Package
-) -> list[dict[str, Any]]:
+    it: Bench, own: Kitchen, image: Image, locked: Lock, base: str, package: Package, before: Sequence[str]
+) -> dict[str, Any]:
     """The same pin in a requirements file; Debian's packages and pip are in the build cache, as on the day before."""
-    moved = {
-        **locked.layers,
-        "light": tuple(package if one.name == package.name else one for one in locked.layers["light"]),
-    }
-    after = Lock(inputs=locked.inputs, files=locked.files, layers=moved)
-    with _standin(it, bench, _base(bench, image)) as (standin, _), it.kitchen() as own:
-        own.build(sides.conventional_context(image, locked, standin, it.host.files()), own.word, target="system")
-        with _loaded() as load:
-            result = own.build(sides.conventional_context(image, after, standin, it.host.files()), own.word)
+    light = tuple(package if one.name == package.name else one for one in locked.layers["light"])
+    moved = replace(locked, layers={**locked.layers, "light": light})
+    found, layers = _conventional(it, own, image, moved, base)
+    return {**found, "layers_changed": len(accounting.changed(before, layers))}
+
+
+def _conventional(
+    it: Bench, own: Kitchen, image: Image, locked: Lock, base: str
+) -> tuple[dict[str, Any], Sequence[str]]:
+    """Build the conventional image on what the cache has of it, and forget it: what was measured, and its layers."""
+    context = sides.conventional_context(image, locked, base, it.host.files())
+    with own.nothing_new_kept(), _loaded() as load:
+        result = own.build(context, own.word)
+        layers = it.engine.inspect(result.image_id).layers
     it.say(f"the conventional image again: {result.seconds:.1f} s")
-    return [{"seconds": round(result.seconds, 2), "load": load, "steps": _steps(result)}]
+    return {"seconds": round(result.seconds, 2), "load": load, "steps": _steps(result)}, layers
 
 
 # --- bytes --------------------------------------------------------------------------------------------------------
@@ -261,41 +357,65 @@ def _conventional_again(
 
 def pull(it: Bench) -> dict[str, Any]:
     """Bytes to pull and to keep: the image for all archs, for one, with NVIDIA's libraries sliced, conventional."""
-    found = it.so_far()
+    found = dict(it.so_far)
     with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen() as own:
         base = _acquired(it, image)
         one_arch = bench.image(f"{SUBJECT}-{ARCH}-{PROFILE}")
-        _weigh(it, own, "all archs", bench.rendered(image, base), found)
-        _weigh(it, own, "one arch", bench.rendered(one_arch, base), found)
-        with _standin(it, bench, base) as (standin, _):
+        _weigh_as_built(it, own, "all archs", bench.rendered(image, base), base, found)
+        _weigh_as_built(it, own, "one arch", bench.rendered(one_arch, base), base, found)
+        with _standin(it, bench, base) as standin:
             locked = lock.read(image, bench.root / "locks")
-            conventional = sides.conventional_context(image, locked, standin, it.host.files())
-            _weigh(it, own, "conventional", conventional, found)
-        _weigh(it, own, "one arch, NVIDIA's sliced", bench.with_nvidia_sliced().rendered(one_arch, base), found)
-        _weigh(it, own, "all archs, devel", bench.rendered(bench.image(f"{SUBJECT}-devel"), base), found)
+            conventional = sides.conventional_context(image, locked, standin.word, it.host.files())
+            _weigh_as_built(it, own, "conventional", conventional, standin.word, found)
+        sliced = bench.with_nvidia_sliced().rendered(one_arch, base)
+        _weigh_as_built(it, own, "one arch, NVIDIA's sliced", sliced, base, found)
+        devel = bench.rendered(bench.image(f"{SUBJECT}-devel"), base)
+        _weigh_as_built(it, own, "all archs, devel", devel, base, found)
     return found
 
 
 def sequence(it: Bench) -> dict[str, Any]:
-    """Bytes that each of the matrix's first images fetches into an engine that holds those before it."""
-    found = it.so_far()
+    """Bytes that each of the matrix's first images fetches into an engine that holds those before it.
+
+    Each step of each image is run anew: a layer that two share came out the same twice.
+    """
+    found = dict(it.so_far)
     locks = lock.states(one.image for one in plan.plan(it.sources) if one.image)
     named = [name for name, status in locks.items() if status is lock.Status.PRESENT][:PULLED]
     with TemporaryDirectory() as folder, it.kitchen() as own:
         project = Workbench(ROOT, it.engine, Path(folder))
         for name in named:
             image = project.image(name)
-            _weigh(it, own, name, project.rendered(image, _acquired(it, image)), found)
+            base = _acquired(it, image)
+            _weigh_anew(it, own, name, project.rendered(image, base), base, found)
     found["order"] = named
     return found
 
 
-def _weigh(it: Bench, own: Kitchen, label: str, context: Context, found: dict[str, Any]) -> None:
-    """Build an image, weigh it, forget it; nothing to do where an earlier run weighed the same context."""
-    made_from, images = _digest(context), found.setdefault("images", {})
-    if images.get(label, {}).get("made_from") == made_from:
+def _weigh_as_built(it: Bench, own: Kitchen, label: str, context: Context, base: str, found: dict[str, Any]) -> None:
+    """Weigh an image as builds make it, from what the build cache has."""
+    if made_from := _not_weighed(it, label, context, base, found):
+        with own.nothing_at_all_kept():
+            _weigh(it, own.build(context, own.word, marked=False), label, made_from, found)
+
+
+def _weigh_anew(it: Bench, own: Kitchen, label: str, context: Context, base: str, found: dict[str, Any]) -> None:
+    """Weigh an image that has nothing from the build cache."""
+    if made_from := _not_weighed(it, label, context, base, found):
+        with own.nothing_new_kept():
+            _weigh(it, own.build(context, own.word, anew=True), label, made_from, found)
+
+
+def _not_weighed(it: Bench, label: str, context: Context, base: str, found: dict[str, Any]) -> str:
+    """What an image is made from, as a digest; empty where this run weighed the same before it was interrupted."""
+    made_from = digest(context, it.engine.inspect(base).id)
+    if found.setdefault("images", {}).get(label, {}).get("made_from") == made_from:
         it.say(f"{label}: weighed before, from the same files")
-        return
+        return ""
+    return made_from
+
+
+def _weigh(it: Bench, built: BuildResult, label: str, made_from: str, found: dict[str, Any]) -> None:
     weighed: dict[str, Any] = found.setdefault("weighed", {})
 
     def note(layer: Layer) -> None:
@@ -303,32 +423,24 @@ def _weigh(it: Bench, own: Kitchen, label: str, context: Context, found: dict[st
         weighed[layer.digest] = layer.as_json()
         it.keep(found)
 
-    with own.nothing_new_kept():
-        image_id = own.build(context, own.word, marked=False).image_id
-        known = [*_layers(it.known), *map(Layer.from_json, weighed.values())]
-        layers = squeeze.Scale(known, note).layers(it.engine, image_id)
-        size = it.engine.inspect(image_id).size
+    known = [*it.weighed, *map(Layer.from_json, weighed.values())]
+    layers = squeeze.Scale(known, note).layers(it.engine, built.image_id)
+    size = it.engine.inspect(built.image_id).size
     weighed.update((layer.digest, layer.as_json()) for layer in layers)
     weighs = accounting.weight(layers)
     it.say(f"{label}: {weighs.gzip / 1e6:.0f} MB with gzip, {weighs.zstd / 1e6:.0f} zstd, {size / 1e6:.0f} on disk")
-    images[label] = {"made_from": made_from, "bytes": size, "layers": [layer.digest for layer in layers]}
+    found["images"][label] = {"made_from": made_from, "bytes": size, "layers": [layer.digest for layer in layers]}
     it.keep(found)
 
 
-def _digest(context: Context) -> str:
-    """What an image's bytes are made from: not the host's settings, not labels, nor the 0.3 MB of its own suite."""
-    content = hashlib.sha256()
+def digest(context: Context, base: str) -> str:
+    """What an image is made from: its context, but for the host's settings, and the ID of the image below it."""
+    content = hashlib.sha256(base.encode())
     for path, file in sorted(context.items()):
-        if not path.startswith(("host/", "suite/")):
-            lines = (file if isinstance(file, bytes) else file.read_bytes()).partition(b"\nLABEL ")[0]
-            content.update(f"{path}\0".encode() + lines)
+        if not path.startswith("host/"):
+            held = hashlib.sha256(file if isinstance(file, bytes) else file.read_bytes())
+            content.update(f"{path}\0{held.hexdigest()}\0".encode())
     return content.hexdigest()[:16]
-
-
-def _layers(known: Mapping[str, Any]) -> Iterator[Layer]:
-    """What earlier runs weighed: a digest stands for the same bytes for ever."""
-    for part in known.values():
-        yield from map(Layer.from_json, part["data"].get("weighed", {}).values())
 
 
 def _acquired(it: Bench, image: Image) -> str:

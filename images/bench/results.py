@@ -7,19 +7,20 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from images.bench.accounting import Layer
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.matrix import ROOT
 
 FOLDER = ROOT / "results" / "bench"
 FILE = FOLDER / "results.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,22 +79,52 @@ def _processor_time() -> tuple[int, int]:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-def revision() -> str:
-    """The checkout's commit, with `-dirty` where files differ from it; empty without git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+def revision(root: Path = ROOT) -> str:
+    """The checkout's commit, with `-dirty` where other files than results differ from it; empty without git."""
+    commit = _git(root, "rev-parse", "--short=10", "HEAD")
+    results = f":(exclude){FOLDER.relative_to(ROOT).as_posix()}"
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", results)
+    return f"{commit}-dirty" if commit and changed else commit
 
 
-def entry(data: Mapping[str, Any], on: Machine, commit: str, seconds: float) -> dict[str, Any]:
-    """A part's results with their circumstances."""
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="minutes")
+
+
+def entry(
+    data: Mapping[str, Any], on: Machine, commit: str, *, began: str, seconds: float, finished: bool
+) -> dict[str, Any]:
+    """A part's results with their circumstances. `began`: when its first value was measured."""
     return {
-        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "date": began,
         "commit": commit,
         "machine": asdict(on),
         "took": round(seconds),
+        "finished": finished,
         "data": dict(data),
     }
+
+
+def unfinished(found: Mapping[str, Any] | None, on: Machine, commit: str) -> Mapping[str, Any]:
+    """The entry that an interrupted run left, where the same run can go on; else nothing.
+
+    What was measured at another commit, machine or engine is none of it; nor, with files that differ from the commit,
+    is it known what was.
+    """
+    if not found or found["finished"] or not commit or commit.endswith("-dirty"):
+        return {}
+    return found if (found["commit"], found["machine"]) == (commit, asdict(on)) else {}
+
+
+def weighed(parts: Mapping[str, Any]) -> Iterator[Layer]:
+    """All layers that any run weighed: a digest stands for the same bytes for ever."""
+    for part in parts.values():
+        yield from map(Layer.from_json, part["data"].get("weighed", {}).values())
 
 
 def read(file: Path = FILE) -> dict[str, Any]:

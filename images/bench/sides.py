@@ -51,24 +51,42 @@ class Kitchen:
         tag: str,
         *,
         cold: bool = False,
+        anew: bool = False,
         marked: bool = True,
         target: str = "",
     ) -> BuildResult:
-        """Build a context. `cold`: no step from the cache, an empty cache of wheels. `marked`: steps bear the word."""
+        """Build a context. `marked`: steps bear the word.
+
+        `anew`: no step comes from the cache, wheels may. `cold`: those neither.
+        """
         files = marked_with(context, self.word, own_cache=cold) if marked else context
         return self.engine.build(
-            files, tag or None, no_cache=cold, target=target or None, attempts=1, on_event=self.on_event
+            files, tag or None, no_cache=cold or anew, target=target or None, attempts=1, on_event=self.on_event
         )
 
     @contextmanager
     def nothing_new_kept(self) -> Iterator[None]:
-        """What is built inside may use the engine's build cache, and adds nothing to it."""
+        """The kitchen's image, and what its marked steps add to the build cache inside, are gone after it."""
+        with self._only_before(lambda records: traces(records, self.word)):
+            yield
+
+    @contextmanager
+    def nothing_at_all_kept(self) -> Iterator[None]:
+        """The same of unmarked steps, which may come from the build cache.
+
+        No record says who made it: builds of others on the same engine meanwhile leave nothing in the cache, either.
+        """
+        with self._only_before(list):
+            yield
+
+    @contextmanager
+    def _only_before(self, which: Callable[[tuple[CacheRecord, ...]], list[CacheRecord]]) -> Iterator[None]:
         before = {record.id for record in self.engine.build_cache()}
         try:
             yield
         finally:
             self.engine.untag(self.word)
-            _forget(self.engine, lambda records: [record for record in records if record.id not in before])
+            _forget(self.engine, lambda records: [record for record in which(records) if record.id not in before])
 
 
 @contextmanager

@@ -50,6 +50,11 @@ class Workbench:
     def build(self, image: Image, *options: str) -> Ran:
         return self.run("build", str(image.name), "--out", str(self.out), *options)
 
+    def forget(self, image: Image) -> None:
+        """Take its names away: with them it goes."""
+        for name in (str(image.name), f"{image.name}-candidate"):
+            self.engine.untag(name)
+
     def rendered(self, image: Image, base: str) -> Context:
         """The context of an image, without building it."""
         self.run("render", str(image.name), "--out", str(self.out), "--base", base)

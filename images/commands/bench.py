@@ -48,9 +48,16 @@ def bench_verb(
 
 def _measure(bench: Bench, name: str, out: Path) -> None:
     start, machine, commit = time.monotonic(), results.machine(bench.engine), results.revision()
+    known = results.read(out)
+    earlier = results.unfinished(known.get(name), machine, commit)
+    began, before = earlier.get("date", results.now()), earlier.get("took", 0)
 
-    def keep(data: dict[str, Any]) -> None:
-        results.keep(out, name, results.entry(data, machine, commit, time.monotonic() - start))
+    def keep(data: dict[str, Any], finished: bool = False) -> None:
+        seconds = before + time.monotonic() - start
+        found = results.entry(data, machine, commit, began=began, seconds=seconds, finished=finished)
+        results.keep(out, name, found)
 
-    common.talk.print(f"[bold]{name}[/] (load {results.load_now():.1f} on {machine.cores} cores)")
-    keep(PARTS[name](replace(bench, part=name, known=results.read(out), keep=keep)))
+    goes_on = f", goes on from {began}" if earlier else ""
+    common.talk.print(f"[bold]{name}[/] (load {results.load_now():.1f} on {machine.cores} cores{goes_on})")
+    weighed = tuple(results.weighed(known))
+    keep(PARTS[name](replace(bench, so_far=earlier.get("data", {}), weighed=weighed, keep=keep)), finished=True)

@@ -2,15 +2,22 @@
 
 import dataclasses
 import json
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from images import generate, lock, matrix, plan
-from images.bench import accounting, page, results, sides, stats, synthetic
+from images.bench import accounting, page, parts, results, sides, stats, synthetic
 from images.bench.accounting import Layer
-from images.engine import CacheRecord
+from images.bench.sides import Kitchen
+from images.commands import bench as verb
+from images.engine import CacheRecord, Engine, ignore
 from images.errors import UserError
+from images.hosting import HostSettings
 from images.matrix import ROOT
 
 SOURCES = matrix.load()
@@ -35,15 +42,34 @@ def test_a_median_needs_values_and_a_spread_is_a_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("costs", "linear"),
-    [((0.6, 0.7, 1.7), True), ((0.6, 0.8, 2.6), True), ((0.6, 0.7, 9.0), False), ((0.5, 5.0, 450.0), False)],
+    [
+        ((0.7, 1.1, 1.6), True),
+        ((0.7, 1.1, 2.4), False),
+        ((5.0, 50.0, 450.0), False),
+        ((0.7, 0.72, 2.4), None),
+        ((0.7, 1.1, 1.12), None),
+    ],
 )
-def test_growth_is_judged_by_steps_so_that_a_fixed_cost_hides_nothing(costs: tuple[float, ...], linear: bool) -> None:
-    assert stats.grows_linearly((100, 1_000, 10_000), costs) is linear
+def test_growth_is_judged_by_steps_that_are_larger_than_what_runs_differ_by(
+    costs: tuple[float, ...], linear: bool | None
+) -> None:
+    runs = [(cost, cost + 0.05, cost + 0.02) for cost in costs]
+    assert stats.grows_linearly((1_000, 5_000, 10_000), runs) is linear
+
+
+def test_growth_is_that_of_the_least_each_count_took() -> None:
+    runs = [(0.7, 0.8), (1.1, 1.3), (1.6, 2.0)]
+    assert stats.steps((1_000, 5_000, 10_000), runs) == pytest.approx([0.0001, 0.0001])
+    assert stats.grows_linearly((1_000, 5_000, 10_000), runs) is True
+
+
+def test_one_run_says_nothing_of_growth() -> None:
+    assert stats.grows_linearly((1_000, 5_000, 10_000), [(0.7,), (1.1,), (1.6,)]) is None
 
 
 def test_two_points_say_nothing_of_growth() -> None:
     with pytest.raises(ValueError, match="always straight"):
-        stats.grows_linearly((1, 2), (1.0, 2.0))
+        stats.grows_linearly((1, 2), [(1.0, 1.0), (2.0, 2.0)])
 
 
 def test_every_side_goes_first_in_turn() -> None:
@@ -84,6 +110,7 @@ def test_a_synthetic_matrix_is_sound_accepted_and_as_large_as_asked(tmp_path: Pa
     made = planned[len(SOURCES.matrix.images) :]
     assert len(planned) == len({image.name for image in planned}) == 300
     assert all(image.accepted for image in made)
+    assert len({image.image.lock_name for image in made if image.image}) == len(made)
 
 
 def test_the_same_count_gives_the_same_matrix_and_keeps_the_order_of_layers(tmp_path: Path) -> None:
@@ -161,6 +188,105 @@ def test_the_conventional_side_holds_every_package_of_ours_at_the_same_version()
     }
 
 
+def test_pip_is_in_the_part_of_the_conventional_image_that_is_at_hand() -> None:
+    (planned,) = plan.select(["cu130-torch211"], SOURCES)
+    assert planned.image is not None
+    dockerfile = sides.conventional_context(planned.image, lock.read(planned.image), "base:1", {})["Dockerfile"]
+    assert isinstance(dockerfile, bytes)
+    system, _, rest = dockerfile.decode().partition("\nFROM system\n")
+    assert "pip install --no-cache-dir pip==" in system and "requirements.txt" not in system
+    assert rest.count("RUN") == 1 and "-r requirements.txt" in rest
+
+
+def test_an_image_is_another_on_another_base_though_its_context_is_the_same() -> None:
+    context = {"Dockerfile": b"FROM base:1\n", "suite/claims.json": b"[]", "host/env": b"one"}
+    made_from = parts.digest(context, "sha256:a")
+    assert parts.digest({**context, "host/env": b"two"}, "sha256:a") == made_from
+    assert parts.digest(context, "sha256:b") != made_from
+    assert parts.digest({**context, "suite/claims.json": b"[{}]"}, "sha256:a") != made_from
+
+
+class Cache:
+    """An engine that remembers builds: each adds a record, as builds of somebody else do."""
+
+    def __init__(self) -> None:
+        self.records = {"old": "mount / from exec old"}
+        self.asked: list[tuple[Mapping[str, Any], bool]] = []
+
+    def build(self, files: Mapping[str, Any], tag: str | None, *, no_cache: bool, **_: object) -> SimpleNamespace:
+        self.asked.append((files, no_cache))
+        step = next(line for line in files["Dockerfile"].decode().splitlines() if "sh /run" in line)
+        self.records |= {"ours": f"mount / from exec {step}", "theirs": "mount / from exec theirs"}
+        return SimpleNamespace(image_id="sha256:1")
+
+    def build_cache(self) -> tuple[CacheRecord, ...]:
+        return tuple(CacheRecord(id=key, parents=(), made_by=made_by, size=1) for key, made_by in self.records.items())
+
+    def forget(self, record: CacheRecord) -> None:
+        del self.records[record.id]
+
+    def untag(self, name: str) -> None:
+        """There are no images."""
+
+    def kitchen(self) -> Kitchen:
+        return Kitchen(self, HostSettings(), "WORD", ignore)  # type: ignore[arg-type]
+
+
+STEP = {
+    "Dockerfile": b"FROM base\nRUN --mount=type=cache,id=truetag-uv,target=/run/uv \\\n    sh /run/scripts/step.sh\n"
+}
+
+
+def test_what_others_build_meanwhile_stays_where_our_steps_are_marked() -> None:
+    cache = Cache()
+    with cache.kitchen().nothing_new_kept():
+        cache.kitchen().build(STEP, "WORD", anew=True)
+    assert set(cache.records) == {"old", "theirs"}
+    unmarked = Cache()
+    with unmarked.kitchen().nothing_at_all_kept():
+        unmarked.kitchen().build(STEP, "WORD", marked=False)
+    assert set(unmarked.records) == {"old"}, "nobody knows whose a record is: the docs say so"
+
+
+def test_an_image_that_is_built_anew_takes_wheels_and_no_step_from_the_cache() -> None:
+    cache = Cache()
+    cache.kitchen().build(STEP, "WORD", anew=True)
+    ((files, no_cache),) = cache.asked
+    assert no_cache and b"id=truetag-uv" in files["Dockerfile"] and b": WORD && sh" in files["Dockerfile"]
+
+
+@pytest.mark.parametrize(("weigh", "no_cache"), [(parts._weigh_anew, True), (parts._weigh_as_built, False)])
+def test_images_of_the_sequence_are_built_anew_and_those_to_pull_as_builds_make_them(
+    monkeypatch: pytest.MonkeyPatch, weigh: Any, no_cache: bool
+) -> None:
+    cache = Cache()
+    monkeypatch.setattr(parts, "_not_weighed", lambda *_: "made from")
+    monkeypatch.setattr(parts, "_weigh", lambda *_: None)
+    weigh(None, cache.kitchen(), "one", STEP, "base:1", {})
+    assert [asked for _, asked in cache.asked] == [no_cache]
+
+
+def appears(after: int) -> Engine:
+    """An engine that has an image from the `after`th question on."""
+    asked = iter(range(after))
+    return SimpleNamespace(  # type: ignore[return-value]
+        find=lambda _name: None if next(asked, None) is not None else "image", untag=lambda _name: None
+    )
+
+
+def test_the_first_moment_of_a_candidate_is_seen() -> None:
+    with parts.watched(appears(1), "one-candidate") as seen:
+        for _ in range(100):
+            if not seen:
+                parts.time.sleep(0.05)
+    assert 0.15 < seen[0] < 2
+
+
+def test_a_candidate_that_nobody_saw_has_no_time() -> None:
+    with pytest.raises(UserError, match="never seen"), parts.watched(appears(1000), "one-candidate"):
+        pass
+
+
 # --- the file of results ------------------------------------------------------------------------------------------
 
 
@@ -173,7 +299,75 @@ def test_results_are_merged_part_by_part(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["results.json"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "parts": {}}'])
+ON = results.Machine(**MACHINE)  # type: ignore[arg-type]
+
+
+def left_by(commit: str, *, on: results.Machine = ON, finished: bool = False) -> dict[str, Any]:
+    data = {"images": {"one": {}}, "weighed": {"a": layer("a", 5).as_json()}}
+    return results.entry(data, on, commit, began="2026-01-02T03:04+00:00", seconds=5, finished=finished)
+
+
+def test_an_interrupted_run_goes_on_at_the_same_commit_machine_and_engine_alone() -> None:
+    assert results.unfinished(left_by("c1"), ON, "c1")["data"]["images"] == {"one": {}}
+    newer = dataclasses.replace(ON, engine="28.0")
+    assert not results.unfinished(left_by("c1"), ON, "c2")
+    assert not results.unfinished(left_by("c1", on=newer), ON, "c1")
+    assert not results.unfinished(left_by("c1", finished=True), ON, "c1")
+    assert not results.unfinished(left_by("c1-dirty"), ON, "c1-dirty")
+    assert not results.unfinished(left_by(""), ON, "")
+    assert not results.unfinished(None, ON, "c1")
+
+
+@pytest.mark.parametrize(("commit", "goes_on"), [("c1", True), ("c2", False)])
+def test_values_keep_the_date_of_their_run_and_layers_are_known_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str, goes_on: bool
+) -> None:
+    file, got = tmp_path / "results.json", []
+    results.keep(file, "pull", left_by("c1"))
+    monkeypatch.setattr(results, "machine", lambda _engine: ON)
+    monkeypatch.setattr(results, "revision", lambda: commit)
+
+    def part(it: parts.Bench) -> dict[str, Any]:
+        got.append((dict(it.so_far), [one.digest for one in it.weighed]))
+        it.keep({"images": {}})
+        got.append(results.read(file)["pull"]["finished"])
+        return {"images": {}}
+
+    monkeypatch.setitem(parts.PARTS, "pull", part)  # type: ignore[arg-type]
+    bench = parts.Bench(
+        engine=None,  # type: ignore[arg-type]
+        host=HostSettings(),
+        sources=SOURCES,
+        progress=None,  # type: ignore[arg-type]
+        repeat=1,
+    )
+    verb._measure(bench, "pull", file)
+    kept = results.read(file)["pull"]
+    assert got == [(left_by("c1")["data"] if goes_on else {}, ["a"]), False]
+    assert kept["finished"] and (kept["date"] == "2026-01-02T03:04+00:00") is goes_on
+    assert kept["commit"] == commit
+
+
+def test_results_alone_make_no_checkout_dirty(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        command = ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    assert results.revision(tmp_path) == ""
+    for path in ("results/bench/results.json", "code.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    clean = results.revision(tmp_path)
+    (tmp_path / "results/bench/results.json").write_text("2")
+    assert len(clean) == 10 and results.revision(tmp_path) == clean
+    (tmp_path / "code.py").write_text("2")
+    assert results.revision(tmp_path) == f"{clean}-dirty"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "parts": {}}', '{"format": 1, "parts": {}}'])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(content)
@@ -184,15 +378,38 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> No
 # --- the page -----------------------------------------------------------------------------------------------------
 
 
-def entry(data: dict[str, object]) -> dict[str, object]:
-    return {"date": "2026-01-02T03:04+00:00", "commit": "c" * 40, "machine": MACHINE, "took": 9, "data": data}
+def entry(data: dict[str, object], finished: bool = True) -> dict[str, object]:
+    return results.entry(data, ON, "c" * 40, began="2026-01-02T03:04+00:00", seconds=9, finished=finished)
 
 
-def cold(ours: float, busy: float = 0.01) -> dict[str, object]:
-    load = {**LOAD, "busy": busy}
+def cold(ours: float, busy: float = 0.01, pulled: float = 0, side: str = "ours") -> dict[str, object]:
     seconds = {"floor": 20.0, "ours": ours, "conventional": 100.0}
-    runs = [{"side": side, "seconds": value, "load": load, "steps": []} for side, value in seconds.items()]
-    return entry({"image": "i", "packages": 70, "host_peak": 90e6, "runs": runs})
+    runs = [
+        {"side": one, "seconds": value, "load": {**LOAD, "busy": busy if one == side else 0.01}, "steps": []}
+        for one, value in seconds.items()
+    ]
+    pulls = [{"seconds": pulled, "load": LOAD, "bytes": 1_500e6, "layers": 2}] if pulled else []
+    return entry({"image": "i", "packages": 70, "host_peak": 90e6, "runs": runs, "base_pulls": pulls})
+
+
+def rebuilt(seconds: float, layers: int = 1) -> dict[str, object]:
+    ours = {"side": "ours", "seconds": seconds, "in_engine": 4.0, "proven": 31.0, "peak": 90e6, "load": LOAD}
+    ours |= {"layers_changed": layers, "bytes_changed": 2e6}
+    conventional = {"side": "conventional", "seconds": 60.0, "load": LOAD, "layers_changed": 3}
+    return entry({"image": "i", "moved": "p", "runs": [ours, conventional]})
+
+
+def planned_in(*runs: tuple[float, float]) -> dict[str, object]:
+    sizes = [
+        {
+            "images": count,
+            "accepted": count,
+            "locks": count,
+            "runs": [{"cpu": cpu, "peak": 1e8, "load": LOAD} for cpu in both],
+        }
+        for count, both in zip((100, 1_000, 5_000, 10_000), runs, strict=True)
+    ]
+    return entry({"sizes": sizes})
 
 
 def test_goals_are_met_or_missed_by_the_numbers_alone() -> None:
@@ -200,6 +417,43 @@ def test_goals_are_met_or_missed_by_the_numbers_alone() -> None:
     assert "| cold build beside the floor | <= 1.25 x | 1.20 x | met |" in good
     assert "| cold build beside the floor | <= 1.25 x | 3.00 x | **missed** |" in bad
     assert "| cold build beside conventional | >= 2 x faster | 1.7 x | **missed** |" in bad
+
+
+def test_no_ratio_is_a_verdict_where_others_used_the_machine() -> None:
+    text = page.tables({"cold": cold(24.0, busy=0.11, side="floor")}, "")
+    assert "| cold build beside the floor | <= 1.25 x | 1.20 x | (machine busy: undecided) |" in text
+    assert "| cold build beside conventional | >= 2 x faster | 4.2 x | met |" in text
+
+
+def test_the_pull_of_a_base_is_a_row_beside_the_strict_one() -> None:
+    text = page.tables({"cold": cold(60.0, pulled=40.0)}, "")
+    assert "| cold build beside conventional | >= 2 x faster | 1.7 x | **missed** |" in text
+    assert "| the same, with the pull of conventional's base | >= 2 x faster | 2.3 x | met |" in text
+    assert "| pull of its base, registry on this machine: 1,500 MB, 2 layers | **40.0** |" in text
+    assert "pull of" not in page.tables({"cold": cold(60.0)}, "")
+
+
+def test_a_rebuild_is_judged_to_the_candidate_and_tells_when_it_was_proven() -> None:
+    text = page.tables({"rebuild": rebuilt(7.5)}, "")
+    assert "| small pin moved: command to candidate | <= 8 s | 7.5 s (proven: 31.0 s) | met |" in text
+    assert "| conventional, in the engine | **60.0** | 60.0 | one run | 3 |" in text
+    assert "| small pin moved: command to candidate | <= 8 s | 9.0 s" in page.tables({"rebuild": rebuilt(9.0)}, "")
+    assert "| layers changed by it | 1 | 2 | **missed** |" in page.tables({"rebuild": rebuilt(7.5, layers=2)}, "")
+
+
+def test_growth_is_undecided_where_runs_differ_by_more_than_a_step() -> None:
+    straight = page.tables({"plan": planned_in((0.6, 0.9), (0.7, 0.72), (1.1, 1.12), (1.6, 1.64))}, "")
+    assert "| its growth | linear | 0.10 ms an image, then 0.10 ms an image | met |" in straight
+    noisy = page.tables({"plan": planned_in((0.6, 0.6), (0.7, 1.2), (1.1, 1.12), (1.6, 1.64))}, "")
+    assert "| undecided: runs differ by more than a step |" in noisy
+
+
+def test_an_interrupted_run_is_told_as_one_and_judged_by_nothing() -> None:
+    images = {label: {"bytes": 1, "layers": [label]} for label in ("one arch", "conventional")}
+    data = {"images": images, "weighed": {label: layer(label, 9).as_json() for label in images}}
+    text = page.tables({"pull": entry(data, finished=False)}, "")
+    assert "Interrupted" in text and "Goals" not in text
+    assert "Goals" in page.tables({"pull": entry(data)}, "")
 
 
 def test_bytes_are_set_beside_the_conventional_image() -> None:
