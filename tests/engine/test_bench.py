@@ -5,16 +5,20 @@ import io
 import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from images import matrix
 from images.bases import AcquiredBase
-from images.bench import sides, squeeze
+from images.bench import loopback, parts, sides, squeeze
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
 from images.buildkit import LogLine
 from images.engine import Engine, ignore
+from images.errors import UserError
 from images.hosting import HostSettings
+from images.progress import Progress
 from images.render import Context
 
 STEP = """\
@@ -64,12 +68,66 @@ def test_forgetting_steps_keeps_the_image(engine: Engine, kitchen: Kitchen, base
 
 def test_what_is_built_unmarked_is_forgotten_too(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
     before = {record.id for record in engine.build_cache()}
-    with kitchen.nothing_new_kept():
+    with kitchen.nothing_at_all_kept():
         kitchen.build(context(base, f"echo {kitchen.word} >/made"), kitchen.word, marked=False)
         assert engine.find(kitchen.word)
     assert engine.find(kitchen.word) is None
     new = [record for record in engine.build_cache() if record.id not in before]
     assert not [record for record in new if "step.sh" in record.made_by or "/more" in record.made_by]
+
+
+def test_steps_on_what_is_kept_are_run_again_each_time(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
+    below = context(base, "echo made >/made")
+    more = b"RUN --mount=type=bind,source=scripts,target=/run/scripts \\\n    sh /run/scripts/step.sh >/again\n"
+    above = {**below, "Dockerfile": STEP.format(base=base.reference).encode() + more}
+    kitchen.build(below, kitchen.word)
+    for _ in range(2):
+        with kitchen.nothing_new_kept():
+            steps = kitchen.build(above, kitchen.word).steps
+        ran = {step.name: step.cached for step in steps if "] RUN" in step.name}
+        assert [*ran.values()] == [True, True, True, False], ran
+    assert engine.find(kitchen.word) is None
+
+
+def test_the_same_steps_built_anew_are_run_and_come_out_the_same(
+    engine: Engine, kitchen: Kitchen, base: AcquiredBase
+) -> None:
+    built = []
+    for _ in range(2):
+        with kitchen.nothing_new_kept():
+            result = kitchen.build(context(base, "ls /run/uv >/dev/null; echo made >/made"), kitchen.word, anew=True)
+            assert not [step for step in result.steps if "] RUN" in step.name and step.cached]
+            built.append(engine.inspect(kitchen.word).layers)
+    assert built[0][:-3] == built[1][:-3]
+
+
+def test_an_image_is_pulled_with_all_its_layers_from_a_registry_here(
+    engine: Engine, kitchen: Kitchen, base: AcquiredBase, tmp_path: Path
+) -> None:
+    kitchen.build(context(base, "head -c 3000000 /dev/urandom >/made"), kitchen.word)
+    kept = engine.inspect(base.reference).layers
+    bench = parts.Bench(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=2)
+    with loopback.registry(tmp_path / "registry") as host:
+        reference = f"{host}/image:1"
+        pulls = parts.pulled_anew(bench, kitchen, reference, kept)
+    assert [pull["layers"] for pull in pulls] == [3, 3]
+    assert all(pull["bytes"] > 3_000_000 and pull["seconds"] > 0 for pull in pulls)
+    assert engine.find(reference) is None and engine.find(kitchen.word) is None
+    assert not (tmp_path / "registry").exists()
+
+
+def test_a_pull_that_found_layers_here_is_no_measurement(
+    engine: Engine, kitchen: Kitchen, base: AcquiredBase, tmp_path: Path
+) -> None:
+    kitchen.build(context(base, "head -c 3000000 /dev/urandom >/made"), kitchen.word)
+    other = f"{kitchen.word}-held"
+    engine.tag(kitchen.word, other)
+    bench = parts.Bench(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=1)
+    try:
+        with loopback.registry(tmp_path / "registry") as host, pytest.raises(UserError, match="came from the registry"):
+            parts.pulled_anew(bench, kitchen, f"{host}/image:1", engine.inspect(base.reference).layers)
+    finally:
+        engine.untag(other)
 
 
 def test_layers_weigh_what_their_tars_weigh(engine: Engine, kitchen: Kitchen, base: AcquiredBase) -> None:
