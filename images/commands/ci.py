@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
@@ -77,11 +78,23 @@ def _listed(rows: list[str]) -> str:
     return ", ".join(rows[:_SHOWN]) + more
 
 
+def _readable(newer: Sequence[tuple[str, str]], python: str, source: str) -> Iterator[str]:
+    for name, version in newer:
+        try:
+            yield metadata.as_row(metadata.read(f"{name}=={version}", python), source)
+        except UserError as error:
+            cause = error.problems[0].cause
+            common.say(f"{name}=={version} gets no row, its metadata can't be read: {cause.splitlines()[0][:160]}")
+
+
 def releases_verb(
     write: Annotated[bool, typer.Option("--write", help="Add their rows to images/facts.yaml.")] = False,
     python: Annotated[str, typer.Option("--python", help="The Python to look for.")] = "3.11",
 ) -> None:
-    """Releases that the index has and images/facts.yaml has no row of."""
+    """Releases that the index has and images/facts.yaml has no row of.
+
+    One whose metadata can't be read (source that asks for torch before it tells what it needs) is named and left out.
+    """
     sources = common.sources()
     compiled = {row.distribution or name for name, row in sources.matrix.sources.items()}
     newer = refresh.unknown(sources.facts, refresh.newest(sources.facts, python, compiled))
@@ -89,7 +102,7 @@ def releases_verb(
         typer.echo(f"{name}=={version}")
     if newer and write:
         source = f"Requires-Dist of its METADATA, read {datetime.now(UTC).date()} (`python -m images releases`)"
-        rows = [metadata.as_row(metadata.read(f"{name}=={version}", python), source) for name, version in newer]
+        rows = list(_readable(newer, python, source))
         path = "images/facts.yaml"
         content = refresh.inserted((ROOT / path).read_text(encoding="utf-8"), rows)
         common.write({path: content.encode()}, check=False, remedy="")

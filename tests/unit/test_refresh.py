@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from images import matrix, metadata, refresh
-from images.errors import UserError
+from images.commands import ci
+from images.errors import Problem, UserError
 from images.metadata import Metadata
 from images.uv import Answer
 
@@ -51,3 +52,19 @@ def test_a_package_without_rows_is_refused() -> None:
     row = metadata.as_row(Metadata(name="nobody", version="1", form="wheel", python="", requires=()), "tests")
     with pytest.raises(UserError, match="has no rows of nobody"):
         refresh.inserted(TEXT, [row])
+
+
+def test_a_release_whose_metadata_cannot_be_read_keeps_no_other_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(requirement: str, _: str) -> Metadata:
+        if requirement == "mamba-ssm==2.3":
+            raise UserError(Problem(where=requirement, cause="its build asks for torch", then="mend it"))
+        name, _, version = requirement.partition("==")
+        return Metadata(name=name, version=version, form="wheel", python=">=3.9", requires=("torch",))
+
+    monkeypatch.setattr(metadata, "read", read)
+    rows = list(ci._readable([("mamba-ssm", "2.3"), ("ray", "2.60")], "3.11", "the index"))
+    assert len(rows) == 1 and "2.60" in rows[0]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "mamba-ssm==2.3 gets no row, its metadata can't be read: its build asks for torch" in said
