@@ -48,7 +48,13 @@ class Workbench:
         return running.run(command, cwd=self.root, env=environment, output=output)
 
     def build(self, image: Image, *options: str) -> Ran:
-        return self.run("build", str(image.name), "--out", str(self.out), *options)
+        """Build it by the command line. An image that loses its name to the new one is taken away."""
+        earlier = self.engine.find(str(image.name))
+        try:
+            return self.run("build", str(image.name), "--out", str(self.out), *options)
+        finally:
+            if earlier and (left := self.engine.find(earlier.id)) and not left.tags:
+                self.engine.remove(earlier.id)
 
     def forget(self, image: Image) -> None:
         """Take its names away: with them it goes."""

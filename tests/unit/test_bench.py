@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from images import generate, lock, matrix, plan
-from images.bench import accounting, page, parts, results, sides, stats, synthetic
+from images.bench import accounting, page, parts, results, sides, stats, synthetic, workbench
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
 from images.commands import bench as verb
@@ -285,6 +285,28 @@ def test_the_first_moment_of_a_candidate_is_seen() -> None:
 def test_a_candidate_that_nobody_saw_has_no_time() -> None:
     with pytest.raises(UserError, match="never seen"), parts.watched(appears(1000), "one-candidate"):
         pass
+
+
+@pytest.mark.parametrize(("changes", "gone"), [(True, ["old"]), (False, [])])
+def test_an_image_that_lost_its_name_to_the_next_build_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool, gone: list[str]
+) -> None:
+    (planned,) = plan.select(["cu130-torch211"], SOURCES)
+    assert planned.image is not None
+    tags, removed = {"old": (planned.name,)}, list[str]()
+
+    def find(wanted: str) -> SimpleNamespace | None:
+        found = [key for key, names in tags.items() if wanted == key or wanted in names]
+        return SimpleNamespace(id=found[0], tags=tags[found[0]]) if found else None
+
+    def run(*_: object) -> None:
+        if changes:
+            tags.update(old=(), new=(planned.name,))
+
+    bench = workbench.Workbench(tmp_path, SimpleNamespace(find=find, remove=removed.append), tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(workbench.Workbench, "run", lambda _self, *arguments: run(*arguments))
+    bench.build(planned.image)
+    assert removed == gone
 
 
 # --- the file of results ------------------------------------------------------------------------------------------
