@@ -33,7 +33,8 @@ _ENTRY = struct.Struct("<HHIQIIIIQQQQ")
 _PTX, _CUBINS = 1, (2, 16)
 TAKEN_OUT = 0x80
 """The kind that slicing gives an entry whose code it took out: one that CUDA has no meaning for. The driver passes it
-over and says "no kernel image is available"; of zeros alone it says "unknown error" (both seen on an H100)."""
+over and says "no kernel image is available"; of zeros alone it says "unknown error" (both seen on an H100). With
+anything but zeros behind it, it is no mark of slicing but a kind unknown."""
 _LZ4, _ZSTD = 0x2000, 0x8000
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
 _CHUNK = 1 << 20
@@ -143,9 +144,8 @@ def is_emptied(data: Buffer, entry: Entry) -> bool:
     end = entry.offset + entry.room
     if any(data[entry.offset : min(entry.offset + 64, end)]):
         return False
-    return not any(
-        bytes(data[begin : min(begin + _CHUNK, end)]).strip(b"\0") for begin in range(entry.offset, end, _CHUNK)
-    )
+    chunks = (data[begin : min(begin + _CHUNK, end)] for begin in range(entry.offset, end, _CHUNK))
+    return all(chunk == bytes(len(chunk)) for chunk in chunks)
 
 
 def is_nvidias(distribution: str, file: str) -> bool:
@@ -194,21 +194,19 @@ def _entries(data: Buffer, begin: int, end: int) -> Iterator[tuple[int, Entry]]:
         coding = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else ""
         if coding and whole > _MOST_BYTES:
             raise FatbinError(f"the entry at {position} wants {whole} bytes")
-        if kind in (_PTX, *_CUBINS, TAKEN_OUT):
-            yield (
-                kind,
-                Entry(
-                    ptx=kind == _PTX,
-                    arch=arch,
-                    variant="a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else "",
-                    at=position,
-                    offset=payload,
-                    stored=compressed if coding else size,
-                    room=size,
-                    whole=whole if coding else size,
-                    coding=coding,
-                ),
-            )
+        entry = Entry(
+            ptx=kind == _PTX,
+            arch=arch,
+            variant="a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else "",
+            at=position,
+            offset=payload,
+            stored=compressed if coding else size,
+            room=size,
+            whole=whole if coding else size,
+            coding=coding,
+        )
+        if kind in (_PTX, *_CUBINS) or (kind == TAKEN_OUT and is_emptied(data, entry)):
+            yield kind, entry
         position = after
 
 

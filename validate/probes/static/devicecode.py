@@ -143,8 +143,7 @@ def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     entries = stored = 0
     for region in fatbin.regions(data, fatbin.ALL):
         needed = {entry for target in task.targets for entry in region.needed(target)}
-        hidden = [entry for entry in region.taken_out if not fatbin.is_emptied(data, entry)]
-        for entry in (*_left(data, region), *hidden):
+        for entry in _left(data, region):
             found["archs"].add(_arch(entry))
             if entry not in needed:
                 entries, stored = entries + 1, stored + entry.room
