@@ -266,10 +266,15 @@ def _sliced(image: Image, wanted: Slicing, *, given: bool) -> Claim:
     return replace(
         claim,
         promise=f"{whose} holds device code that {wanted.arch} has no use for",
-        expect={**claim.expect, "nvidia": wanted.nvidia},
+        expect={**claim.expect, "nvidia": wanted.nvidia, "by_design": _kernels_by_design()},
         required=not given,
         unproven="a base of one's own keeps what it brought: only what the build installs is sliced" if given else "",
     )
+
+
+def _kernels_by_design() -> dict[str, list[dict[str, Any]]]:
+    """By distribution, as the slicer's order has them."""
+    return {name: [dict(row) for row in rows] for name, rows in expectations.KERNELS_BY_DESIGN.items()}
 
 
 def coded(

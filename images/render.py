@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from images import profiles
+from images import expectations, profiles
 from images.image import Image, Slicing
 from images.matrix import ROOT
 
@@ -168,12 +168,13 @@ def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
         "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
         "nvidia": wanted.nvidia,
         "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
+        "by_design": expectations.KERNELS_BY_DESIGN,
     }
     yield "slicer/order.json", json.dumps(order, indent=1).encode()
     yield "slicer/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
     for name in ("__main__.py", "slicing.py"):
         yield f"slicer/{name}", (TEMPLATES / "slicer" / name).read_bytes()
-    for name in ("__init__.py", "elf.py", "fatbin.py", "installed.py", "lz4.py"):
+    for name in ("__init__.py", "elf.py", "fatbin.py", "installed.py", "kernelstates.py", "lz4.py"):
         yield f"slicer/validate/{name}", (ROOT / "validate" / name).read_bytes()
 
 

@@ -19,8 +19,10 @@ MAGIC = b"\x7fELF"
 X86_64 = 62
 
 _HEADER = struct.Struct("<HHIQQQIHHHHHH")
+HEADER_BYTES = 16 + _HEADER.size
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_SHT_NOBITS = 8
+_SYMBOL_BYTES = 24
+_SHT_SYMTAB, _SHT_NOBITS = 2, 8
 _MOST_PROGRAM_HEADERS = 1024
 _MOST_DYNAMIC_ENTRIES = 65536
 _LONGEST_STRING = 4096
@@ -140,11 +142,7 @@ def machine(data: Any) -> int:
 
 def sections(data: Any) -> Iterator[Section]:
     """The section headers of a file in memory or mapped, in their order. Raises ElfError."""
-    header = _file_header(data)
-    table, size, count, names = header[5], header[10], header[11], header[12]
-    if count and (size != _SECTION.size or table + count * size > len(data) or names >= count):
-        raise ElfError(f"{count} section headers at {table} are not to be believed")
-    rows = list(_SECTION.iter_unpack(data[table : table + count * size])) if count else []
+    rows, names = _section_rows(data)
     for name, kind, flags, _, offset, length, link, _, _, _ in rows:
         if kind != _SHT_NOBITS and offset + length > len(data):
             raise ElfError(f"a section of {length} bytes at {offset} lies outside of the file")
@@ -162,18 +160,39 @@ def sections(data: Any) -> Iterator[Section]:
         )
 
 
+def symbol_table(data: Any) -> tuple[bytes, bytes]:
+    """Rows of the first symbol table of a file in memory, and the strings that hold their names. Raises ElfError."""
+    rows, _ = _section_rows(data)
+    row = next((row for row in rows if row[1] == _SHT_SYMTAB), None)
+    if row is None or row[6] >= len(rows):
+        raise ElfError("it has no symbol table")
+    (at, size), (strings, length) = row[4:6], rows[row[6]][4:6]
+    if max(at + size, strings + length) > len(data):
+        raise ElfError("its symbol table lies outside of the file")
+    return data[at : at + size // _SYMBOL_BYTES * _SYMBOL_BYTES], data[strings : strings + length]
+
+
+def _section_rows(data: Any) -> tuple[list[tuple[int, ...]], int]:
+    """The section headers, and the number of the one whose section has their names."""
+    header = _file_header(data)
+    table, size, count, names = header[5], header[10], header[11], header[12]
+    if count and (size != _SECTION.size or table + count * size > len(data) or names >= count):
+        raise ElfError(f"{count} section headers at {table} are not to be believed")
+    return list(_SECTION.iter_unpack(data[table : table + count * size])) if count else [], names
+
+
 def headers(data: Any) -> list[tuple[int, int]]:
     """Where (begin, end) a file in memory or mapped has its own header and both tables of headers. Raises ElfError."""
     header = _file_header(data)
     segments, sections, (segment, segment_count, section, section_count) = header[4], header[5], header[8:12]
     tables = [(segments, segments + segment * segment_count), (sections, sections + section * section_count)]
-    return [(0, 16 + _HEADER.size), *tables]
+    return [(0, HEADER_BYTES), *tables]
 
 
 def _file_header(data: Any) -> tuple[int, ...]:
-    if data[:4] != MAGIC or data[4:6] != b"\x02\x01" or len(data) < 16 + _HEADER.size:
+    if data[:4] != MAGIC or data[4:6] != b"\x02\x01" or len(data) < HEADER_BYTES:
         raise ElfError("it is no 64-bit little-endian ELF file")
-    return _HEADER.unpack(data[16 : 16 + _HEADER.size])
+    return _HEADER.unpack(data[16:HEADER_BYTES])
 
 
 def _headers(file: _File) -> tuple[int, list[_Segment]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from validate import elf, lz4
-from validate.elf import ElfError
+from validate.elf import ElfError, Section
 
-Buffer = bytes | memoryview | Any
+Buffer = bytes | mmap.mmap
 """Bytes of a file, an mmap included: they are sliced, never copied whole."""
 
 LOADED = (".nv_fatbin",)
@@ -45,7 +46,6 @@ _MOST_BYTES = 1 << 30
 
 _EM_CUDA = 190
 _SYMBOL = struct.Struct("<IBBHQQ")
-_SHT_SYMTAB = 2
 _STT_FUNC, _STO_CUDA_ENTRY = 2, 0x10
 _PTX_ENTRY = re.compile(rb"\.entry\s+([A-Za-z_$%][\w$]*)")
 
@@ -103,6 +103,8 @@ class Region:
     entries: tuple[Entry, ...]
     taken_out: tuple[Entry, ...] = ()
     """What slicing marked: whether it was PTX is not known any more, nor does it matter."""
+    loaded: bool = True
+    """Its section is one that the driver reads."""
 
     def serving(self, target: int) -> Entry | None:
         """The entry that the driver takes on a GPU of `target`: machine code before PTX, then the nearest arch."""
@@ -124,11 +126,12 @@ class Region:
 def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
     """The fat-binary regions of an ELF file. Raises FatbinError; a file without device code has none."""
     try:
-        found = [section for section in elf.sections(data) if section.name in sections]
+        found = list(elf.sections(data))
     except ElfError as error:
         raise FatbinError(str(error)) from error
     for section in found:
-        yield from _regions(data, section.offset, section.offset + section.size)
+        if section.name in sections:
+            yield from _regions(data, section)
 
 
 def kernels(data: Buffer, entry: Entry) -> dict[str, Kernel]:
@@ -161,8 +164,8 @@ def unpacked(data: Buffer, entry: Entry) -> bytes:
     return {"lz4": _unpack_lz4, "zstd": _unpack_zstd}[entry.coding](stored, entry.whole)
 
 
-def _regions(data: Buffer, begin: int, end: int) -> Iterator[Region]:
-    position = begin
+def _regions(data: Buffer, section: Section) -> Iterator[Region]:
+    position, end = section.offset, section.offset + section.size
     while (position := _skip_padding(data, position, end)) < end:
         magic, _, header, size = _unpack(_REGION, data, position, end)
         if magic != _MAGIC or header < _REGION.size:
@@ -172,7 +175,8 @@ def _regions(data: Buffer, begin: int, end: int) -> Iterator[Region]:
             raise FatbinError(f"the region at {position} ends outside of its section")
         found = list(_entries(data, first, after))
         known = tuple(entry for kind, entry in found if kind != TAKEN_OUT)
-        yield Region(position, known, tuple(entry for kind, entry in found if kind == TAKEN_OUT))
+        gone = tuple(entry for kind, entry in found if kind == TAKEN_OUT)
+        yield Region(position, known, gone, loaded=section.name in LOADED)
         position = after
 
 
@@ -221,14 +225,9 @@ def _cubin_kernels(cubin: bytes) -> dict[str, Kernel]:
     try:
         if elf.machine(cubin) != _EM_CUDA:
             raise FatbinError("its machine code is not for CUDA")
-        sections = list(elf.sections(cubin))
-        table = next((section for section in sections if section.kind == _SHT_SYMTAB), None)
-        if table is None or table.link >= len(sections):
-            raise FatbinError("a cubin without a symbol table")
-        strings = cubin[sections[table.link].offset :][: sections[table.link].size]
+        symbols, strings = elf.symbol_table(cubin)
     except ElfError as error:
         raise FatbinError(str(error)) from error
-    symbols = cubin[table.offset : table.offset + table.size // _SYMBOL.size * _SYMBOL.size]
     found = {}
     for index, (name, kind, other, _, _, size) in enumerate(_SYMBOL.iter_unpack(symbols)):
         if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY:

@@ -17,7 +17,7 @@ from slicing import Alternatives, Change, Order, SlicingError, slice_packages
 def main() -> None:
     said = json.loads(Path(__file__).with_name("order.json").read_text())
     alternatives = tuple(Alternatives(files=one["files"], keep=tuple(one["keep"])) for one in said["alternatives"])
-    order = Order(arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives)
+    order = Order(arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives, by_design=said["by_design"])
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     since = seal.began() - seal._SLACK
     found = (record for place in places for record in Path(place).glob("*.dist-info/RECORD"))

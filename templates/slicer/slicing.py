@@ -2,8 +2,8 @@
 
 Nothing moves: a file keeps its length and every byte but the code that is taken out and, in front of it, the two that
 say what kind of code it is. So loaders, the driver and debuggers find all where it was. What validate/fatbin.py does
-not know stays. A file that it can't read, or where parts overlap, is refused, and then nothing is changed at all.
-Standard library alone.
+not know stays, and so does all of a region where S5 would miss it (validate/kernelstates.py). A file that it can't
+read, or where parts overlap, is refused, and then nothing is changed at all. Standard library alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from validate import elf, fatbin, installed
-from validate.elf import ElfError
+from validate import elf, fatbin, installed, kernelstates
+from validate.elf import ElfError, Section
 from validate.fatbin import Buffer, Entry, FatbinError
+from validate.kernelstates import Each, Excuses
 
 _CHUNK = 1 << 24
 _MARK = fatbin.TAKEN_OUT.to_bytes(2, "little")
@@ -53,6 +55,15 @@ class Order:
     nvidia: bool
     """NVIDIA's own libraries, too: their licence restricts modification, so the matrix must say it."""
     alternatives: tuple[Alternatives, ...] = ()
+    by_design: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Kernels that S5 excuses, as its claims have them, by package (canonical name)."""
+
+    def may_slice(self, name: str, path: str) -> bool:
+        return self.nvidia or not fatbin.is_nvidias(name, path)
+
+    def excuses(self, name: str, path: str) -> Excuses | None:
+        """None for NVIDIA's own, which S5 judges as a whole."""
+        return None if fatbin.is_nvidias(name, path) else Excuses(self.by_design.get(name, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,41 +108,40 @@ class Cut:
             position = end
 
 
-def cut(data: Buffer, arch: int) -> Cut:
+def cut(data: Buffer, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
     """What to take out of an ELF file. Raises FatbinError, also where anything overlaps, as in no sound file."""
-    _require_apart(data)
-    entries = (
-        entry
-        for region in fatbin.regions(data, fatbin.ALL)
-        for entry in set(region.entries).difference(region.needed(arch))
-    )
+    sections = _sections(data)
+    _require_apart(data, sections)
+    entries = (entry for _, found in kernelstates.surplus(data, (arch,), excuses, each) for entry in found)
     return Cut(entries=tuple(sorted(entries, key=lambda entry: entry.at)), size=len(data))
 
 
-def _require_apart(data: Buffer) -> None:
-    """Sections with device code share no byte with each other, with another section or with the file's headers."""
+def _sections(data: Buffer) -> list[Section]:
     try:
-        sections = [section for section in elf.sections(data) if section.size]
-        headers = elf.headers(data)
+        return list(elf.sections(data))
     except ElfError as error:
         raise FatbinError(str(error)) from error
-    ours = [(one.offset, one.offset + one.size) for one in sections if one.name in fatbin.ALL]
-    others = [(one.offset, one.offset + one.size) for one in sections if one.name not in fatbin.ALL]
+
+
+def _require_apart(data: Buffer, sections: Sequence[Section]) -> None:
+    """Sections with device code share no byte with each other, with another section or with the file's headers."""
+    ours = [(one.offset, one.offset + one.size) for one in sections if one.size and one.name in fatbin.ALL]
+    others = [(one.offset, one.offset + one.size) for one in sections if one.size and one.name not in fatbin.ALL]
     for begin, end in ours:
-        if any(begin < after and before < end for before, after in (*others, *headers)):
+        if any(begin < after and before < end for before, after in (*others, *elf.headers(data))):
             raise FatbinError("its device code overlaps with something else")
     if any(after < end for (_, end), (after, _) in pairwise(sorted(ours))):
         raise FatbinError("its sections of device code overlap")
 
 
-def plan_file(path: Path, arch: int) -> Cut:
+def plan_file(path: Path, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
     """What to take out of a library; nothing of what is no ELF file. Raises SlicingError."""
     try:
         with path.open("rb") as stream:
             if stream.read(len(elf.MAGIC)) != elf.MAGIC:
                 return Cut(entries=(), size=0)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return cut(data, arch)
+                return cut(data, arch, excuses, each)
     except (FatbinError, OSError, ValueError) as error:
         raise SlicingError(f"{path}: {error}") from error
 
@@ -186,13 +196,9 @@ def slice_packages(records: Sequence[Path], order: Order, tell: Callable[[Change
     """
     packages = [(record, installed.canonical(record.parent.name.partition("-")[0])) for record in records]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        plans = [_plan(record, name, order, pool) for record, name in packages if _may_slice(order, name, "")]
+        plans = [_plan(record, name, order, pool) for record, name in packages if order.may_slice(name, "")]
         for plan in plans:
             _carry_out(plan, pool, tell)
-
-
-def _may_slice(order: Order, name: str, path: str) -> bool:
-    return order.nvidia or not fatbin.is_nvidias(name, path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,10 +217,10 @@ def _plan(record: Path, name: str, order: Order, pool: ThreadPoolExecutor) -> _P
     location = record.parent.parent
     listed = [path for path in _listed(record) if ".so" in path.rpartition("/")[2] and (location / path).is_file()]
     gone = frozenset(_superfluous(listed, order.alternatives))
-    rest = [path for path in listed if path not in gone and _may_slice(order, name, path)]
+    rest = [path for path in listed if path not in gone and order.may_slice(name, path)]
     paths = [path for path in rest if not (location / path).is_symlink()]
-    cuts = zip(paths, pool.map(lambda path: plan_file(location / path, order.arch), paths), strict=True)
-    return _Plan(record=record, gone=tuple(sorted(gone)), cuts={path: one for path, one in cuts if one.entries})
+    cuts = {path: plan_file(location / path, order.arch, order.excuses(name, path), pool.map) for path in paths}
+    return _Plan(record=record, gone=tuple(sorted(gone)), cuts={path: one for path, one in cuts.items() if one.entries})
 
 
 def _carry_out(plan: _Plan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]) -> None:

@@ -19,9 +19,10 @@ from fatbins import FAMILY, LZ4, SPECIFIC, Code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images import plan, render
+from images import expectations, plan, render
 from images.matrix import ROOT, load
 from validate import fatbin
+from validate.kernelstates import Excuses
 
 
 def _load(name: str) -> ModuleType:
@@ -34,12 +35,13 @@ def _load(name: str) -> ModuleType:
 
 
 slicing = _load("slicing")
+NONE = Excuses(())
 
 
-def sliced(data: bytes, arch: int = 90) -> bytes:
+def sliced(data: bytes, arch: int = 90, excuses: Excuses | None = NONE) -> bytes:
     """As slice_file would leave it."""
     result = bytearray(data)
-    cut = slicing.cut(data, arch)
+    cut = slicing.cut(data, arch, excuses)
     for begin, end in cut.spans:
         result[begin:end] = bytes(end - begin)
     for at in cut.marks:
@@ -75,7 +77,8 @@ def code(arch: int, *, ptx: bool = False, flags: int = 0x11) -> Code:
         ([code(80), code(86), code(80, ptx=True), code(75, ptx=True)], {"ptx80"}),
         ([code(80), code(80, ptx=True), code(100, ptx=True)], {"ptx80"}),
         ([code(80), code(90, ptx=True, flags=SPECIFIC), code(80, ptx=True)], {"ptx90a"}),
-        ([code(80), code(100)], set()),
+        ([code(80), code(100)], {"sm80", "sm100"}),
+        ([code(80, ptx=True), code(100), code(100, ptx=True)], {"ptx80"}),
     ],
 )
 def test_exact_code_stays_else_what_serves_in_its_place(codes: list[Code], kept: set[str]) -> None:
@@ -115,7 +118,54 @@ def test_entries_of_unknown_kinds_stay() -> None:
 
 
 def test_a_library_without_device_code_is_let_be() -> None:
-    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90).entries == ()
+    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90, NONE).entries == ()
+
+
+# ---- what S5 would have found
+
+
+def many(*archs: int, size: int = 4000, **more: int) -> list[Code]:
+    """Code for each arch with the kernel `k`, and with these."""
+    return [Code(arch=arch, kernels={"k": size, **more}) for arch in archs]
+
+
+FAULTY = {
+    "a kernel without code": [*many(80, 100)],
+    "PTX for newer GPUs alone": [Code(arch=100, kernels=K, ptx=True)],
+    "a stub": [*many(80), *many(90, size=16)],
+    "one kernel is left out": [*many(80, lone=4000), *many(90)],
+    "its PTX lacks a kernel": [*many(80, lone=4000), Code(arch=80, kernels=K, ptx=True)],
+    "code emptied upstream": [*many(80), Code(arch=90, kernels=K, emptied=True)],
+}
+
+
+@pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
+def test_a_region_with_a_fault_stays_whole_and_the_others_do_not(codes: list[Code]) -> None:
+    faulty, sound = fatbins.region(*codes), fatbins.region(code(80), code(90))
+    after = sliced(fatbins.library(sound, faulty))
+    assert faulty in after and left(after)[0] == {"sm90"}
+
+
+def test_kernels_that_s5_excuses_are_no_fault() -> None:
+    by_name = fatbins.library(fatbins.region(*many(80, gemm_sm80=4000), *many(90)))
+    assert left(sliced(by_name)) == [{"sm90"}]
+    by_design = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
+    row = {"kernels": "wi*", "needed": [[80, 89]], "reason": "-"}
+    assert left(sliced(by_design)) == [{"sm80", "sm90"}]
+    assert left(sliced(by_design, excuses=Excuses([row]))) == [{"sm90"}]
+
+
+def test_nvidias_are_judged_as_a_whole() -> None:
+    """A region without code for the GPU is nothing rare there; a library without any is a fault that S5 must see."""
+    sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
+    assert left(sliced(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
+    nothing = fatbins.library(other)
+    assert sliced(nothing, excuses=None) == nothing
+
+
+def test_code_for_the_device_linker_is_no_matter_of_s5() -> None:
+    data = fatbins.library(fatbins.region(code(80), code(100)), section="__nv_relfatbin")
+    assert left(sliced(data)) == [set()]
 
 
 CODES = st.builds(
@@ -132,7 +182,7 @@ LIBRARIES = st.lists(st.lists(CODES, max_size=6), max_size=4).map(
 @settings(max_examples=300, deadline=None)
 @given(LIBRARIES, st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120]))
 def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch: int) -> None:
-    cut, after = slicing.cut(data, arch), sliced(data, arch)
+    cut, after = slicing.cut(data, arch, NONE), sliced(data, arch)
     assert len(after) == len(data)
     may_change = {
         index for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks)) for index in range(begin, end)
@@ -140,9 +190,9 @@ def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch:
     assert all(
         one == other for index, (one, other) in enumerate(zip(data, after, strict=True)) if index not in may_change
     )
-    assert slicing.cut(after, arch).entries == ()
+    assert slicing.cut(after, arch, NONE).entries == ()
     for before, region in zip(fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True):
-        assert region.entries == before.needed(arch)
+        assert region.entries == (before.needed(arch) or before.entries)
         assert region.serving(arch) == before.serving(arch)
         for entry in region.entries:
             assert fatbin.kernels(after, entry) == fatbin.kernels(data, entry)
@@ -187,10 +237,10 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None
     file = tmp_path / "lib.so"
     file.write_bytes(GOOD[:cut])
     if cut < 4:
-        assert slicing.plan_file(file, 90).entries == ()
+        assert slicing.plan_file(file, 90, NONE).entries == ()
         return
     with pytest.raises(slicing.SlicingError, match=r"lib\.so"):
-        slicing.plan_file(file, 90)
+        slicing.plan_file(file, 90, NONE)
 
 
 def test_sections_over_one_another_are_refused() -> None:
@@ -200,7 +250,7 @@ def test_sections_over_one_another_are_refused() -> None:
     offset = table + 2 * 64 + 24
     data[offset : offset + 8] = (80).to_bytes(8, "little")
     with pytest.raises(fatbin.FatbinError, match="overlaps"):
-        slicing.cut(bytes(data), 90)
+        slicing.cut(bytes(data), 90, NONE)
 
 
 # ---- files and RECORDs
@@ -270,7 +320,7 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
 
 
 def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
-    big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}": 9 for i in range(90_000)}), code(90)))
+    big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(90_000)}), code(90)))
     record = install(tmp_path, "pkg", {"lib.so": big})
     before = (tmp_path / "lib.so").stat()
     slicing.slice_packages([record], ordered(), lambda _: None)
@@ -317,7 +367,7 @@ def test_nvidias_own_libraries_are_sliced_only_where_the_matrix_says_so(
     slicing.slice_packages([record], ordered(), lambda _: None)
     assert (tmp_path / path).read_bytes() == GOOD
     slicing.slice_packages([record], ordered(nvidia=True), lambda _: None)
-    assert (tmp_path / path).read_bytes() == sliced(GOOD)
+    assert (tmp_path / path).read_bytes() == sliced(GOOD, excuses=None)
     list(as_recorded(record))
 
 
@@ -364,6 +414,11 @@ def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("__pycache__/slicing*"))
 
 
+def plain(found: object) -> object:
+    """As JSON has it."""
+    return json.loads(json.dumps(found))
+
+
 def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.slicing
@@ -377,4 +432,5 @@ def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
                 "keep": ["bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes/libbitsandbytes_cpu.so"],
             }
         ],
+        "by_design": plain(expectations.KERNELS_BY_DESIGN),
     }

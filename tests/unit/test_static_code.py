@@ -231,8 +231,9 @@ def test_every_kernel_excused_has_its_reason() -> None:
 # ---- S5 of images for one architecture
 
 
-def surplus(*, nvidia: bool = False) -> Any:
-    return coded({"90": "cubin"}, depth="surplus", nvidia=nvidia, also=["**/*.so", "**/*.so.*"])
+def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:
+    also = ["**/*.so", "**/*.so.*"]
+    return coded({"90": "cubin"}, depth="surplus", nvidia=nvidia, also=also, by_design=dict(by_design))
 
 
 ONLY = fatbins.region(Code(arch=80, kernels={"k": REAL}, emptied=True), Code(arch=90, kernels={"k": REAL}))

@@ -337,10 +337,10 @@ def devicecode(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _sliced(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
-    """No code but what the promised archs have a use for."""
+    """No code but what the promised archs have a use for, and S5 for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in claim.expect["archs"]])
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
-    read = {path: facts for path, facts in found.items() if facts.get("archs")}
+    read = {path: facts for path, facts in found.items() if facts.get("archs") or facts.get("whole")}
     if not read and not faults:
         return failed("there is no library with device code at all")
     for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
@@ -351,7 +351,9 @@ def _sliced(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
         f"sm_{arch}{variant}" for arch in claim.expect["archs"] for variant in ("", "a", "f")
     }
     instead = f", and {listed(sorted(others))} where a library has none" if others else ""
-    return _conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}")
+    whole = sum(facts.get("whole", 0) for facts in read.values())
+    as_they_come = f"; {whole} regions that lack kernels for it are as their packages bring them" if whole else ""
+    return _conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
 
 
 def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:

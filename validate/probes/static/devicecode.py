@@ -8,36 +8,28 @@ carry another architecture in their own name, and those that the claim lists as 
 Claim `expect`: {"files": [patterns that must hold code], "also": [patterns that may], "archs": {arch: "cubin"/"jit"},
 "by_design": [{"kernels": pattern, "needed": [[from, to]], "reason"}], "depth": "kernel" or "file", ...}.
 
-`depth` "surplus" asks the opposite: which code no GPU of `archs` has a use for (`Region.needed`), in whatever files
-there are but NVIDIA's own; with "nvidia", in those too. Code that was taken out left zeros.
+`depth` "surplus" asks the opposite: which code no GPU of `archs` has a use for, in whatever files there are but
+NVIDIA's own; with "nvidia", in those too. It is what slicing would still take out (validate/kernelstates.py), for
+which `by_design` has rows by distribution. Code that was taken out left zeros.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import mmap
 import multiprocessing
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validate import elf, fatbin, installed, interpreter, surroundings
+from validate import elf, fatbin, installed, interpreter, kernelstates, surroundings
 from validate.claims import Claim
-from validate.fatbin import Entry, FatbinError, Kernel, Region
+from validate.fatbin import Entry, FatbinError
 from validate.installed import Distribution
+from validate.kernelstates import Code, Excuses
 
-STUB_BYTES = 768
-REAL_BYTES = 2048
-REAL_RATIO = 8
-"""A stub is at most STUB_BYTES of machine code (a call to trap or printf) where the same kernel is REAL_RATIO times
-that, and at least REAL_BYTES, on another arch. Told by size, not by registers: bitsandbytes has real kernels of 4
-registers, and a stub that prints takes 24."""
-
-_ARCH_IN_NAME = re.compile(r"(?i)sm_?(1[0-2]\d|[5-9]\d)")
 _MOST_NAMED = 5
 
 
@@ -46,7 +38,8 @@ class _Task:
     file: str
     shown: str
     targets: tuple[int, ...]
-    by_design: tuple[Mapping[str, Any], ...]
+    by_design: tuple[Mapping[str, Any], ...] | None
+    """None: it is NVIDIA's own, which is judged as a whole."""
     depth: str
 
 
@@ -79,24 +72,26 @@ def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
             for path in sorted(Path(location).glob(pattern)):
                 if path.is_file() and not path.is_symlink():
                     chosen.setdefault(str(path), str(path.relative_to(location)))
-    if claim.expect["depth"] == "surplus":
-        chosen = dict(_sliced(chosen, everything, nvidia=claim.expect["nvidia"]))
     targets = tuple(int(arch) for arch in claim.expect["archs"])
+    if claim.expect["depth"] == "surplus":
+        return list(_sliced(claim, targets, chosen, everything))
     by_design = tuple(claim.expect["by_design"])
     return [_Task(path, shown, targets, by_design, claim.expect["depth"]) for path, shown in chosen.items()]
 
 
 def _sliced(
-    chosen: Mapping[str, str], everything: Sequence[Distribution], *, nvidia: bool
-) -> Iterator[tuple[str, str]]:
+    claim: Claim, targets: tuple[int, ...], chosen: Mapping[str, str], everything: Sequence[Distribution]
+) -> Iterator[_Task]:
     """Those that are no empty files, no text by the name of a library, and nobody's whom slicing lets be."""
     owners = installed.owners(everything)
     for path, shown in chosen.items():
         names = [owner.name for owner in owners.get(path, ())] or [""]
+        rows = tuple(row for name in names for row in claim.expect["by_design"].get(name, ()))
+        nvidias = any(fatbin.is_nvidias(name, path) for name in names)
         with Path(path).open("rb") as stream:
             is_library = stream.read(len(elf.MAGIC)) == elf.MAGIC
-        if is_library and (nvidia or not any(fatbin.is_nvidias(name, path) for name in names)):
-            yield path, shown
+        if is_library and (claim.expect["nvidia"] or not nvidias):
+            yield _Task(path, shown, targets, None if nvidias else rows, "surplus")
 
 
 def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
@@ -111,7 +106,7 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
 
 def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
-    entries = {_bare(entry) for region in fatbin.regions(data) for entry in _left(data, region)}
+    entries = {_bare(entry) for region in fatbin.regions(data) for entry in Code(data, region).left}
     served = {
         str(target): "cubin"
         if any(entry.runs_on(target) and not entry.ptx for entry in entries)
@@ -123,32 +118,29 @@ def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     return {"archs": sorted({_arch(entry) for entry in entries}), "served": served}
 
 
-def _left(data: mmap.mmap, region: Region) -> Iterator[Entry]:
-    """Entries whose code was not taken out."""
-    return (entry for entry in region.entries if not fatbin.is_emptied(data, entry))
-
-
-def _lost(region: Region, target: int) -> bool:
-    """Whether code that would run there was taken out, and nothing is left in its place."""
-    return any(entry.runs_on(target) for entry in region.taken_out)
-
-
 def _bare(entry: Entry) -> Entry:
     return replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
 
 
 def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
-    found: dict[str, set[str]] = {"archs": set(), "surplus": set()}
-    entries = stored = 0
-    for region in fatbin.regions(data, fatbin.ALL):
-        needed = {entry for target in task.targets for entry in region.needed(target)}
-        for entry in _left(data, region):
-            found["archs"].add(_arch(entry))
-            if entry not in needed:
-                entries, stored = entries + 1, stored + entry.room
-                found["surplus"].add(_arch(entry))
-    return {**{key: sorted(archs) for key, archs in found.items()}, "surplus_entries": entries, "surplus_bytes": stored}
+    archs: set[str] = set()
+    surplus: list[Entry] = []
+    whole = 0
+    excuses = None if task.by_design is None else Excuses(task.by_design)
+    for region, entries in kernelstates.surplus(data, task.targets, excuses):
+        left = Code(data, region).left
+        unneeded = kernelstates.unneeded(region, task.targets)
+        archs |= {_arch(entry) for entry in left if entry in entries or entry not in unneeded}
+        surplus += [entry for entry in left if entry in entries]
+        whole += any(entry in unneeded and entry not in entries for entry in left)
+    return {
+        "archs": sorted(archs),
+        "surplus": sorted({_arch(entry) for entry in surplus}),
+        "surplus_entries": len(surplus),
+        "surplus_bytes": sum(entry.room for entry in surplus),
+        "whole": whole,
+    }
 
 
 def _arch(entry: Entry) -> str:
@@ -160,18 +152,15 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
     archs: set[str] = set()
     regions = total = 0
-    excuses = _Excuses(task.by_design)
+    excuses = Excuses(task.by_design or ())
     for region in fatbin.regions(data):
         regions += 1
-        left = tuple(_left(data, region))
-        archs |= {_arch(entry) for entry in left}
-        code = {entry: fatbin.kernels(data, entry) for entry in left if not entry.ptx}
-        largest = _largest(code) or _of_ptx(data, left)
-        total += len(largest)
+        code = Code(data, region)
+        archs |= {_arch(entry) for entry in code.left}
+        total += len(code.largest)
         for target in task.targets:
-            serving = region.serving(target)
-            counts[target]["emptied"] += serving not in left if serving else _lost(region, target)
-            for name, state in _states(data, serving if serving in left else None, code, largest):
+            counts[target]["emptied"] += code.is_lost(target)
+            for name, state in code.states(target):
                 sort = excuses.sort(name, state, target)
                 counts[target][sort] += 1
                 if sort in ("absent", "stub", "jit"):
@@ -183,71 +172,3 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
         "archs": sorted(archs),
         "served": {str(target): {**counts[target], "named": named[target]} for target in task.targets},
     }
-
-
-def _largest(code: Mapping[Entry, Mapping[str, Kernel]]) -> dict[str, int]:
-    """Every kernel of a region with its largest machine code, in bytes."""
-    largest: dict[str, int] = {}
-    for kernels in code.values():
-        for name, kernel in kernels.items():
-            if kernel.size > largest.get(name, -1):
-                largest[name] = kernel.size
-    return largest
-
-
-def _of_ptx(data: mmap.mmap, left: Sequence[Entry]) -> dict[str, int]:
-    return {name: 0 for entry in left if entry.ptx for name in fatbin.kernels(data, entry)}
-
-
-def _states(
-    data: mmap.mmap, entry: Entry | None, code: Mapping[Entry, Mapping[str, Kernel]], largest: Mapping[str, int]
-) -> Iterator[tuple[str, str]]:
-    kernels = code.get(entry, {}) if entry and not entry.ptx else {}
-    if entry and entry.ptx:
-        kernels = fatbin.kernels(data, entry)
-    for name, most in largest.items():
-        kernel = kernels.get(name)
-        if kernel is None:
-            yield name, "absent"
-        elif entry is not None and entry.ptx:
-            yield name, "jit"
-        elif kernel.size <= STUB_BYTES and most >= max(REAL_BYTES, REAL_RATIO * kernel.size):
-            yield name, "stub"
-        else:
-            yield name, "cubin"
-
-
-class _Excuses:
-    """Tells kernels that must not be real on an arch from those that lack."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._rows = [(re.compile(fnmatch.translate(row["kernels"])), row["needed"]) for row in rows]
-        self._needed: dict[str, Any] = {}
-        self._tags: dict[str, list[int]] = {}
-
-    def sort(self, name: str, state: str, target: int) -> str:
-        if state in ("cubin", "jit"):
-            return state
-        if self._made_for_others(name, target):
-            return "for_other_archs"
-        needed = self._row(name)
-        if needed is not None and not any(low <= target <= high for low, high in needed):
-            return "by_design"
-        return state
-
-    def _row(self, name: str) -> Any:
-        if name not in self._needed:
-            self._needed[name] = next((needed for pattern, needed in self._rows if pattern.match(name)), None)
-        return self._needed[name]
-
-    def _made_for_others(self, name: str, target: int) -> bool:
-        """A kernel that carries archs in its name (`..._sm80`, `Sm90`) is for the newest generation that it names, from
-        the oldest of that on. Older ones are the instructions that it uses.
-        """
-        if name not in self._tags:
-            self._tags[name] = [int(found) for found in _ARCH_IN_NAME.findall(name)]
-        tags = self._tags[name]
-        if not tags:
-            return False
-        newest = max(tags) // 10
-        return newest != target // 10 or target < min(tag for tag in tags if tag // 10 == newest)

@@ -1,0 +1,87 @@
+"""S5 says of a sliced library what it says of the library as its package brings it: slicing hides no fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fatbins
+import pytest
+from fatbins import Code
+from test_slicing import FAULTY, K, code, sliced
+from test_static_code import coded, surplus
+from test_static_probes import Site, judged, site
+
+from validate.judging import Status
+from validate.kernelstates import Excuses
+from validate.probes.static import devicecode
+
+__all__ = ["site"]
+SOUND = fatbins.region(code(80), code(90))
+ROW = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
+
+
+def install(site: Site, data: bytes, name: str = "pkg/lib.so") -> None:
+    site.install("pkg", "1.0", {name: data})
+
+
+def verdict(claim: Any) -> tuple[Status, str]:
+    found = judged(devicecode, claim)
+    return found.status, found.reason
+
+
+@pytest.mark.parametrize("how", ["cubin", "jit"])
+@pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
+def test_a_fault_is_seen_in_the_sliced_library(site: Site, codes: list[Code], how: str) -> None:
+    whole = fatbins.library(SOUND, fatbins.region(*codes))
+    claims = [coded({"90": how}, depth=depth) for depth in ("kernel", "file")]
+    install(site, whole)
+    as_shipped = [verdict(claim) for claim in claims]
+    assert as_shipped[0][0] is Status.FAIL
+    install(site, sliced(whole))
+    assert [verdict(claim)[0] for claim in claims] == [status for status, _ in as_shipped]
+    assert verdict(claims[0]) == as_shipped[0]
+
+
+@pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
+def test_what_is_left_to_show_a_fault_is_no_surplus_and_is_said(site: Site, codes: list[Code]) -> None:
+    install(site, sliced(fatbins.library(SOUND, fatbins.region(*codes))))
+    status, reason = verdict(surplus())
+    assert status is Status.PASS
+    assert "1 regions that lack kernels for it are as their packages bring them" in reason
+
+
+@pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
+def test_the_code_of_a_sound_region_is_surplus_all_the_same(site: Site, codes: list[Code]) -> None:
+    install(site, fatbins.library(SOUND, fatbins.region(*codes)))
+    status, reason = verdict(surplus())
+    assert status is Status.FAIL and "for sm_80 that sm_90 has no use for" in reason
+
+
+def test_a_library_of_nothing_but_faults_is_seen(site: Site) -> None:
+    install(site, sliced(fatbins.library(fatbins.region(code(80), code(100)))))
+    assert verdict(surplus())[0] is Status.PASS
+    status, reason = verdict(coded({"90": "cubin"}))
+    assert status is Status.FAIL and "1 of 1 kernels in pkg/lib.so have no code for sm_90" in reason
+
+
+def test_rows_of_one_package_excuse_no_other(site: Site) -> None:
+    region = fatbins.region(Code(arch=80, kernels={**K, "wide": 4000}), code(90))
+    whole = fatbins.library(region)
+    install(site, whole)
+    assert verdict(surplus(by_design={"other": [ROW]}))[0] is Status.PASS
+    assert verdict(surplus(by_design={"pkg": [ROW]}))[0] is Status.FAIL
+    install(site, sliced(whole, excuses=Excuses([ROW])))
+    assert verdict(surplus(by_design={"pkg": [ROW]}))[0] is Status.PASS
+    assert verdict(coded({"90": "cubin"}, by_design=[ROW]))[0] is Status.PASS
+
+
+def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
+    name = "nvidia/cublas/lib/libcublas.so.12"
+    whole = fatbins.library(fatbins.region(code(80), code(100)))
+    claim = coded({"90": "cubin"}, files=[name], depth="file")
+    for data in (whole, sliced(whole, excuses=None)):
+        install(site, data, name)
+        assert verdict(surplus(nvidia=True))[0] is Status.PASS
+        assert verdict(claim) == (Status.FAIL, f"{name} has no code for sm_90, but sm_100, sm_80")
+    install(site, fatbins.library(SOUND, fatbins.region(code(80), code(100))), name)
+    assert verdict(surplus(nvidia=True))[0] is Status.FAIL
