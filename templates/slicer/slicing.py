@@ -160,7 +160,7 @@ def slice_file(path: Path, wanted: Cut) -> None:
             for begin, end in wanted.kept():
                 _copy(source, target, begin, end)
             for at in wanted.marks:
-                os.pwrite(target, _MARK, at)
+                _write(target, _MARK, at)
             os.fchown(target, status.st_uid, status.st_gid)
             os.fchmod(target, status.st_mode & 0o7777)
             os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -178,6 +178,13 @@ def _new(path: Path) -> Iterator[int]:
         raise
     finally:
         os.close(target)
+
+
+def _write(target: int, content: bytes, at: int) -> None:
+    """All of it: the last bytes that fit on a disk are written without an error."""
+    while content:
+        written = os.pwrite(target, content, at)
+        content, at = content[written:], at + written
 
 
 def _copy(source: int, target: int, begin: int, end: int) -> None:
@@ -206,7 +213,8 @@ class _Plan:
     """What is to become of one package: paths as its RECORD has them."""
 
     record: Path
-    gone: tuple[str, ...]
+    gone: Mapping[str, int]
+    """Their sizes."""
     cuts: Mapping[str, Cut]
 
     def file(self, path: str) -> Path:
@@ -220,20 +228,25 @@ def _plan(record: Path, name: str, order: Order, pool: ThreadPoolExecutor) -> _P
     rest = [path for path in listed if path not in gone and order.may_slice(name, path)]
     paths = [path for path in rest if not (location / path).is_symlink()]
     cuts = {path: plan_file(location / path, order.arch, order.excuses(name, path), pool.map) for path in paths}
-    return _Plan(record=record, gone=tuple(sorted(gone)), cuts={path: one for path, one in cuts.items() if one.entries})
+    return _Plan(
+        record=record,
+        gone={path: (location / path).stat().st_size for path in sorted(gone)},
+        cuts={path: one for path, one in cuts.items() if one.entries},
+    )
 
 
 def _carry_out(plan: _Plan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]) -> None:
     changes = [_remove(plan, path) for path in plan.gone]
     changes += pool.map(lambda path: _slice(plan, path), plan.cuts)
     if changes:
-        _renew(plan.record, {change.path: change for change in changes})
+        with _refused(plan.record):
+            _renew(plan.record, {change.path: change for change in changes})
     for change in changes:
         tell(change)
 
 
 def _listed(record: Path) -> list[str]:
-    with record.open(encoding="utf-8", newline="") as lines:
+    with _refused(record), record.open(encoding="utf-8", newline="") as lines:
         return [row[0] for row in csv.reader(lines) if row]
 
 
@@ -247,18 +260,26 @@ def _superfluous(listed: Sequence[str], alternatives: Iterable[Alternatives]) ->
 
 
 def _remove(plan: _Plan, path: str) -> Change:
-    size = plan.file(path).stat().st_size
-    plan.file(path).unlink()
-    return Change(path=path, size=size, taken_out=size, digest="")
+    """Another package that lists the same file may have done so before."""
+    with _refused(plan.file(path)):
+        plan.file(path).unlink(missing_ok=True)
+    return Change(path=path, size=plan.gone[path], taken_out=plan.gone[path], digest="")
 
 
 def _slice(plan: _Plan, path: str) -> Change:
     file, wanted = plan.file(path), plan.cuts[path]
-    try:
+    with _refused(file):
         slice_file(file, wanted)
+        return Change(path=path, size=wanted.size, taken_out=wanted.taken_out, digest=_digest(file))
+
+
+@contextmanager
+def _refused(file: Path) -> Iterator[None]:
+    """Says of which file the system refused something."""
+    try:
+        yield
     except OSError as error:
         raise SlicingError(f"{file}: {error}") from error
-    return Change(path=path, size=wanted.size, taken_out=wanted.taken_out, digest=_digest(file))
 
 
 def _digest(file: Path) -> str:
@@ -277,7 +298,7 @@ def _renew(record: Path, changes: Mapping[str, Change]) -> None:
     status = record.stat()
     beside = record.with_name(".RECORD.slicing")
     with _new(beside) as target:
-        os.write(target, content.encode())
+        _write(target, content.encode(), 0)
         os.fchown(target, status.st_uid, status.st_gid)
         os.fchmod(target, status.st_mode & 0o7777)
         beside.replace(record)

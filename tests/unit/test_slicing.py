@@ -353,6 +353,41 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.rglob("*.slicing"))
 
 
+def test_a_write_that_ends_early_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda target, content, at: whole(target, content[:1], at))
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / "lib.so").read_bytes() == sliced(GOOD)
+    assert list(as_recorded(record)) == ["lib.so", "pkg-1.0.dist-info/RECORD"]
+
+
+def test_a_record_that_finds_the_disk_full_stays_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel writes what fits, and says so only by how much it wrote."""
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    before, whole, written = record.read_bytes(), os.pwrite, []
+
+    def full(target: int, content: bytes, at: int) -> int:
+        if len(content) == 2:
+            return whole(target, content, at)
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(whole(target, content[:20], at))
+        return written[0]
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(slicing.SlicingError, match=r"RECORD: .*No space left"):
+        slicing.slice_packages([record], ordered(), lambda _: None)
+    assert written and record.read_bytes() == before
+    assert not list(tmp_path.rglob("*.slicing"))
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pkg-1.0.dist-info" / "RECORD").mkdir(parents=True)
+    with pytest.raises(slicing.SlicingError, match="RECORD: "):
+        slicing.slice_packages([tmp_path / "pkg-1.0.dist-info" / "RECORD"], ordered(), lambda _: None)
+
+
 NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}
 
 
@@ -379,6 +414,29 @@ def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Pat
     slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
     assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
     assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == ["__init__.py", "lib_cpu.so", "lib_cuda126.so"]
+
+
+def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) -> None:
+    files = {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": GOOD}
+    records = [install(tmp_path, name, files) for name in ("one", "two")]
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+    told: list[object] = []
+    slicing.slice_packages(records, ordered(alternatives=(one,)), told.append)
+    for record in records:
+        assert list(as_recorded(record)) == ["bnb/lib_cpu.so", f"{record.parent.name}/RECORD"]
+    assert not (tmp_path / "bnb/lib_cuda118.so").exists()
+
+
+def test_a_library_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": b""})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+    with pytest.raises(slicing.SlicingError, match=r"lib_cuda118\.so: .*not permitted"):
+        slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
 
 
 def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path) -> None:
