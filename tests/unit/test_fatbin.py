@@ -137,6 +137,74 @@ def test_without_native_decoders_lz4_is_read_all_the_same(monkeypatch: pytest.Mo
     fatbin._native_lz4.cache_clear()
 
 
+def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
+    """An entry whose header says that much more."""
+    header = bytearray(entry[:64])
+    for at, length, more in ((8, 8, size), (16, 4, compressed)):
+        header[at : at + length] = (int.from_bytes(header[at : at + length], "little") + more).to_bytes(
+            length, "little"
+        )
+    return bytes(header) + entry[64:]
+
+
+def of_entries(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return fatbins.library(fatbins.region()[:8] + len(body).to_bytes(8, "little") + body)
+
+
+CODINGS = {"plain": 0x11, "lz4": LZ4, "zstd": 0x8000}
+
+
+def stored(flags: int, name: str = "a") -> bytes:
+    """An entry without padding: what zstd made of it matters to nobody here."""
+    made = fatbins.entry(Code(arch=80, kernels={name: 1}, flags=flags & ~0x8000 | (LZ4 if flags & 0x8000 else 0)))
+    size = int.from_bytes(made[16:20], "little") or int.from_bytes(made[56:64], "little")
+    header = bytearray(made[:64])
+    header[8:16], header[40:48] = size.to_bytes(8, "little"), flags.to_bytes(8, "little")
+    return bytes(header) + made[64 : 64 + size]
+
+
+@pytest.mark.parametrize("flags", CODINGS.values(), ids=CODINGS)
+@pytest.mark.parametrize("padding", range(12))
+def test_an_entry_ends_where_its_content_does_but_for_padding(flags: int, padding: int) -> None:
+    data = of_entries(resized(stored(flags), size=padding) + bytes(padding), stored(flags))
+    if padding < 8:
+        (region,) = fatbin.regions(data)
+        assert len(region.entries) == 2
+    else:
+        with pytest.raises(FatbinError, match="and its content"):
+            list(fatbin.regions(data))
+
+
+@pytest.mark.parametrize("flags", CODINGS.values(), ids=CODINGS)
+def test_an_entry_that_takes_in_the_next_is_refused(flags: int) -> None:
+    one, two = stored(flags), stored(flags, "b")
+    with pytest.raises(FatbinError, match="and its content"):
+        list(fatbin.regions(of_entries(resized(one, size=len(two)) + two)))
+
+
+@pytest.mark.parametrize("flags", [LZ4, 0x8000])
+def test_an_entry_that_stores_more_than_it_has_room_for_is_refused(flags: int) -> None:
+    with pytest.raises(FatbinError, match="does not fit"):
+        list(fatbin.regions(of_entries(resized(stored(flags), compressed=1))))
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 0), (4, 1), (40, 1), (60, 0)])
+def test_plain_machine_code_with_a_damaged_header_is_refused(at: int, value: int) -> None:
+    entry = bytearray(stored(0x11))
+    entry[64 + at] ^= value or 255
+    with pytest.raises(FatbinError):
+        list(fatbin.regions(of_entries(bytes(entry))))
+
+
+def test_a_cubin_whose_program_headers_come_last_is_whole() -> None:
+    entry = bytearray(stored(0x11))
+    size = len(entry) - 64
+    entry[64 + 32 : 64 + 40], entry[64 + 54 : 64 + 58] = size.to_bytes(8, "little"), b"\x38\0\x02\0"
+    (region,) = fatbin.regions(of_entries(resized(bytes(entry), size=112) + bytes(112)))
+    assert len(region.entries) == 1
+
+
 # ---- LZ4
 
 MATCHES = b"\x34abc\x03\x00" + b"\x10d" + b"\x50vwxyz"

@@ -232,6 +232,26 @@ def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(changes: li
     assert after[data:] == damaged[data:]
 
 
+@pytest.mark.parametrize("excuses", [NONE, None], ids=["by kernel", "as NVIDIA's"])
+@pytest.mark.parametrize("flags", [0x11, LZ4])
+def test_no_damaged_header_takes_the_code_that_was_asked_for(flags: int, excuses: Excuses | None) -> None:
+    """Whatever one byte of the headers says: refused, or the code for sm_90 is still there, or never was for sm_90."""
+    one, two = code(80, flags=flags), code(90, flags=flags)
+    good = fatbins.library(fatbins.region(two), fatbins.region(one, two))
+    first = good.index(fatbins.entry(one))
+    second = first + len(fatbins.entry(one))
+    for at in (*range(first, first + 64), *range(second, second + 64)):
+        for value in range(0, 256, 5):
+            damaged = bytearray(good)
+            damaged[at] ^= value
+            try:
+                after = sliced(bytes(damaged), excuses=excuses)
+            except fatbin.FatbinError:
+                continue
+            arch = int.from_bytes(damaged[second + 28 : second + 32], "little")
+            assert after[second + 64 :] == good[second + 64 :] or (excuses is None and arch != 90), (at, value)
+
+
 @pytest.mark.parametrize("cut", range(1, len(GOOD), 211))
 def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None:
     file = tmp_path / "lib.so"
