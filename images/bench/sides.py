@@ -38,12 +38,16 @@ _CUDA = re.compile(
 
 @dataclass(frozen=True)
 class Kitchen:
-    """Where the sides are made: one engine, the host's settings, a word for the traces."""
+    """Where the sides are made: one engine, the host's settings, a word for the traces.
+
+    `before`: records of the build cache that were there before it.
+    """
 
     engine: Engine
     host: HostSettings
     word: str
     on_event: Callable[[BuildEvent], None]
+    before: frozenset[str] = frozenset()
 
     def build(
         self,
@@ -92,7 +96,8 @@ class Kitchen:
 @contextmanager
 def kitchen(engine: Engine, host: HostSettings, on_event: Callable[[BuildEvent], None]) -> Iterator[Kitchen]:
     """A place that leaves nothing in the engine: neither images named after its word, nor the cache of its steps."""
-    it = Kitchen(engine, host, f"truetag-bench-{uuid.uuid4().hex[:12]}", on_event)
+    before = frozenset(record.id for record in engine.build_cache())
+    it = Kitchen(engine, host, f"truetag-bench-{uuid.uuid4().hex[:12]}", on_event, before)
     try:
         yield it
     finally:
@@ -108,6 +113,7 @@ def clear(it: Kitchen) -> None:
 def forget_steps(it: Kitchen) -> None:
     """Take away the build cache alone: an image that was made keeps its layers."""
     _forget(it.engine, lambda records: traces(records, it.word))
+    _forget(it.engine, lambda records: left_ground(records, it.before))
 
 
 def _forget(engine: Engine, which: Callable[[tuple[CacheRecord, ...]], list[CacheRecord]]) -> None:
@@ -128,6 +134,16 @@ def traces(records: tuple[CacheRecord, ...], word: str) -> list[CacheRecord]:
         found.update((record.id, record) for record in above)
         layers.append(above)
     return [record for layer in reversed(layers) for record in layer]
+
+
+def left_ground(records: tuple[CacheRecord, ...], before: frozenset[str]) -> list[CacheRecord]:
+    """New records of images that steps stood on, and none stands on now: they hold the bytes of an image that is gone.
+
+    Whoever builds on such an image again has the record again, at no cost. Pure.
+    """
+    stood_on = {parent for record in records for parent in record.parents}
+    free = (record for record in records if record.id not in before | stood_on)
+    return [record for record in free if record.made_by.startswith("from local")]
 
 
 def marked_with(context: Mapping[str, bytes | Path], word: str, *, own_cache: bool) -> Context:

@@ -108,6 +108,9 @@ def test_an_image_is_pulled_with_all_its_layers_from_a_registry_here(
     engine: Engine, kitchen: Kitchen, base: AcquiredBase, tmp_path: Path
 ) -> None:
     kitchen.build(context(base, "head -c 3000000 /dev/urandom >/made"), kitchen.word)
+    sides.forget_steps(kitchen)
+    with sides.kitchen(engine, HostSettings(), ignore) as above:
+        above.build({**context(base, "true"), "Dockerfile": STEP.format(base=kitchen.word).encode()}, above.word)
     kept = engine.inspect(base.reference).layers
     bench = parts.Bench(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=2)
     with loopback.registry(tmp_path / "registry") as host:

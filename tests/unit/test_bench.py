@@ -174,6 +174,19 @@ def test_traces_are_what_bears_the_word_and_all_above_it_topmost_first() -> None
     assert sides.traces(records, "ANOTHER") == []
 
 
+def test_an_image_that_nothing_stands_on_any_more_is_forgotten_a_layer_at_a_time() -> None:
+    def record(name: str, *parents: str, made_by: str = "from local ") -> CacheRecord:
+        return CacheRecord(id=name, parents=parents, made_by=made_by, size=0)
+
+    below, above = record("below", "base"), record("above", "below")
+    others = (record("base"), record("context", made_by="http url http://build-context"), record("used"))
+    step = record("step", "used", made_by="mount / from exec sh")
+    before = frozenset({"base"})
+    assert sides.left_ground((*others, step, below, above), before) == [above]
+    assert sides.left_ground((*others, step, below), before) == [below]
+    assert sides.left_ground((*others, step), before) == []
+
+
 def test_the_conventional_side_holds_every_package_of_ours_at_the_same_version() -> None:
     (planned,) = plan.select(["cu130-torch211"], SOURCES)
     assert planned.image is not None
