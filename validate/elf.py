@@ -172,6 +172,11 @@ def symbol_table(data: Any) -> tuple[bytes, bytes]:
     return data[at : at + size // _SYMBOL_BYTES * _SYMBOL_BYTES], data[strings : strings + length]
 
 
+def is_32bit(data: bytes) -> bool:
+    """Whether a file that begins so is one that no 64-bit process can load."""
+    return data.startswith(MAGIC + b"\x01")
+
+
 def _section_rows(data: Any) -> tuple[list[tuple[int, ...]], int]:
     """The section headers, and the number of the one whose section has their names."""
     header = _file_header(data)

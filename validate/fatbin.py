@@ -30,6 +30,8 @@ LOADED = (".nv_fatbin",)
 ALL = (*LOADED, "__nv_relfatbin")
 _MAGIC = 0xBA55ED50
 _REGION = struct.Struct("<IHHQ")
+_USUAL_BEGIN = struct.pack("<IHH", _MAGIC, 1, _REGION.size)
+"""Of every region seen."""
 _ENTRY = struct.Struct("<HHIQIIIIQQQQ")
 _PTX, _CUBINS = 1, (2, 16)
 TAKEN_OUT = 0x80
@@ -134,6 +136,8 @@ def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
         found = list(elf.sections(data))
     except ElfError as error:
         raise FatbinError(str(error)) from error
+    if not found and data.find(_USUAL_BEGIN) >= 0:
+        raise FatbinError("it has device code, but no section table, which alone says where that is")
     for section in found:
         if section.name in sections:
             yield from _regions(data, section)

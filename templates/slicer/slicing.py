@@ -109,8 +109,12 @@ class Cut:
 
 
 def cut(data: Buffer, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
-    """What to take out of an ELF file. Raises FatbinError, also where anything overlaps, as in no sound file."""
+    """What to take out of an ELF file: nothing where it has no section table, as S5 says of device code in such a file
+    that it can't be read. Raises FatbinError, also where anything overlaps, as in no sound file.
+    """
     sections = _sections(data)
+    if not sections:
+        return Cut(entries=(), size=len(data))
     _require_apart(data, sections)
     entries = (entry for _, found in kernelstates.surplus(data, (arch,), excuses, each) for entry in found)
     return Cut(entries=tuple(sorted(entries, key=lambda entry: entry.at)), size=len(data))
@@ -135,10 +139,11 @@ def _require_apart(data: Buffer, sections: Sequence[Section]) -> None:
 
 
 def plan_file(path: Path, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
-    """What to take out of a library; nothing of what is no ELF file. Raises SlicingError."""
+    """What to take out of a library; nothing of what no 64-bit process loads as one. Raises SlicingError."""
     try:
         with path.open("rb") as stream:
-            if stream.read(len(elf.MAGIC)) != elf.MAGIC:
+            begin = stream.read(elf.HEADER_BYTES)
+            if not begin.startswith(elf.MAGIC) or elf.is_32bit(begin):
                 return Cut(entries=(), size=0)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return cut(data, arch, excuses, each)

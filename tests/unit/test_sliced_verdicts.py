@@ -7,7 +7,7 @@ from typing import Any
 import fatbins
 import pytest
 from fatbins import Code
-from test_slicing import FAULTY, K, code, sliced
+from test_slicing import BITS_32, FAULTY, K, code, sliced, without_sections
 from test_static_code import coded, surplus
 from test_static_probes import Site, judged, site
 
@@ -17,6 +17,7 @@ from validate.probes.static import devicecode
 
 __all__ = ["site"]
 SOUND = fatbins.region(code(80), code(90))
+ONLY_90 = fatbins.library(fatbins.region(code(90)))
 ROW = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
 
 
@@ -85,3 +86,16 @@ def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
         assert verdict(claim) == (Status.FAIL, f"{name} has no code for sm_90, but sm_100, sm_80")
     install(site, fatbins.library(SOUND, fatbins.region(code(80), code(100))), name)
     assert verdict(surplus(nvidia=True))[0] is Status.FAIL
+
+
+@pytest.mark.parametrize("claim", [surplus(), surplus(nvidia=True), coded({"90": "cubin"}), coded({"90": "jit"})])
+def test_device_code_that_no_section_table_leads_to_is_unreadable(site: Site, claim: Any) -> None:
+    site.install("pkg", "1.0", {"pkg/lib.so": without_sections(fatbins.library(SOUND)), "pkg/other.so": ONLY_90})
+    status, reason = verdict(claim)
+    assert status is Status.FAIL and "pkg/lib.so can't be read: it has device code, but no section table" in reason
+
+
+def test_a_library_of_the_host_alone_needs_no_section_table(site: Site) -> None:
+    host = without_sections(fatbins.elf([(".text", 1, 0, b"code")], machine=62))
+    site.install("pkg", "1.0", {"pkg/lib.so": host, "pkg/other.so": ONLY_90, "pkg/old.so": BITS_32})
+    assert verdict(surplus()) == (Status.PASS, "1 libraries hold code for sm_90 alone")

@@ -168,6 +168,29 @@ def test_code_for_the_device_linker_is_no_matter_of_s5() -> None:
     assert left(sliced(data)) == [set()]
 
 
+def without_sections(data: bytes) -> bytes:
+    """As `sstrip` leaves it: loaders want no section headers."""
+    return data[:40] + bytes(8) + data[48:58] + bytes(6) + data[64:]
+
+
+BITS_32 = b"\x7fELF\x01\x01\x01" + bytes(200)
+
+
+@pytest.mark.parametrize("content", [BITS_32, BITS_32[:8], b"\x7fELF\x01"])
+def test_a_32_bit_helper_is_let_be(tmp_path: Path, content: bytes) -> None:
+    files = {"pkg/helper.so": content, "pkg/lib.so": GOOD}
+    slicing.slice_packages([install(tmp_path, "pkg", files)], ordered(), lambda _: None)
+    assert (tmp_path / "pkg/helper.so").read_bytes() == content
+    assert (tmp_path / "pkg/lib.so").read_bytes() == sliced(GOOD)
+
+
+def test_a_library_without_section_headers_is_let_be(tmp_path: Path) -> None:
+    files = {"pkg/stripped.so": without_sections(GOOD), "pkg/host.so": without_sections(fatbins.elf([], machine=62))}
+    record = install(tmp_path, "pkg", files)
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
+
+
 CODES = st.builds(
     code,
     st.sampled_from([50, 75, 80, 86, 90, 100, 103, 120]),

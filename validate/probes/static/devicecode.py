@@ -89,7 +89,8 @@ def _sliced(
         rows = tuple(row for name in names for row in claim.expect["by_design"].get(name, ()))
         nvidias = any(fatbin.is_nvidias(name, path) for name in names)
         with Path(path).open("rb") as stream:
-            is_library = stream.read(len(elf.MAGIC)) == elf.MAGIC
+            begin = stream.read(elf.HEADER_BYTES)
+        is_library = begin.startswith(elf.MAGIC) and not elf.is_32bit(begin)
         if is_library and (claim.expect["nvidia"] or not nvidias):
             yield _Task(path, shown, targets, None if nvidias else rows, "surplus")
 
