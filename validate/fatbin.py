@@ -202,7 +202,7 @@ def _entries(data: Buffer, begin: int, end: int) -> Iterator[tuple[int, Entry]]:
     while position < end:
         kind, _, header, size, compressed, _, _, arch, _, flags, _, whole = _unpack(_ENTRY, data, position, end)
         payload, after = position + header, position + header + size
-        if header < _ENTRY.size or after > end or compressed > size:
+        if header < _ENTRY.size or after > end:
             raise FatbinError(f"the entry at {position} does not fit into its region")
         coding = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else ""
         if coding and whole > _MOST_BYTES:

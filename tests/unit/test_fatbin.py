@@ -185,8 +185,8 @@ def test_an_entry_that_takes_in_the_next_is_refused(flags: int) -> None:
 
 @pytest.mark.parametrize("flags", [LZ4, 0x8000])
 def test_an_entry_that_stores_more_than_it_has_room_for_is_refused(flags: int) -> None:
-    with pytest.raises(FatbinError, match="does not fit"):
-        list(fatbin.regions(of_entries(resized(stored(flags), compressed=1))))
+    with pytest.raises(FatbinError, match="and its content"):
+        list(fatbin.regions(of_entries(resized(stored(flags), compressed=1), stored(flags))))
 
 
 @pytest.mark.parametrize(("at", "value"), [(0, 0), (4, 1), (40, 1), (60, 0)])

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,9 +108,10 @@ def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
     assert left(sliced(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
 
 
-def test_entries_of_unknown_kinds_stay() -> None:
+@pytest.mark.parametrize("kind", [4, 8, 64])
+def test_entries_of_unknown_kinds_stay(kind: int) -> None:
     entry = bytearray(fatbins.entry(code(80)))
-    entry[0:2] = (64).to_bytes(2, "little")
+    entry[0:2] = kind.to_bytes(2, "little")
     known = fatbins.entry(code(80)) + fatbins.entry(code(90))
     header = (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
     data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
@@ -296,6 +298,37 @@ def test_sections_over_one_another_are_refused() -> None:
         slicing.cut(bytes(data), 90, NONE)
 
 
+def with_section(data: bytes, index: int, *, offset: int, size: int) -> bytes:
+    """With another place for a section."""
+    at = int.from_bytes(data[40:48], "little") + index * 64 + 24
+    return data[:at] + offset.to_bytes(8, "little") + size.to_bytes(8, "little") + data[at + 16 :]
+
+
+def test_code_over_the_files_own_header_is_refused() -> None:
+    data = with_section(fatbins.library(fatbins.region(code(80), code(90))), 1, offset=0, size=64)
+    with pytest.raises(fatbin.FatbinError, match="overlaps with something else"):
+        slicing.cut(data, 90, NONE)
+
+
+def test_code_over_the_section_headers_is_refused() -> None:
+    region = fatbins.region(code(80), code(90))
+    data = bytearray(fatbins.elf([(".nv_fatbin", 1, 0, region + bytes(200))], machine=62))
+    table, inside = int.from_bytes(data[40:48], "little"), 64 + len(region) + 8
+    data[inside : inside + 192] = data[table : table + 192]
+    data[40:48] = inside.to_bytes(8, "little")
+    with pytest.raises(fatbin.FatbinError, match="overlaps with something else"):
+        slicing.cut(bytes(data), 90, NONE)
+
+
+@pytest.mark.parametrize("second", [".nv_fatbin", "__nv_relfatbin"])
+def test_two_sections_of_code_over_one_another_are_refused(second: str) -> None:
+    region = fatbins.region(code(80), code(90))
+    good = fatbins.elf([(".nv_fatbin", 1, 0, region), (second, 1, 0, region)], machine=62)
+    assert len(slicing.cut(good, 90, NONE).entries) == 2
+    with pytest.raises(fatbin.FatbinError, match="sections of device code overlap"):
+        slicing.cut(with_section(good, 2, offset=64, size=len(region)), 90, NONE)
+
+
 # ---- files and RECORDs
 
 
@@ -360,6 +393,33 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
     assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
     assert cache.read_bytes() == GOOD and file.read_bytes() == sliced(GOOD)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "lib.so", "pkg-1.0.dist-info"]
+
+
+def test_owners_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, given, whole = install(tmp_path, "pkg", {"lib.so": GOOD}), [], os.fchown
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "lib.so", 12, 34)
+        os.chown(record, 56, 78)
+    before = [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
+
+    def fchown(target: int, uid: int, gid: int) -> None:
+        given.append((uid, gid))
+        whole(target, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert given == before == [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
+
+
+def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
+    record = install(tmp_path, "pkg", {"pkg/lib.so.1": GOOD, "pkg/lib.so": b""})
+    link = tmp_path / "pkg/lib.so"
+    link.unlink()
+    link.symlink_to("lib.so.1")
+    told: list[object] = []
+    slicing.slice_packages([record], ordered(), told.append)
+    assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
+    assert link.is_symlink() and link.read_bytes() == sliced(GOOD)
 
 
 def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
@@ -493,16 +553,21 @@ def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path)
 # ---- as the build runs it
 
 
-def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
-    """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
+def program(folder: Path) -> tuple[Path, Path]:
+    """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.slicing
     for path, content in render._slicer(planned.image.slicing):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(content)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv/bin/python"
-    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (site,) = (folder / "venv/lib").glob("python*/site-packages")
+    return folder / "venv/bin/python", site
+
+
+def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
+    """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
+    python, site = program(tmp_path)
     names = ("cuda118", "cuda126", "cpu")
     record = install(site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names})
     done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
@@ -513,6 +578,19 @@ def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
     done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
     assert done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("__pycache__/slicing*"))
+
+
+def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
+    """Its layer is made: a second copy of a library, in this one, would be all the larger for it."""
+    python, site = program(tmp_path)
+    old = install(site, "old", {"old/lib.so": GOOD})
+    before = old.read_bytes()
+    time.sleep(0.05)  # the kernel counts in steps of up to 0.01
+    new = install(site, "new", {"new/lib.so": GOOD})
+    (tmp_path / "slicer/seal.py").write_text(f"def began():\n    return {new.stat().st_ctime!r}\n\n\n_SLACK = 0\n")
+    subprocess.run([python, "-I", "-B", tmp_path / "slicer"], check=True, capture_output=True)
+    assert (site / "old/lib.so").read_bytes() == GOOD and old.read_bytes() == before
+    assert (site / "new/lib.so").read_bytes() == sliced(GOOD)
 
 
 def plain(found: object) -> object:
