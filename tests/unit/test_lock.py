@@ -190,13 +190,13 @@ def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> Non
     sound = lock.print_requirements([Package(name="numpy", version="2.0", hashes=("a" * 64,))])
     with pytest.raises(UserError) as error:
         lock.parse_requirements(sound + line.encode() + b"\n", "locks/x/torch.txt")
+    assert error.value.problems[0].where == "locks/x/torch.txt"
+    assert line[:40] in causes(error)
 
 
 def test_a_file_of_the_project_is_named_as_it_lies_there() -> None:
     with pytest.raises(UserError, match=r"^locks/x/torch\.txt"):
         lock.parse_requirements(b"torch\n", lock.FOLDER / "x" / "torch.txt")
-    assert error.value.problems[0].where == "locks/x/torch.txt"
-    assert line[:40] in causes(error)
 
 
 # ---- resolving
