@@ -593,6 +593,19 @@ def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
     assert (site / "new/lib.so").read_bytes() == sliced(GOOD)
 
 
+def test_kernels_are_excused_by_the_rows_of_their_own_package(tmp_path: Path) -> None:
+    python, site = program(tmp_path)
+    order = tmp_path / "slicer/order.json"
+    row = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
+    order.write_text(json.dumps({**json.loads(order.read_text()), "by_design": {"flash-attn": [row]}}))
+    data = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
+    for name in ("flash_attn", "other"):
+        install(site, name, {f"{name}/lib.so": data})
+    subprocess.run([python, "-I", "-B", tmp_path / "slicer"], check=True, capture_output=True)
+    assert (site / "other/lib.so").read_bytes() == data
+    assert (site / "flash_attn/lib.so").read_bytes() == sliced(data, excuses=Excuses([row])) != data
+
+
 def plain(found: object) -> object:
     """As JSON has it."""
     return json.loads(json.dumps(found))
