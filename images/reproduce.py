@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from images.engine import Engine, HistoryEntry, ImageInfo
@@ -127,7 +128,7 @@ def with_own_wheels(context: Context, word: str) -> Context:
     return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{word}".encode(), text)}
 
 
-def apart(context: Context, word: str) -> Context:
+def apart(context: Mapping[str, bytes | Path], word: str) -> Context:
     """The context with a small layer of its own above the base, so that no layer of it stands where another does.
 
     An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never

@@ -27,6 +27,7 @@ from images.hosting import HostSettings
 from images.image import Image
 from images.lock import Lock
 from images.render import TEMPLATES, Context
+from images.reproduce import apart
 
 _CACHE_ID = re.compile(r"\bid=truetag-uv\b")
 _STEP = re.compile(r"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
@@ -61,9 +62,11 @@ class Kitchen:
     ) -> BuildResult:
         """Build a context. `marked`: steps bear the word.
 
-        `anew`: no step comes from the cache, wheels may. `cold`: those neither.
+        `anew`: no step comes from the cache, wheels may. `cold`: those neither, and all stands on a layer of its own,
+        as an engine forgets on the disk what it builds twice.
         """
         files = marked_with(context, self.word, own_cache=cold) if marked else context
+        files = apart(files, self.word) if cold else files
         return self.engine.build(
             files, tag or None, no_cache=cold or anew, target=target or None, attempts=1, on_event=self.on_event
         )
