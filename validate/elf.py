@@ -169,7 +169,7 @@ def symbol_table(data: Any) -> tuple[bytes, bytes]:
     (at, size), (strings, length) = row[4:6], rows[row[6]][4:6]
     if max(at + size, strings + length) > len(data):
         raise ElfError("its symbol table lies outside of the file")
-    return data[at : at + size // _SYMBOL_BYTES * _SYMBOL_BYTES], data[strings : strings + length]
+    return bytes(data[at : at + size // _SYMBOL_BYTES * _SYMBOL_BYTES]), bytes(data[strings : strings + length])
 
 
 def is_32bit(data: bytes) -> bool:

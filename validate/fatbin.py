@@ -15,6 +15,7 @@ import functools
 import mmap
 import re
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,9 +146,9 @@ def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
 
 def kernels(data: Buffer, entry: Entry) -> dict[str, Kernel]:
     """Kernels of an entry by (mangled) name; those of PTX have size 0. Raises FatbinError."""
-    payload = unpacked(data, entry)
+    payload = _payload(data, entry)
     if entry.ptx:
-        return {name.decode(): Kernel(0) for name in _PTX_ENTRY.findall(payload)}
+        return {name.decode(): Kernel(0) for name in _PTX_ENTRY.findall(bytes(payload))}
     return _cubin_kernels(payload)
 
 
@@ -167,9 +168,14 @@ def is_nvidias(distribution: str, file: str) -> bool:
 
 def unpacked(data: Buffer, entry: Entry) -> bytes:
     """The cubin, or PTX text. Raises FatbinError."""
-    stored = bytes(data[entry.offset : entry.offset + entry.stored])
+    return bytes(_payload(data, entry))
+
+
+def _payload(data: Buffer, entry: Entry) -> memoryview:
+    """The same, until this thread asks for the next."""
+    stored = data[entry.offset : entry.offset + entry.stored]
     if not entry.coding:
-        return stored
+        return memoryview(stored)
     return {"lz4": _unpack_lz4, "zstd": _unpack_zstd}[entry.coding](stored, entry.whole)
 
 
@@ -244,7 +250,7 @@ def _unpack(layout: struct.Struct, data: Buffer, position: int, end: int) -> tup
     return layout.unpack(data[position : position + layout.size])
 
 
-def _cubin_kernels(cubin: bytes) -> dict[str, Kernel]:
+def _cubin_kernels(cubin: memoryview) -> dict[str, Kernel]:
     """Kernels are the functions that the symbol table marks as entries."""
     try:
         if elf.machine(cubin) != _EM_CUDA:
@@ -262,29 +268,46 @@ def _cubin_kernels(cubin: bytes) -> dict[str, Kernel]:
     return found
 
 
-def _unpack_lz4(stored: bytes, whole: int) -> bytes:
+class _Scratch(threading.local):
+    """Memory to decode into, one piece a thread. New memory for each of thousands of entries takes half as long again,
+    and no other thread runs meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(0)
+
+    def of(self, size: int) -> ctypes.Array[ctypes.c_char]:
+        if size > len(self._memory):
+            self._memory = ctypes.create_string_buffer(size)
+        return self._memory
+
+
+_SCRATCH = _Scratch()
+
+
+def _unpack_lz4(stored: bytes, whole: int) -> memoryview:
     if whole > lz4.LARGEST_RATIO * (len(stored) + 1):
         raise FatbinError(f"{len(stored)} bytes of LZ4 can't hold {whole}")
     native = _native_lz4()
     if native is None:
         try:
-            return lz4.decompress(stored, whole)
+            return memoryview(lz4.decompress(stored, whole))
         except lz4.Lz4Error as error:
             raise FatbinError(str(error)) from error
-    output = ctypes.create_string_buffer(whole)
+    output = _SCRATCH.of(whole)
     if native(stored, output, len(stored), whole) != whole:
         raise FatbinError("its LZ4 data is damaged")
-    return output.raw
+    return memoryview(output).cast("B")[:whole]
 
 
-def _unpack_zstd(stored: bytes, whole: int) -> bytes:
+def _unpack_zstd(stored: bytes, whole: int) -> memoryview:
     native = _native_zstd()
     if native is None:
         raise FatbinError("it is compressed with zstd, and this machine has no libzstd.so.1")
-    output = ctypes.create_string_buffer(whole)
+    output = _SCRATCH.of(whole)
     if native(output, whole, stored, len(stored)) != whole:
         raise FatbinError("its zstd data is damaged")
-    return output.raw
+    return memoryview(output).cast("B")[:whole]
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
         install(site, data, name)
         assert verdict(surplus(nvidia=True))[0] is Status.PASS
         assert verdict(claim) == (Status.FAIL, f"{name} has no code for sm_90, but sm_100, sm_80")
-    install(site, fatbins.library(SOUND, fatbins.region(code(80), code(100))), name)
+    install(site, fatbins.library(fatbins.region(code(90)), fatbins.region(code(80), code(100))), name)
     assert verdict(surplus(nvidia=True))[0] is Status.FAIL
 
 

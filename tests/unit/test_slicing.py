@@ -161,8 +161,10 @@ def test_nvidias_are_judged_as_a_whole() -> None:
     """A region without code for the GPU is nothing rare there; a library without any is a fault that S5 must see."""
     sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
     assert left(sliced(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
-    nothing = fatbins.library(other)
-    assert sliced(nothing, excuses=None) == nothing
+    emptied = fatbins.region(code(80), Code(arch=90, kernels=K, emptied=True))
+    linked = fatbins.elf([(".nv_fatbin", 1, 0, other), ("__nv_relfatbin", 1, 0, sound)], machine=62)
+    for nothing in (fatbins.library(other), fatbins.library(emptied), linked):
+        assert sliced(nothing, excuses=None) == nothing
 
 
 def test_code_for_the_device_linker_is_no_matter_of_s5() -> None:
