@@ -6,7 +6,6 @@ S5 judges by it and the slicer cuts by it, so that slicing can't take away what 
 from __future__ import annotations
 
 import fnmatch
-import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,12 +31,15 @@ class Code:
     def __init__(self, data: Buffer, region: Region) -> None:
         self._data, self._region = data, region
         self._read: dict[Entry, Mapping[str, Kernel]] = {}
+        self._of_all: Mapping[str, int] | None = None
         self.left = tuple(entry for entry in region.entries if not fatbin.is_emptied(data, entry))
 
-    @functools.cached_property
+    @property
     def largest(self) -> Mapping[str, int]:
         """Every kernel with its largest machine code, in bytes: 0 where there is PTX alone."""
-        return self._largest(self.left)
+        if self._of_all is None:  # functools.cached_property lets one thread at a time in, before Python 3.12
+            self._of_all = self._largest(self.left)
+        return self._of_all
 
     def states(self, target: int) -> Iterator[tuple[str, str]]:
         """Each kernel on a GPU of `target`: `cubin`; `jit`, from PTX; `absent`; `stub`, there in name alone."""
