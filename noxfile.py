@@ -149,7 +149,7 @@ def pin(session: nox.Session) -> None:
 
 @nox.session
 def engine(session: nox.Session) -> None:
-    """Show, start or stop the private Docker Engine. status|start|stop"""
+    """The private Docker Engine; wipe also frees its disk. status|start|stop|wipe"""
     _images(session, "engine", *session.posargs)
 
 

@@ -1,7 +1,7 @@
 """A Docker Engine of our own, for a machine that has none: installed, started and stopped here.
 
 It lives in the project's cache folder, with a bridge of its own, so that it neither meets nor harms another engine that
-is started later. It goes on running when the command ends; `stop` ends it.
+is started later. It goes on running when the command ends; `stop` ends it, `wipe` also frees its disk space.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from images import private_store
 from images.debian import install
 from images.engine import Engine, NoEngine, connect, private_home, private_socket
 from images.errors import Problem, UserError
@@ -46,6 +47,7 @@ def open_engine(url: str | None, *, say: Callable[[str], None]) -> Engine:
         try:
             return connect()  # somebody else started it while we waited, or the package did
         except NoEngine:
+            _mend_store(say)
             say(f"starting a private Docker Engine in {private_home()}")
             return _start()
 
@@ -53,19 +55,14 @@ def open_engine(url: str | None, *, say: Callable[[str], None]) -> Engine:
 def stop() -> bool:
     """End the private engine and take its bridge away. False when it wasn't running. Raises UserError."""
     with _locked():
-        pid = _running()
-        if pid is None:
-            return False
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while _running() is not None:
-            if time.monotonic() > deadline:
-                raise UserError(
-                    Problem(where="private engine", cause=f"process {pid} does not end", then=f"read {_log()}"), code=1
-                )
-            time.sleep(0.2)
-        _remove_bridge()
-        return True
+        return _end()
+
+
+def wipe() -> None:
+    """End the private engine and throw away all it keeps: images, layers, build cache. Raises UserError."""
+    with _locked():
+        _end()
+        private_store.discard(private_home())
 
 
 def is_debian(os_release: str) -> bool:
@@ -97,6 +94,33 @@ def last_errors(log: str, count: int = 3) -> str:
     serious = [line for line in lines if "level=error" in line or "level=fatal" in line or "failed to start" in line]
     messages = [line.partition(" msg=")[2].strip('"') or line for line in (serious or lines)]
     return "; ".join(messages[-count:])
+
+
+def _end() -> bool:
+    pid = _running()
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while _running() is not None:
+        if time.monotonic() > deadline:
+            raise UserError(
+                Problem(where="private engine", cause=f"process {pid} does not end", then=f"read {_log()}"), code=1
+            )
+        time.sleep(0.2)
+    _remove_bridge()
+    return True
+
+
+def _mend_store(say: Callable[[str], None]) -> None:
+    """Before a start: an engine whose records name layers that are gone fails at everything, and never says so."""
+    if _running() is not None:
+        return
+    private_store.sweep(private_home())
+    lost = private_store.lost_layers(private_home())
+    if lost:
+        say(f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store")
+        private_store.discard(private_home())
 
 
 def _start() -> Engine:

@@ -202,20 +202,24 @@ def judge_verb(
 
 
 def engine_verb(
-    action: Annotated[str, typer.Argument(metavar="status|start|stop")] = "status",
+    action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe")] = "status",
 ) -> None:
-    """Show, start or stop the private Docker Engine."""
+    """Show, start or stop the private Docker Engine, or throw away all it keeps."""
     if action == "start":
         with private_engine.open_engine(None, say=common.say) as docker_engine:
             typer.echo(f"{docker_engine.facts.url} (engine {docker_engine.facts.version})")
     elif action == "stop":
         typer.echo("stopped" if private_engine.stop() else "was not running")
+    elif action == "wipe":
+        private_engine.wipe()
+        typer.echo("stopped, and its images, layers and build cache deleted")
     elif action == "status":
         with connect(None) as docker_engine:
             facts = docker_engine.facts
             typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
     else:
-        raise UserError(Problem(where=action, cause="is nothing an engine does", then="say status, start or stop"))
+        then = "say status, start, stop or wipe"
+        raise UserError(Problem(where=action, cause="is nothing an engine does", then=then))
 
 
 def _withheld(result: build.Built, out: Path) -> Problem:
