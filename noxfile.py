@@ -34,8 +34,11 @@ def _images(session: nox.Session, *arguments: str, group: str = "run") -> None:
 
 
 def _call(command: list[str]) -> int:
-    """Run to the end. Signals are handed on, and waited for: an interrupted build tidies up before it ends."""
-    child = subprocess.Popen(command, env={**os.environ, "PIP_FIND_LINKS": ""}, process_group=0)
+    """Run to the end. Signals are handed on, and waited for: an interrupted build tidies up before it ends.
+
+    It has a session of its own, not just a process group: in the background of a terminal, apt-get would be stopped.
+    """
+    child = subprocess.Popen(command, env={**os.environ, "PIP_FIND_LINKS": ""}, start_new_session=True)
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda got, _frame: child.send_signal(got)) for number in signals}
     try:

@@ -12,7 +12,14 @@ def install(*packages: str) -> None:
     """Install Debian packages on this machine, as root. Raises UserError with apt's last words."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-        done = subprocess.run(["apt-get", "-q", *command], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["apt-get", "-q", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             lines = (done.stderr or done.stdout).strip().splitlines()
             raise UserError(
