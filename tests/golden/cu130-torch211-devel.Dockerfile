@@ -107,7 +107,7 @@ RUN --mount=type=tmpfs,target=/run \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
 
 # ---- the image
-FROM light
+FROM light AS image
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=suite,target=/run/suite \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \

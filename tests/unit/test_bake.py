@@ -85,13 +85,13 @@ def test_all_stages_of_a_dockerfile_are_read(golden: Path) -> None:
     text = golden.read_text()
     stages = stages_of(text)
     assert len(stages) == sum(line.startswith("FROM ") for line in text.splitlines())
-    *named, last = stages
-    assert all(stage.name for stage in named) and last.name == "" and last.needs
-    assert set(last.needs) <= {stage.name for stage in named}
+    *others, last = stages
+    assert all(stage.name for stage in others) and last.name == "image" and last.needs
+    assert set(last.needs) <= {stage.name for stage in others}
     read = {path for stage in stages for path in stage.files}
     for word in ("host", "scripts/debian.sh", "locks/torch.txt", "locks/tools.txt"):
         assert word in read
-    assert "tools" in next(stage.needs for stage in named if stage.name == "torch")
+    assert "tools" in next(stage.needs for stage in others if stage.name == "torch")
 
 
 def test_a_copy_from_the_context_is_read_and_one_from_a_stage_is_needed() -> None:

@@ -110,6 +110,7 @@ def test_every_fact_has_a_source() -> None:
         ("optional: [flash-attn]", "optional: &a [*a]", "nests too deep, or refers to itself"),
         ("select: cu118-*", "select: colour=red", "there is nothing called 'colour'"),
         ("  light: [", "  toolkit: [", "'toolkit' is no name for a layer"),
+        ("  light: [", "  image: [", "'image' is no name for a layer"),
         ("NVIDIA_VISIBLE_DEVICES: all", '"A B": all', "'A B' is no name of an environment variable"),
         ("debian:bookworm-slim", "debian book", "'debian book' is no image reference"),
         ("  latest: ", '  "cu12*": ', "'cu12*' is no name for an image"),
