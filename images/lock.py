@@ -292,7 +292,7 @@ def print_requirements(packages: Iterable[Package]) -> bytes:
     return (_HEADER + "".join(f"{block}\n" for block in blocks)).encode()
 
 
-def parse_requirements(content: bytes, where: str | Path) -> tuple[Package, ...]:
+def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
     """The inverse of `print_requirements`.
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
@@ -300,7 +300,7 @@ def parse_requirements(content: bytes, where: str | Path) -> tuple[Package, ...]
     packages, wrong = _entries(content)
     problems = [
         Problem(
-            where=where if isinstance(where, str) else _shown(where),
+            where=_shown(Path(where)),
             cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
             then="`nox -s lock -- NAME` makes the file anew",
         )
@@ -407,10 +407,10 @@ def _versions_at(place: Path) -> dict[str, str]:
 
 def _load(place: Path) -> Lock:
     """The lock in a folder, whatever it was made from. Raises UserError: a file is missing or damaged."""
-    record, digests = _record(place / RECORD)
-    paths = {layer: place / f"{layer}.txt" for layer in (*record.layers, *record.alone)}
-    files = {path.name: _bytes(path) for path in paths.values()}
-    layers = {layer: parse_requirements(files[path.name], path) for layer, path in paths.items()}
+    record, digests = _record(place)
+    names = {layer: f"{layer}.txt" for layer in (*record.layers, *record.alone)}
+    files = {name: _bytes(place, name) for name in names.values()}
+    layers = {layer: parse_requirements(files[name], f"{place}/{name}") for layer, name in names.items()}
     edited = tuple(name for name, content in files.items() if digests.get(name) != _digest(content))
     return Lock(inputs=record, files=files, layers=layers, edited=edited)
 
@@ -419,10 +419,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _record(path: Path) -> tuple[LockInputs, dict[str, str]]:
+def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
     """What the lock was made from, and file -> sha256."""
     try:
-        data = json.loads(_bytes(path))
+        data = json.loads(_bytes(place, RECORD))
         made_from = LockInputs(
             python=str(data["python"]),
             platform=str(data["platform"]),
@@ -435,16 +435,18 @@ def _record(path: Path) -> tuple[LockInputs, dict[str, str]]:
         )
         return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        then = f"`nox -s lock -- {path.parent.name}` makes it anew"
-        raise UserError(Problem(where=_shown(path), cause="is damaged", then=then)) from None
+        then = f"`nox -s lock -- {place.name}` makes it anew"
+        raise UserError(Problem(where=_shown(place / RECORD), cause="is damaged", then=then)) from None
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(place: Path, name: str) -> bytes:
+    """A file of a lock. Plain strings and no buffer: a large matrix has tens of thousands of these."""
     try:
-        return path.read_bytes()
+        with open(f"{place}/{name}", "rb", buffering=0) as stream:  # noqa: PTH123
+            return stream.readall()
     except OSError:
-        then = f"`nox -s lock -- {path.parent.name}` makes it"
-        raise UserError(Problem(where=_shown(path), cause="is missing", then=then)) from None
+        then = f"`nox -s lock -- {place.name}` makes it"
+        raise UserError(Problem(where=_shown(place / name), cause="is missing", then=then)) from None
 
 
 def _differences(old: LockInputs, new: LockInputs) -> Iterator[str]:

@@ -90,7 +90,9 @@ Alias = Annotated[str, _word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower 
 LayerName = Annotated[
     # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
     str,
-    _word(r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit", "cuda", "profile", "build", "image")),
+    _word(
+        r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit", "cuda", "profile", "build", "image")
+    ),
 ]
 
 

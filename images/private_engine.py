@@ -58,11 +58,15 @@ def stop() -> bool:
         return _end()
 
 
-def wipe() -> None:
-    """End the private engine and throw away all it keeps: images, layers, build cache. Raises UserError."""
+def wipe() -> bool:
+    """End the private engine and throw away all it keeps: images, layers, build cache. Whether it was running.
+
+    Raises UserError.
+    """
     with _locked():
-        _end()
+        ended = _end()
         private_store.discard(private_home())
+        return ended
 
 
 def is_debian(os_release: str) -> bool:
@@ -169,7 +173,7 @@ def _command(home: Path) -> list[str]:
         f"--exec-root={home / 'exec'}",
         f"--pidfile={_pid_file()}",
         f"--host=unix://{private_socket()}",
-        f"--bridge={bridge(private_home())}",
+        f"--bridge={bridge(home)}",
         f"--mtu={_mtu()}",
         # Apart from another engine's, should this machine run a containerd that both find.
         "--containerd-namespace=truetag",

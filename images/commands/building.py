@@ -211,8 +211,8 @@ def engine_verb(
     elif action == "stop":
         typer.echo("stopped" if private_engine.stop() else "was not running")
     elif action == "wipe":
-        private_engine.wipe()
-        typer.echo("stopped, and its images, layers and build cache deleted")
+        was = "stopped" if private_engine.wipe() else "was not running"
+        typer.echo(f"{was}; its images, layers and build cache are deleted")
     elif action == "status":
         with connect(None) as docker_engine:
             facts = docker_engine.facts

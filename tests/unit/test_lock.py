@@ -196,7 +196,7 @@ def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> Non
 
 def test_a_file_of_the_project_is_named_as_it_lies_there() -> None:
     with pytest.raises(UserError, match=r"^locks/x/torch\.txt"):
-        lock.parse_requirements(b"torch\n", lock.FOLDER / "x" / "torch.txt")
+        lock.parse_requirements(b"torch\n", str(lock.FOLDER / "x" / "torch.txt"))
 
 
 # ---- resolving
