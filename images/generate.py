@@ -51,7 +51,7 @@ def _golden(name: str, sources: Sources) -> bytes:
     ground = render.Ground(reference=planned.image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
     dockerfile = render.render(planned.image, lock.read(planned.image).files, ground, extras)["Dockerfile"]
-    return dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
+    return render.content_of(dockerfile)
 
 
 def _schema(model: type[Row], title: str) -> bytes:

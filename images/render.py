@@ -121,10 +121,11 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
 
 def offline(environment: bytes | Path) -> bytes:
     """host/env of a build whose steps reach no network, and find their wheels in /run/wheels."""
-    return b"%s%s" % (_content(environment), _OFFLINE)
+    return b"%s%s" % (content_of(environment), _OFFLINE)
 
 
-def _content(file: bytes | Path) -> bytes:
+def content_of(file: bytes | Path) -> bytes:
+    """A file of a context, wherever its bytes are."""
     return file if isinstance(file, bytes) else file.read_bytes()
 
 
@@ -184,7 +185,7 @@ def parted(files: Context, bottom: str) -> Context:
     They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
     architectures have the same libraries as long as those are not sliced.
     """
-    whole = _content(files[f"locks/{bottom}.txt"])
+    whole = content_of(files[f"locks/{bottom}.txt"])
     names = [line.split("==")[0] for line in whole.decode().splitlines() if line and not line.startswith((" ", "#"))]
     libraries = frozenset(name for name in names if name.startswith("nvidia-"))
     if not libraries or libraries == frozenset(names):
@@ -310,7 +311,7 @@ def quoted(value: str) -> str:
 
 def names_something(lock: bytes | Path) -> bool:
     """Whether a requirements file holds a package."""
-    return any(line and not line.startswith(("#", " ")) for line in _content(lock).decode().splitlines())
+    return any(line and not line.startswith(("#", " ")) for line in content_of(lock).decode().splitlines())
 
 
 def less(lock: bytes, kept: frozenset[str]) -> bytes:

@@ -12,18 +12,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
-from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
+from images import again
 from images.engine import Engine, HistoryEntry, ImageInfo
 from images.progress import Progress
 from images.render import Context
 
-T = TypeVar("T")
-
 _CHUNK = 1 << 16
-_FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
-_CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
 _NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
 """Instructions that change the configuration alone."""
 
@@ -87,30 +83,24 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     step.
     """
     run = uuid.uuid4().hex[:8]
-    with (
-        _temporary(engine, f"truetag-reproduce:{run}-1") as one,
-        _temporary(engine, f"truetag-reproduce:{run}-2") as two,
-    ):
+    two = f"truetag-reproduce:{run}-2"
+    with _temporary(engine, f"truetag-reproduce:{run}-1") as one:
         first = engine.build(context, one, network=network, on_event=progress.job(f"{name} (first)"))
-        known = {record.id for record in engine.build_cache()}
-        try:
+        with again.nothing_new_kept(engine, two):
             second = engine.build(
-                apart(with_own_wheels(context, run), run),
+                again.apart(again.with_own_wheels(context, run), run),
                 two,
                 network=network,
                 no_cache=True,
                 on_event=progress.job(f"{name} (again)"),
             )
             infos = engine.inspect(one), engine.inspect(two)
-            own = shared(infos[0].layers, infos[1].layers)
-            layers = pair(infos[0].layers, without(infos[1].layers, own), steps(engine.history(one)))
+            own = again.shared(infos[0].layers, infos[1].layers)
+            layers = pair(infos[0].layers, again.without(infos[1].layers, own), steps(engine.history(one)))
             if any(layer.first != layer.second for layer in layers):
                 progress.say(name, "the layers differ: reading them", "yellow")
-                layers = explained(layers, listings(engine, one), without(listings(engine, two), own))
+                layers = explained(layers, listings(engine, one), again.without(listings(engine, two), own))
             created = [_created(info) for info in infos]
-        finally:
-            engine.untag(two)
-            _forget(engine, known)
     return Reproduction(
         image=name,
         engine=engine.facts.version,
@@ -121,53 +111,12 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     )
 
 
-def with_own_wheels(context: Context, word: str) -> Context:
-    """The context whose steps share a cache of wheels that no other build has."""
-    dockerfile = context["Dockerfile"]
-    text = dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
-    return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{word}".encode(), text)}
-
-
-def apart(context: Mapping[str, bytes | Path], word: str) -> Context:
-    """The context with a small layer of its own above the base, so that no layer of it stands where another does.
-
-    An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never
-    deletes the second's files: no build cache, no image knows them.
-    """
-    dockerfile = context["Dockerfile"]
-    text = dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()
-    return {**context, "Dockerfile": _FROM.sub(rf"\g<0>RUN echo {word} >/again\n".encode(), text, count=1)}
-
-
-def shared(first: Sequence[str], second: Sequence[str]) -> int:
-    """How many layers from the bottom both have in common: those of the base."""
-    return next(
-        (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), len(first)
-    )
-
-
-def without(layers: Sequence[T], index: int) -> list[T]:
-    return [*layers[:index], *layers[index + 1 :]]
-
-
 @contextmanager
 def _temporary(engine: Engine, tag: str) -> Iterator[str]:
     try:
         yield tag
     finally:
         engine.untag(tag)
-
-
-def _forget(engine: Engine, known: set[str]) -> None:
-    """Empty the build cache of what the second build left: as much again as the image, and nothing would use it.
-
-    Children first, since what others stand on can't go.
-    """
-    new = [record for record in engine.build_cache() if record.id not in known]
-    while leaves := [one for one in new if not any(one.id in other.parents for other in new)]:
-        for record in leaves:
-            engine.forget(record)
-        new = [record for record in new if record not in leaves]
 
 
 def _created(info: ImageInfo) -> str:

@@ -1,37 +1,81 @@
-"""A registry on this machine, for as long as something is pulled from it: Debian's docker-registry."""
+"""A registry on this machine, for as long as it is used: Debian's docker-registry."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from images.debian import install
 from images.errors import Problem, UserError
 
 _PROGRAM = "docker-registry"
+_AGAIN = "`nox -s bench -- --only cold`"
 _PATIENCE = 20.0
 """Seconds for its start, and for its end."""
 
 
 @contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """`HOST:PORT` of an empty one that keeps its data in a folder. Raises UserError where there is none to be had."""
-    if not shutil.which(_PROGRAM):
-        install(_PROGRAM)
+def registry(
+    folder: Path, *, auth: Mapping[str, Any] | None = None, say: Callable[[str], object] = lambda _text: None
+) -> Iterator[str]:
+    """`HOST:PORT` of an empty one that keeps all it has in a folder, which is gone afterwards.
+
+    `auth`: its block of that name in docker-registry's configuration. `say` gets a sentence where its program is
+    fetched. Raises UserError where there is none to be had, OSError where the folder can't be written.
+    """
     folder.mkdir(parents=True)
+    try:
+        with _serving(_program(folder, say), folder, auth) as host:
+            yield host
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _program(folder: Path, say: Callable[[str], object]) -> str:
+    """This machine's, or one that is unpacked in the folder.
+
+    It is not installed: Debian's package would go on to serve everybody at port 5000, at each start of the machine.
+    """
+    if found := shutil.which(_PROGRAM):
+        return found
+    if not shutil.which("apt-get"):
+        then = f"put a program {_PROGRAM} on the PATH (CNCF Distribution 2 calls it `registry`), then {_AGAIN}"
+        raise UserError(Problem(where=_PROGRAM, cause="is not here, and no apt-get to fetch it", then=then), code=1)
+    say(f"fetching {_PROGRAM} with apt-get: it is unpacked in {folder} for now, and nothing is installed")
+    try:
+        _run("apt-get", "-q", "download", _PROGRAM, beside=folder)
+    except UserError:  # the lists of packages are old, or were never fetched
+        _run("apt-get", "-q", "update", beside=folder)
+        _run("apt-get", "-q", "download", _PROGRAM, beside=folder)
+    (package,) = folder.glob(f"{_PROGRAM}_*.deb")
+    _run("dpkg-deb", "--extract", str(package), "unpacked", beside=folder)
+    return str(folder / "unpacked" / "usr" / "bin" / _PROGRAM)
+
+
+def _run(*command: str, beside: Path) -> None:
+    done = subprocess.run(
+        command, cwd=beside, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, errors="replace"
+    )
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        cause = "; ".join(lines[-3:]) or f"ended with {done.returncode}"
+        then = f"make `apt-get update` and `apt-get download {_PROGRAM}` work here, then {_AGAIN}"
+        raise UserError(Problem(where=" ".join(command[:3]), cause=cause, then=then), code=1)
+
+
+@contextmanager
+def _serving(program: str, folder: Path, auth: Mapping[str, Any] | None) -> Iterator[str]:
     host = f"127.0.0.1:{_free_port()}"
     config, log = folder / "config.yml", folder / "log"
-    config.write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
-        f'http: {{addr: "{host}"}}\n'
-    )
+    config.write_text(json.dumps(_configuration(host, folder / "data", auth)))
     with log.open("wb") as stream:
-        process = subprocess.Popen([_PROGRAM, "serve", str(config)], stdout=stream, stderr=stream)
+        process = subprocess.Popen([program, "serve", str(config)], stdout=stream, stderr=stream)
     try:
         _wait_for(host, process, log)
         yield host
@@ -42,7 +86,17 @@ def registry(folder: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _configuration(host: str, data: Path, auth: Mapping[str, Any] | None) -> dict[str, Any]:
+    """As JSON, which is YAML."""
+    return {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(data)}, "delete": {"enabled": True}},
+        "http": {"addr": host},
+        **({"auth": dict(auth)} if auth else {}),
+    }
 
 
 def _free_port() -> int:
@@ -59,5 +113,7 @@ def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
             if probe.connect_ex((address, int(port))) == 0:
                 return
         time.sleep(0.05)
-    cause = f"did not start: {log.read_text(errors='replace').strip()[-300:]}"
-    raise UserError(Problem(where=_PROGRAM, cause=cause, then="`docker-registry serve FILE` shows why"), code=1)
+    how = f"ended with {process.returncode}" if process.returncode is not None else f"ran for {_PATIENCE:.0f} s"
+    said = log.read_text(errors="replace").strip()[-300:]
+    cause = f"{how} before it answered: {said or 'it said nothing'}"
+    raise UserError(Problem(where=f"{_PROGRAM} serve", cause=cause, then=f"mend what it names, then {_AGAIN}"), code=1)

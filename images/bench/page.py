@@ -30,13 +30,12 @@ class Goal:
     what: str
     goal: str
     measured: str
-    met: bool | None
-    """None: what was measured does not say."""
-    why_not: str = "undecided"
+    met: bool | str
+    """Or why what was measured does not say."""
 
     @property
     def verdict(self) -> str:
-        return self.why_not if self.met is None else "met" if self.met else "**missed**"
+        return self.met if isinstance(self.met, str) else "met" if self.met else "**missed**"
 
 
 def tables(parts: Mapping[str, Data], recorded: str) -> str:
@@ -74,7 +73,7 @@ def _cold_goals(data: Data) -> Iterator[Goal]:
 def _ratio(what: str, goal: str, measured: str, met: bool, runs: Sequence[Data]) -> Goal:
     """Times beside each other: no verdict where others used the machine during any of them."""
     busy = _busiest(runs) > BUSY
-    return Goal(what=what, goal=goal, measured=measured, met=None if busy else met, why_not="(machine busy: undecided)")
+    return Goal(what=what, goal=goal, measured=measured, met="(machine busy: undecided)" if busy else met)
 
 
 def _rebuild_goals(data: Data) -> Iterator[Goal]:
@@ -108,8 +107,15 @@ def _plan_goals(data: Data) -> Iterator[Goal]:
     counts = [count for count in sorted(cpu) if count >= _LARGE]
     runs = [cpu[count] for count in counts]
     shown = ", then ".join(f"{1000 * step:.2f} ms an image" for step in steps(counts, runs))
-    why_not = "undecided: runs differ by more than a step"
-    yield Goal(what="its growth", goal="linear", measured=shown, met=grows_linearly(counts, runs), why_not=why_not)
+    linear = grows_linearly(counts, runs)
+    yield Goal(what="its growth", goal="linear", measured=shown, met=_unsure(runs) if linear is None else linear)
+
+
+def _unsure(runs: Sequence[Sequence[float]]) -> str:
+    """Why runs do not show whether something grows linearly."""
+    if min(map(len, runs)) < 2:
+        return "undecided: measured once (`--repeat 2` tells how far runs differ)"
+    return "undecided: runs differ by more than a step"
 
 
 # --- sections -----------------------------------------------------------------------------------------------------
@@ -121,13 +127,20 @@ def _cold(entry: Data) -> str:
     for side in ("floor", "ours", "conventional"):
         runs = _of(data["runs"], side)
         rows.append([_SIDES[side], *_times([run["seconds"] for run in runs]), _loads(runs)])
-    if pulls := data["base_pulls"]:
-        size, layers = _mb(pulls[0]["bytes"]), pulls[0]["layers"]
-        what = f"pull of its base, registry on this machine: {size} MB, {layers} layers"
-        rows.append([what, *_times([run["seconds"] for run in pulls]), _loads(pulls)])
+    rows += _base_pulls(data)
     head = f"### From nothing: {data['image']}, {data['packages']} packages\n\n"
     table = _table(["", "seconds (median)", "all runs", "spread", "others"], rows)
     return head + table + "\n" + _slowest(data["runs"]) + _circumstances(entry)
+
+
+def _base_pulls(data: Data) -> Iterator[list[str]]:
+    """The row of the conventional base, or why its pull was not timed."""
+    what, pulls = "pull of its base, registry on this machine", data["base_pulls"]
+    if pulls:
+        size, layers = _mb(pulls[0]["bytes"]), pulls[0]["layers"]
+        yield [f"{what}: {size} MB, {layers} layers", *_times([run["seconds"] for run in pulls]), _loads(pulls)]
+    elif reason := data.get("base_not_pulled"):  # older runs kept none
+        yield [what, f"not timed: {_cell(reason)}", "", "", ""]
 
 
 _SIDES = {
@@ -297,6 +310,11 @@ def _busiest(data: Any) -> float:
     if isinstance(data, Mapping):
         return max([float(data.get("busy", 0)), *map(_busiest, data.values())])
     return max(map(_busiest, data), default=0.0) if isinstance(data, list) else 0.0
+
+
+def _cell(text: str) -> str:
+    """Any text as one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

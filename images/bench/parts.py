@@ -11,28 +11,31 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from images import bases, lock, plan
+from images import again, bases, lock, plan
+from images.again import OwnLayer
 from images.bench import accounting, loopback, results, sides, squeeze, synthetic
 from images.bench.accounting import Layer
+from images.bench.running import Ran
 from images.bench.sides import Kitchen, kitchen
 from images.bench.stats import turns
 from images.bench.workbench import PROFILE, Workbench, workbench, written_context
 from images.buildkit import BuildEvent, BuildResult, StepProgress
 from images.engine import Engine
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, problem_of
 from images.failures import step_name
 from images.hosting import HostSettings
 from images.image import Image
 from images.lock import Lock
 from images.matrix import ROOT, Sources
 from images.progress import Progress
-from images.render import Context
+from images.render import Context, content_of
 from images.uv import Package
 
 SUBJECT = "cu130-torch211"
@@ -117,9 +120,7 @@ def cold(it: Bench) -> dict[str, Any]:
     """Seconds from a context to an image, without build cache and without wheels, and of the floor below both."""
     with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen() as own:
         locked = lock.read(image, bench.root / "locks")
-        with own.nothing_at_all_kept():
-            command = bench.build(image, "--no-cache")
-            bench.forget(image)
+        command = _by_command(own, bench, image)
         ours = written_context(bench.out / str(image.name) / "context")
         base = _base(bench, image)
         with _standin(it, bench, base) as standin:
@@ -141,24 +142,44 @@ def cold(it: Bench) -> dict[str, Any]:
         "standin_bytes": weighs,
         "host_peak": command.peak,
         "runs": runs,
-        "base_pulls": pulls,
+        **pulls,
     }
 
 
-def _base_pulls(it: Bench, standin: Kitchen, base: str, folder: Path) -> list[dict[str, Any]]:
-    """Seconds to pull the conventional base from a registry on this machine; nothing where that can't be measured.
+def _by_command(own: Kitchen, bench: Workbench, image: Image) -> Ran:
+    """Build an image by the command line without build cache, prove it, and forget it."""
+    bench.set_apart(own.word)
+    with own.nothing_at_all_kept():
+        ran = bench.build(image, "--no-cache")
+        bench.forget(image)
+    return ran
+
+
+def _base_pulls(it: Bench, standin: Kitchen, base: str, folder: Path) -> dict[str, Any]:
+    """Seconds to pull the conventional base from a registry on this machine; where there are none, the reason.
 
     The stand-in is gone after it. `base`: what ours stands on; the stand-in's lowest layers, which the engine keeps.
     """
-    if not it.engine.facts.local:
-        it.say("the pull of the conventional base is not timed: the engine is elsewhere")
-        return []
     try:
-        with loopback.registry(folder) as host:
-            return pulled_anew(it, standin, f"{host}/standin:1", it.engine.inspect(base).layers)
-    except UserError as error:
-        it.say(f"the pull of the conventional base is not timed: {error.problems[0]}")
-        return []
+        pulls = _pulls_here(it, standin, base, folder)
+    except (UserError, OSError) as error:
+        problem = error.problems[0] if isinstance(error, UserError) else problem_of(error)
+        reason = it.host.redact(str(replace(problem, then="")))
+        it.say(f"the pull of the conventional base is not timed: {reason}\n    next: {problem.then}")
+        return {"base_pulls": [], "base_not_pulled": reason}
+    return {"base_pulls": pulls, "base_not_pulled": ""}
+
+
+def _pulls_here(it: Bench, standin: Kitchen, base: str, folder: Path) -> list[dict[str, Any]]:
+    if not it.engine.facts.local:
+        cause = "is on another machine, and the registry on this one"
+        raise UserError(Problem(where="the engine", cause=cause, then=f"measure where it runs: {_again('cold')}"))
+    with loopback.registry(folder, say=it.say) as host:
+        return pulled_anew(it, standin, f"{host}/standin:1", it.engine.inspect(base).layers)
+
+
+def _again(part: str) -> str:
+    return f"`nox -s bench -- --only {part}`"
 
 
 def pulled_anew(it: Bench, kitchen: Kitchen, reference: str, kept: Sequence[str]) -> list[dict[str, Any]]:
@@ -189,8 +210,10 @@ def _pulled(it: Bench, reference: str, wanted: int) -> dict[str, Any]:
         it.engine.pull(reference, on_event=note)
         seconds = time.monotonic() - start
     if len(fetched) < wanted:
-        cause = f"{len(fetched)} layers came from the registry, {wanted} should have"
-        raise UserError(Problem(where=reference, cause=cause, then="does the build cache hold them?"), code=1)
+        cause = f"{len(fetched)} layers came from the registry, {wanted} should have: the engine still holds the others"
+        docker = f"docker -H {it.engine.facts.url}"
+        then = f"`{docker} builder prune --all`, remove images on the same base (`{docker} image ls`), {_again('cold')}"
+        raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
     it.say(f"pulled {sum(fetched.values()) / 1e6:.0f} MB in {seconds:.1f} s")
     return {"seconds": round(seconds, 2), "load": load, "bytes": sum(fetched.values()), "layers": len(fetched)}
 
@@ -296,7 +319,10 @@ def _moved(
 
 @contextmanager
 def watched(engine: Engine, name: str) -> Iterator[list[float]]:
-    """Gets the seconds from here until an image of that name is in the engine. Raises UserError if none ever was."""
+    """Gets the seconds from here until an image of that name is in the engine.
+
+    Raises UserError if none ever was, and what the engine raised when it was asked.
+    """
     seen: list[float] = []
     over = threading.Event()
     engine.untag(name)
@@ -307,15 +333,16 @@ def watched(engine: Engine, name: str) -> Iterator[list[float]]:
             if engine.find(name):
                 seen.append(time.monotonic() - start)
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        watcher.join()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        watching = pool.submit(look)
+        try:
+            yield seen
+        finally:
+            over.set()
+    watching.result()
     if not seen:
-        raise UserError(Problem(where=name, cause="was never seen in the engine", then="measure it again"), code=1)
+        then = f"{_again('rebuild')} measures it again"
+        raise UserError(Problem(where=name, cause="was never seen in the engine", then=then), code=1)
 
 
 def _other_versions(present: str) -> list[Package]:
@@ -326,7 +353,8 @@ def _other_versions(present: str) -> list[Package]:
             if package.name == MOVED and package.version != present:
                 found[package.version] = package
     if not found:
-        raise UserError(Problem(where=MOVED, cause="every lock has the same version of it", then="move another pin"))
+        then = "name another package as MOVED in images/bench/parts.py"
+        raise UserError(Problem(where=MOVED, cause="every lock has the same version of it", then=then))
     return list(found.values())
 
 
@@ -400,10 +428,12 @@ def _weigh_as_built(it: Bench, own: Kitchen, label: str, context: Context, base:
 
 
 def _weigh_anew(it: Bench, own: Kitchen, label: str, context: Context, base: str, found: dict[str, Any]) -> None:
-    """Weigh an image that has nothing from the build cache."""
+    """Weigh an image that has nothing from the build cache, without the layer that it stands apart on."""
     if made_from := _not_weighed(it, label, context, base, found):
         with own.nothing_new_kept():
-            _weigh(it, own.build(context, own.word, anew=True), label, made_from, found)
+            built = own.build(context, own.word, anew=True)
+            lent = again.own_layer(own.engine, built.image_id, base, own.word)
+            _weigh(it, built, label, made_from, found, lent)
 
 
 def _not_weighed(it: Bench, label: str, context: Context, base: str, found: dict[str, Any]) -> str:
@@ -415,7 +445,10 @@ def _not_weighed(it: Bench, label: str, context: Context, base: str, found: dict
     return made_from
 
 
-def _weigh(it: Bench, built: BuildResult, label: str, made_from: str, found: dict[str, Any]) -> None:
+def _weigh(
+    it: Bench, built: BuildResult, label: str, made_from: str, found: dict[str, Any], lent: OwnLayer | None = None
+) -> None:
+    """`lent`: a layer of the image that is none of what is weighed."""
     weighed: dict[str, Any] = found.setdefault("weighed", {})
 
     def note(layer: Layer) -> None:
@@ -424,8 +457,8 @@ def _weigh(it: Bench, built: BuildResult, label: str, made_from: str, found: dic
         it.keep(found)
 
     known = [*it.weighed, *map(Layer.from_json, weighed.values())]
-    layers = squeeze.Scale(known, note).layers(it.engine, built.image_id)
-    size = it.engine.inspect(built.image_id).size
+    layers = squeeze.Scale(known, note).layers(it.engine, built.image_id, but=lent.digest if lent else "")
+    size = it.engine.inspect(built.image_id).size - (lent.size if lent else 0)
     weighed.update((layer.digest, layer.as_json()) for layer in layers)
     weighs = accounting.weight(layers)
     it.say(f"{label}: {weighs.gzip / 1e6:.0f} MB with gzip, {weighs.zstd / 1e6:.0f} zstd, {size / 1e6:.0f} on disk")
@@ -438,7 +471,7 @@ def digest(context: Context, base: str) -> str:
     content = hashlib.sha256(base.encode())
     for path, file in sorted(context.items()):
         if not path.startswith("host/"):
-            held = hashlib.sha256(file if isinstance(file, bytes) else file.read_bytes())
+            held = hashlib.sha256(content_of(file))
             content.update(f"{path}\0{held.hexdigest()}\0".encode())
     return content.hexdigest()[:16]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from images import checkout
 from images.bench.accounting import Layer
 from images.engine import Engine
 from images.errors import Problem, UserError
@@ -81,15 +81,12 @@ def _processor_time() -> tuple[int, int]:
 
 def revision(root: Path = ROOT) -> str:
     """The checkout's commit, with `-dirty` where other files than results differ from it; empty without git."""
-    commit = _git(root, "rev-parse", "--short=10", "HEAD")
+    commit = checkout.git(root, "rev-parse", "--short=10", "HEAD")
+    if not commit:
+        return ""
     results = f":(exclude){FOLDER.relative_to(ROOT).as_posix()}"
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", results)
-    return f"{commit}-dirty" if commit and changed else commit
-
-
-def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    clean = checkout.git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", results) == ""
+    return commit if clean else f"{commit}-dirty"
 
 
 def now() -> str:
@@ -133,12 +130,22 @@ def read(file: Path = FILE) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        if found["format"] != _FORMAT:
-            raise ValueError
-        return dict(found["parts"])
+        written = found["format"]
+        if written == _FORMAT:
+            return dict(found["parts"])
+        if not isinstance(written, int):
+            raise TypeError
     except (ValueError, KeyError, TypeError):
-        then = "name another with --out, or take this one away"
+        then = "`nox -s bench -- --out FILE` with another file; or take this one away"
         raise UserError(Problem(where=str(file), cause="holds no results of `nox -s bench`", then=then)) from None
+    raise UserError(_of_another_format(file, written))
+
+
+def _of_another_format(file: Path, written: int) -> Problem:
+    cause = f"holds results in format {written}, not in format {_FORMAT}"
+    older = "take it away: `nox -s bench` then measures anew"
+    newer = "a newer checkout wrote it: `git pull`, or name another file with --out"
+    return Problem(where=str(file), cause=cause, then=older if written < _FORMAT else newer)
 
 
 def keep(file: Path, part: str, found: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,17 +19,15 @@ from tempfile import TemporaryDirectory
 import jinja2
 from uv import find_uv_bin
 
-from images import lock, uv
+from images import again, lock, uv
 from images.bench import running
 from images.buildkit import BuildEvent, BuildResult
 from images.engine import CacheRecord, Engine
 from images.hosting import HostSettings
 from images.image import Image
 from images.lock import Lock
-from images.render import TEMPLATES, Context
-from images.reproduce import apart
+from images.render import TEMPLATES, Context, content_of
 
-_CACHE_ID = re.compile(r"\bid=truetag-uv\b")
 _STEP = re.compile(r"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
 _CUDA = re.compile(
     r"nvidia-(?:cublas|cuda-cupti|cuda-nvrtc|cuda-runtime|cufft|curand|cusolver|cusparse|nccl|nvjitlink)(?:-cu1[0-9])?"
@@ -62,38 +60,26 @@ class Kitchen:
     ) -> BuildResult:
         """Build a context. `marked`: steps bear the word.
 
-        `anew`: no step comes from the cache, wheels may. `cold`: those neither, and all stands on a layer of its own,
-        as an engine forgets on the disk what it builds twice.
+        `anew`: no step comes from the cache, wheels may. `cold`: those neither. Both stand on a layer of their own, as
+        an engine forgets on the disk what it builds twice.
         """
-        files = marked_with(context, self.word, own_cache=cold) if marked else context
-        files = apart(files, self.word) if cold else files
+        files = marked_with(context, self.word) if marked else context
+        files = again.with_own_wheels(files, self.word) if cold else files
+        files = again.apart(files, self.word) if cold or anew else files
         return self.engine.build(
             files, tag or None, no_cache=cold or anew, target=target or None, attempts=1, on_event=self.on_event
         )
 
-    @contextmanager
-    def nothing_new_kept(self) -> Iterator[None]:
+    def nothing_new_kept(self) -> AbstractContextManager[None]:
         """The kitchen's image, and what its marked steps add to the build cache inside, are gone after it."""
-        with self._only_before(lambda records: traces(records, self.word)):
-            yield
+        return again.nothing_new_kept(self.engine, self.word, lambda records: traces(records, self.word))
 
-    @contextmanager
-    def nothing_at_all_kept(self) -> Iterator[None]:
+    def nothing_at_all_kept(self) -> AbstractContextManager[None]:
         """The same of unmarked steps, which may come from the build cache.
 
         No record says who made it: builds of others on the same engine meanwhile leave nothing in the cache, either.
         """
-        with self._only_before(list):
-            yield
-
-    @contextmanager
-    def _only_before(self, which: Callable[[tuple[CacheRecord, ...]], list[CacheRecord]]) -> Iterator[None]:
-        before = {record.id for record in self.engine.build_cache()}
-        try:
-            yield
-        finally:
-            self.engine.untag(self.word)
-            _forget(self.engine, lambda records: [record for record in which(records) if record.id not in before])
+        return again.nothing_new_kept(self.engine, self.word)
 
 
 @contextmanager
@@ -115,31 +101,19 @@ def clear(it: Kitchen) -> None:
 
 def forget_steps(it: Kitchen) -> None:
     """Take away the build cache alone: an image that was made keeps its layers."""
-    _forget(it.engine, lambda records: traces(records, it.word))
-    _forget(it.engine, lambda records: left_ground(records, it.before))
+    again.forget(it.engine, lambda records: traces(records, it.word))
+    again.forget(it.engine, lambda records: left_ground(records, it.before))
 
 
-def _forget(engine: Engine, which: Callable[[tuple[CacheRecord, ...]], list[CacheRecord]]) -> None:
-    for _ in range(8):  # a record goes only after those that stand on it
-        left = which(engine.build_cache())
-        if not left:
-            return
-        for record in left:
-            engine.forget(record)
-
-
-def traces(records: tuple[CacheRecord, ...], word: str) -> list[CacheRecord]:
-    """The records of steps that bear a word, and all that stand on them, the topmost first. Pure."""
+def traces(records: Sequence[CacheRecord], word: str) -> list[CacheRecord]:
+    """The records of steps that bear a word, and all that stand on them. Pure."""
     found = {record.id: record for record in records if word in record.made_by}
-    layers = [list(found.values())]
-    while layers[-1]:
-        above = [record for record in records if record.id not in found and found.keys() & set(record.parents)]
+    while above := [one for one in records if one.id not in found and found.keys() & set(one.parents)]:
         found.update((record.id, record) for record in above)
-        layers.append(above)
-    return [record for layer in reversed(layers) for record in layer]
+    return list(found.values())
 
 
-def left_ground(records: tuple[CacheRecord, ...], before: frozenset[str]) -> list[CacheRecord]:
+def left_ground(records: Sequence[CacheRecord], before: frozenset[str]) -> list[CacheRecord]:
     """New records of images that steps stood on, and none stands on now: they hold the bytes of an image that is gone.
 
     Whoever builds on such an image again has the record again, at no cost. Pure.
@@ -149,19 +123,16 @@ def left_ground(records: tuple[CacheRecord, ...], before: frozenset[str]) -> lis
     return [record for record in free if record.made_by.startswith("from local")]
 
 
-def marked_with(context: Mapping[str, bytes | Path], word: str, *, own_cache: bool) -> Context:
-    """The context with a word in each step. `own_cache`: the cache of wheels bears it too, and is empty at first."""
-    dockerfile = context["Dockerfile"]
-    text = (dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()).decode()
-    text = _STEP.sub(rf"\g<indent>: {word} && \g<command>", text)
-    return {**context, "Dockerfile": (_CACHE_ID.sub(f"id={word}", text) if own_cache else text).encode()}
+def marked_with(context: Mapping[str, bytes | Path], word: str) -> Context:
+    """The context with a word in each step."""
+    text = content_of(context["Dockerfile"]).decode()
+    return {**context, "Dockerfile": _STEP.sub(rf"\g<indent>: {word} && \g<command>", text).encode()}
 
 
 def standin_context(devel: Context, image: Image, locked: Lock, base: str) -> Context:
     """What stands in for NVIDIA's devel image: a -devel image's context, ended with toolkit and libraries."""
     cuda = [package for layer in image.layers for package in locked.layers[layer] if _CUDA.fullmatch(package.name)]
-    dockerfile = devel["Dockerfile"]
-    text = (dockerfile if isinstance(dockerfile, bytes) else dockerfile.read_bytes()).decode()
+    text = content_of(devel["Dockerfile"]).decode()
     end = _template("bench/standin.j2", base=base, home=image.toolkit_home, python="/opt/venv/bin/python")
     return {**devel, "locks/cuda.txt": lock.print_requirements(cuda), "Dockerfile": (text + end).encode()}
 

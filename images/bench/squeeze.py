@@ -30,8 +30,8 @@ class Scale:
         self._known = {layer.digest: layer for layer in known}
         self._tell = tell
 
-    def layers(self, engine: Engine, reference: str) -> list[Layer]:
-        """The layers of an image, bottom first. Raises NoSuchImage.
+    def layers(self, engine: Engine, reference: str, *, but: str = "") -> list[Layer]:
+        """The layers of an image, bottom first, `but` one. Raises NoSuchImage.
 
         Read where the engine keeps them if that is here: an export takes as much room again, and all layers or none.
         """
@@ -40,12 +40,13 @@ class Scale:
         with ThreadPoolExecutor(max_workers=3) as pool:
             if folders:
                 for digest, folder in zip(wanted, folders, strict=True):
-                    if digest not in self._known:
+                    if digest not in {*self._known, but}:
                         self._note(_read(folder, digest, pool))
-            elif any(digest not in self._known for digest in wanted):
+            elif any(digest not in {*self._known, but} for digest in wanted):
                 for layer in _exported(engine, reference, pool):
-                    self._note(layer)
-        return [self._known[digest] for digest in wanted]
+                    if layer.digest != but:
+                        self._note(layer)
+        return [self._known[digest] for digest in wanted if digest != but]
 
     def _note(self, layer: Layer) -> None:
         self._known[layer.digest] = layer

@@ -71,6 +71,14 @@ class Workbench:
         self.change({"slice": {"nvidia": True}})
         return self
 
+    def set_apart(self, word: str) -> None:
+        """From here on, images stand on a system layer that no engine holds: it keeps a word.
+
+        An engine forgets on the disk what it builds twice (again.apart); by the command line no layer can be added.
+        """
+        with (self.root / "templates" / "scripts" / "user.sh").open("a", encoding="utf-8") as script:
+            script.write(f"echo {word} >/etc/truetag-bench\n")
+
     def sources(self) -> Sources:
         return matrix.load(self.root / "matrix.yaml", self.root / "images" / "facts.yaml")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from images import bases, build, lock, matrix, plan, private_engine, promises, publish, render
+from images import bases, build, checkout, lock, matrix, plan, private_engine, promises, publish, render
 from images.engine import Engine, ImageInfo, connect
 from images.errors import Problem, UserError
 from images.image import Image
@@ -114,12 +113,9 @@ def aliases_of(name: str, sources: Sources) -> list[str]:
 
 def commit() -> str:
     """The checkout's commit; empty where files differ from it, or there is no git."""
-    try:
-        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    if checkout.git(ROOT, "status", "--porcelain") != "":
         return ""
-    return "" if changed.stdout.strip() else head.stdout.strip()
+    return checkout.git(ROOT, "rev-parse", "HEAD") or ""
 
 
 def write(files: dict[str, bytes], *, check: bool, remedy: str) -> None:

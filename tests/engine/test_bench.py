@@ -3,9 +3,11 @@
 import gzip
 import io
 import tarfile
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +104,43 @@ def test_what_is_built_anew_takes_no_step_from_the_cache_and_leaves_it_as_it_was
     kitchen.engine.untag(kitchen.word)
     assert cached(anew=True) == {False}
     assert cached(anew=False) == {True}
+
+
+def sealed(base: AcquiredBase, content: str) -> Context:
+    """A step that makes the same layer each time."""
+    step = f"echo {content} >/opt/{content} && touch -d @0 /opt/{content} /opt"
+    return {"Dockerfile": f"FROM {base.reference}\nRUN {step}\n".encode()}
+
+
+def test_what_is_built_anew_leaves_no_files_that_the_engine_forgot(
+    engine: Engine, kitchen: Kitchen, base: AcquiredBase
+) -> None:
+    folder = Path(engine.facts.data_root, "overlay2")
+    if not engine.facts.local or not folder.is_dir():
+        pytest.skip("the engine's files are not here to be looked at")
+    content, held = uuid.uuid4().hex, f"{kitchen.word}-held"
+    with kitchen.nothing_at_all_kept():
+        kitchen.build(sealed(base, content), held, marked=False)
+        try:
+            with kitchen.nothing_new_kept():
+                kitchen.build(sealed(base, content), kitchen.word, anew=True)
+                assert engine.inspect(kitchen.word).layers[-1] == engine.inspect(held).layers[-1]
+            assert len(list(folder.glob(f"*/diff/opt/{content}"))) == 1, "the held image's"
+        finally:
+            engine.untag(held)
+    assert not list(folder.glob(f"*/diff/opt/{content}"))
+
+
+def test_an_image_weighs_the_same_built_anew_and_as_builds_make_it(
+    engine: Engine, kitchen: Kitchen, base: AcquiredBase
+) -> None:
+    bench = parts.Bench(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=1)
+    files = sealed(base, uuid.uuid4().hex)
+    as_built: dict[str, Any] = {}
+    anew: dict[str, Any] = {}
+    parts._weigh_as_built(bench, kitchen, "one", files, base.reference, as_built)
+    parts._weigh_anew(bench, kitchen, "one", files, base.reference, anew)
+    assert as_built == anew and len(anew["images"]["one"]["layers"]) == 2
 
 
 def test_an_image_is_pulled_with_all_its_layers_from_a_registry_here(

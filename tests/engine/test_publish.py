@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -24,7 +22,7 @@ from other_engine import Other
 
 from images import build, expectations, private_engine, publish, sbom, signing
 from images.bases import AcquiredBase
-from images.debian import install
+from images.bench import loopback
 from images.engine import Engine, ImageInfo, connect
 from images.errors import UserError
 from images.hosting import host_settings
@@ -104,46 +102,15 @@ class Proxy:
         return sum(size for asked, where, size in self.seen if asked == method and re.search(path, where))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Debian's docker-registry on loopback, with a login: `HOST:PORT`."""
-    if not shutil.which("docker-registry"):
-        install("docker-registry")
-    folder, port = tmp_path_factory.mktemp("registry"), free_port()
+    folder = tmp_path_factory.mktemp("registry")
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     (folder / "htpasswd").write_text(f"{USER}:{hashed}\n")
-    (folder / "config.yml").write_text(
-        f"""version: 0.1
-log: {{level: warn}}
-storage: {{filesystem: {{rootdirectory: {folder / "data"}}}, delete: {{enabled: true}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-auth: {{htpasswd: {{realm: tests, path: {folder / "htpasswd"}}}}}
-"""
-    )
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    try:
-        wait_for(port, process, folder / "log")
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(100):
-        assert process.poll() is None, log.read_text()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail(log.read_text())
+    login = {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
+    with loopback.registry(folder / "here", auth=login) as host:
+        yield host
 
 
 @pytest.fixture

@@ -1,22 +1,28 @@
 """The pure parts of the benchmark: statistics, synthetic matrices, counting of layers, marks in contexts, the page."""
 
 import dataclasses
+import http.client
 import json
+import os
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bcrypt
 import pytest
 
-from images import generate, lock, matrix, plan
-from images.bench import accounting, page, parts, results, sides, stats, synthetic, workbench
+from images import again, generate, lock, matrix, plan
+from images.bench import accounting, loopback, page, parts, results, sides, stats, synthetic, workbench
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
 from images.commands import bench as verb
-from images.engine import CacheRecord, Engine, ignore
-from images.errors import UserError
+from images.commands import common
+from images.engine import CacheRecord, Engine, HistoryEntry, ignore
+from images.errors import Problem, UserError
 from images.hosting import HostSettings
 from images.matrix import ROOT
 
@@ -145,20 +151,22 @@ def test_fewer_images_than_the_project_has_are_refused() -> None:
 
 def test_every_step_of_a_golden_dockerfile_bears_the_word_or_stands_on_one_that_does() -> None:
     text = (ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile").read_bytes()
-    marked = sides.marked_with({"Dockerfile": text}, "WORD", own_cache=True)["Dockerfile"]
+    marked = sides.marked_with({"Dockerfile": text}, "WORD")["Dockerfile"]
     assert isinstance(marked, bytes)
     steps = marked.decode().split("\nRUN ")[1:]
     assert all("WORD" in step or "cp -a" in step for step in steps)
-    assert b"id=truetag-uv" not in marked and b"id=WORD" in marked
+    assert marked.count(b"id=truetag-uv,") == text.count(b"id=truetag-uv,")
 
 
-def test_a_warm_build_keeps_the_cache_of_wheels() -> None:
-    text = (ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile").read_bytes()
-    marked = sides.marked_with({"Dockerfile": text}, "WORD", own_cache=False)["Dockerfile"]
-    assert isinstance(marked, bytes) and b"id=truetag-uv" in marked
+def test_a_cold_build_alone_has_a_cache_of_wheels_of_its_own() -> None:
+    cache = Cache()
+    for options in ({"cold": True}, {"anew": True}, {}):
+        cache.kitchen().build(STEP, "WORD", **options)
+    wheels = [b"id=truetag-uv," not in files["Dockerfile"] for files, _ in cache.asked]
+    assert wheels == [True, False, False] and b"id=truetag-uv-WORD," in cache.asked[0][0]["Dockerfile"]
 
 
-def test_traces_are_what_bears_the_word_and_all_above_it_topmost_first() -> None:
+def test_traces_are_what_bears_the_word_and_all_above_it() -> None:
     def record(name: str, *parents: str, made_by: str = "mount / from exec") -> CacheRecord:
         return CacheRecord(id=name, parents=parents, made_by=made_by, size=1)
 
@@ -170,7 +178,10 @@ def test_traces_are_what_bears_the_word_and_all_above_it_topmost_first() -> None
         record("wheels", made_by="cached mount /run/uv from exec : WORD && sh install"),
         record("theirs", "system"),
     )
-    assert [one.id for one in sides.traces(records, "WORD")] == ["top", "copy", "install", "wheels"]
+    found = sides.traces(records, "WORD")
+    assert {one.id for one in found} == {"top", "copy", "install", "wheels"}
+    order = [one.id for one in again.topmost_first(found)]
+    assert order.index("top") < order.index("copy") < order.index("install")
     assert sides.traces(records, "ANOTHER") == []
 
 
@@ -224,6 +235,7 @@ class Cache:
 
     def __init__(self) -> None:
         self.records = {"old": "mount / from exec old"}
+        self.parents: dict[str, str] = {}
         self.asked: list[tuple[Mapping[str, Any], bool]] = []
 
     def build(self, files: Mapping[str, Any], tag: str | None, *, no_cache: bool, **_: object) -> SimpleNamespace:
@@ -233,10 +245,23 @@ class Cache:
         return SimpleNamespace(image_id="sha256:1")
 
     def build_cache(self) -> tuple[CacheRecord, ...]:
-        return tuple(CacheRecord(id=key, parents=(), made_by=made_by, size=1) for key, made_by in self.records.items())
+        return tuple(
+            CacheRecord(id=key, parents=(self.parents[key],) if key in self.parents else (), made_by=made_by, size=1)
+            for key, made_by in self.records.items()
+        )
 
     def forget(self, record: CacheRecord) -> None:
-        del self.records[record.id]
+        if record.id not in {self.parents.get(key) for key in self.records}:
+            del self.records[record.id]
+
+    def inspect(self, reference: str) -> SimpleNamespace:
+        below = ("sha256:base",)
+        return SimpleNamespace(
+            id=reference, layers=below if reference in ("base", "base:1") else (*below, "sha256:own", "sha256:x")
+        )
+
+    def history(self, _reference: str) -> tuple[HistoryEntry, ...]:
+        return ()
 
     def untag(self, name: str) -> None:
         """There are no images."""
@@ -261,11 +286,109 @@ def test_what_others_build_meanwhile_stays_where_our_steps_are_marked() -> None:
     assert set(unmarked.records) == {"old"}, "nobody knows whose a record is: the docs say so"
 
 
+def test_a_long_chain_of_steps_is_forgotten_to_its_lowest() -> None:
+    cache = Cache()
+    chain = [f"step {number}" for number in range(12)]
+    with cache.kitchen().nothing_at_all_kept():
+        cache.records |= dict.fromkeys(chain, "mount / from exec sh")
+        cache.parents |= dict(zip(chain[1:], chain, strict=False))
+    assert set(cache.records) == {"old"}
+
+
 def test_an_image_that_is_built_anew_takes_wheels_and_no_step_from_the_cache() -> None:
     cache = Cache()
     cache.kitchen().build(STEP, "WORD", anew=True)
     ((files, no_cache),) = cache.asked
     assert no_cache and b"id=truetag-uv" in files["Dockerfile"] and b": WORD && sh" in files["Dockerfile"]
+
+
+@pytest.mark.parametrize(("options", "apart"), [({"cold": True}, True), ({"anew": True}, True), ({}, False)])
+def test_what_is_built_without_steps_from_the_cache_stands_on_a_layer_of_its_own(
+    options: dict[str, bool], apart: bool
+) -> None:
+    cache = Cache()
+    cache.kitchen().build(STEP, "WORD", **options)
+    ((files, _),) = cache.asked
+    assert files["Dockerfile"].startswith(b"FROM base\nRUN echo WORD >/again\n") is apart
+
+
+class Shelf:
+    """An engine whose image has real folders for layers: the base's, one of its own, and another."""
+
+    facts = SimpleNamespace(local=True)
+
+    def __init__(self, folder: Path) -> None:
+        self.folders = {f"sha256:{name}": folder / name for name in ("base", "own", "torch")}
+        for number, path in enumerate(self.folders.values(), 1):
+            path.mkdir()
+            (path / "file").write_bytes(bytes(1_000 * number))
+
+    def inspect(self, reference: str) -> SimpleNamespace:
+        layers = tuple(self.folders)
+        return SimpleNamespace(id=reference, layers=layers[:1] if reference == "base:1" else layers, size=6_000)
+
+    def layer_folders(self, _reference: str) -> tuple[Path, ...]:
+        return tuple(self.folders.values())
+
+    def history(self, _reference: str) -> tuple[HistoryEntry, ...]:
+        made = {
+            "RUN /bin/sh -c sh /run/scripts/install.sh": 3_000,
+            "RUN /bin/sh -c echo WORD >/again # buildkit": 2_000,
+        }
+        return tuple(HistoryEntry(created_by=text, size=size, comment="") for text, size in made.items())
+
+    def build(self, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(image_id="sha256:image")
+
+    def build_cache(self) -> tuple[CacheRecord, ...]:
+        return ()
+
+    def untag(self, _name: str) -> None:
+        """There are no names."""
+
+
+def bench_on(engine: Any, **more: Any) -> tuple[parts.Bench, list[str]]:
+    """A bench, and what it says."""
+    said: list[str] = []
+    progress: Any = SimpleNamespace(say=lambda _name, text: said.append(text))
+    return parts.Bench(engine=engine, host=HostSettings(), sources=SOURCES, progress=progress, repeat=1, **more), said
+
+
+@pytest.mark.parametrize(
+    ("weigh", "layers", "size"),
+    [(parts._weigh_anew, ["base", "torch"], 4_000), (parts._weigh_as_built, ["base", "own", "torch"], 6_000)],
+)
+def test_the_layer_that_an_image_stands_apart_on_is_in_no_figure(
+    tmp_path: Path, weigh: Any, layers: list[str], size: int
+) -> None:
+    engine: Any = Shelf(tmp_path)
+    kept: list[set[str]] = []
+    it, _ = bench_on(engine, keep=lambda data: kept.append(set(data["weighed"])))
+    found: dict[str, Any] = {}
+    weigh(it, Kitchen(engine, HostSettings(), "WORD", ignore), "one", STEP, "base:1", found)
+    named = [f"sha256:{name}" for name in layers]
+    assert found["images"]["one"]["layers"] == named and found["images"]["one"]["bytes"] == size
+    assert set(found["weighed"]) == set(named) == set.union(*kept), "an interrupted run kept it neither"
+
+
+def test_the_image_that_the_command_line_builds_anew_stands_on_a_layer_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (planned,) = plan.select(["cu130-torch211"], SOURCES)
+    assert planned.image is not None
+    copied = workbench.Workbench(tmp_path, Cache(), tmp_path / "out")  # type: ignore[arg-type]
+    copied.copy()
+    script = tmp_path / "templates" / "scripts" / "user.sh"
+    before = script.read_text()
+    ran: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        workbench.Workbench, "build", lambda _self, _image, option: ran.append((option, script.read_text()))
+    )
+    parts._by_command(Cache().kitchen(), copied, planned.image)
+    ((option, then),) = ran
+    assert option == "--no-cache" and then.startswith(before)
+    assert then.removeprefix(before) == "echo WORD >/etc/truetag-bench\n"
+    assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("weigh", "no_cache"), [(parts._weigh_anew, True), (parts._weigh_as_built, False)])
@@ -296,8 +419,28 @@ def test_the_first_moment_of_a_candidate_is_seen() -> None:
 
 
 def test_a_candidate_that_nobody_saw_has_no_time() -> None:
-    with pytest.raises(UserError, match="never seen"), parts.watched(appears(1000), "one-candidate"):
+    with pytest.raises(UserError, match="never seen") as told, parts.watched(appears(1000), "one-candidate"):
         pass
+    assert told.value.problems[0].then == "`nox -s bench -- --only rebuild` measures it again"
+
+
+def test_what_the_engine_says_to_who_watches_for_a_candidate_is_told() -> None:
+    def find(_name: str) -> None:
+        raise UserError(Problem(where="engine", cause="went away"), code=1)
+
+    engine: Any = SimpleNamespace(find=find, untag=lambda _name: None)
+    with pytest.raises(UserError, match="engine: went away"), parts.watched(engine, "one-candidate"):
+        parts.time.sleep(0.3)
+
+
+def test_a_pull_that_found_layers_here_says_how_to_let_go_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_loaded", lambda: nullcontext({}))
+    facts = SimpleNamespace(url="unix:///e.sock")
+    engine: Any = SimpleNamespace(facts=facts, untag=lambda _name: None, pull=lambda _name, **_: None)
+    with pytest.raises(UserError, match="0 layers came from the registry, 2 should have") as told:
+        parts._pulled(bench_on(engine)[0], "127.0.0.1:5/standin:1", 2)
+    then = told.value.problems[0].then
+    assert "`docker -H unix:///e.sock builder prune --all`" in then and "`nox -s bench -- --only cold`" in then
 
 
 @pytest.mark.parametrize(("changes", "gone"), [(True, ["old"]), (False, [])])
@@ -320,6 +463,138 @@ def test_an_image_that_lost_its_name_to_the_next_build_is_taken_away(
     monkeypatch.setattr(workbench.Workbench, "run", lambda _self, *arguments: run(*arguments))
     bench.build(planned.image)
     assert removed == gone
+
+
+# --- a registry on this machine ------------------------------------------------------------------------------------
+
+
+def answer(host: str) -> int:
+    """The status that a registry answers with."""
+    connection = http.client.HTTPConnection(host, timeout=20)
+    connection.request("GET", "/v2/")
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_a_registry_with_a_login_asks_for_it(tmp_path: Path) -> None:
+    (tmp_path / "htpasswd").write_text(f"one:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
+    login = {"htpasswd": {"realm": "tests", "path": str(tmp_path / "htpasswd")}}
+    with loopback.registry(tmp_path / "open") as host:
+        assert answer(host) == 200
+    with loopback.registry(tmp_path / "closed", auth=login) as host:
+        assert answer(host) == 401
+    assert [path.name for path in tmp_path.iterdir()] == ["htpasswd"]
+
+
+PROGRAM = """\
+#!{python}
+import http.server, json, sys
+host, _, port = json.load(open(sys.argv[2]))["http"]["addr"].partition(":")
+http.server.HTTPServer((host, int(port)), http.server.BaseHTTPRequestHandler).serve_forever()
+"""
+APT = """\
+#!/bin/sh
+echo "$*" >>{folder}/asked
+case "$*" in
+*update*) touch {folder}/lists ;;
+*download*) [ -e {folder}/lists ] || {{ echo "E: Unable to locate package" >&2; exit 100; }}; cp {folder}/*.deb . ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def only_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without docker-registry, whose apt-get has never updated its lists: what it was asked is in `asked`."""
+    programs = tmp_path / "programs"
+    made = tmp_path / "made"
+    for path, text in (
+        (made / "DEBIAN" / "control", "Package: docker-registry\nVersion: 1\nArchitecture: all\nMaintainer: a\n"),
+        (made / "usr" / "bin" / "docker-registry", PROGRAM.format(python=sys.executable)),
+        (programs / "apt-get", APT.format(folder=tmp_path)),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    deb = tmp_path / "docker-registry_1_all.deb"
+    subprocess.run(["dpkg-deb", "--build", str(made), str(deb)], check=True, capture_output=True)
+    which = loopback.shutil.which
+    monkeypatch.setattr(loopback.shutil, "which", lambda name: None if name == "docker-registry" else which(name))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return tmp_path / "asked"
+
+
+def test_where_there_is_no_registry_one_is_unpacked_and_none_installed(tmp_path: Path, only_apt: Path) -> None:
+    said: list[str] = []
+    with loopback.registry(tmp_path / "registry", say=said.append) as host:
+        assert answer(host) == 501, "the program of the package that apt-get gave"
+    assert "install" not in only_apt.read_text() and "download docker-registry" in only_apt.read_text()
+    (told,) = said
+    assert "docker-registry" in told and "nothing is installed" in told
+    assert not (tmp_path / "registry").exists()
+
+
+def test_a_registry_that_can_not_be_fetched_is_told_with_what_apt_said(tmp_path: Path, only_apt: Path) -> None:
+    apt = tmp_path / "programs" / "apt-get"
+    apt.write_text("#!/bin/sh\necho 'E: no such mirror' >&2\nexit 100\n")
+    with pytest.raises(UserError, match="E: no such mirror") as told, loopback.registry(tmp_path / "registry"):
+        pass
+    assert "`apt-get download docker-registry`" in told.value.problems[0].then
+    assert not (tmp_path / "registry").exists()
+
+
+def test_a_registry_that_does_not_start_says_why_and_what_to_do(tmp_path: Path, only_apt: Path) -> None:
+    program = tmp_path / "made" / "usr" / "bin" / "docker-registry"
+    program.write_text("#!/bin/sh\necho no room left >&2\nexit 3\n")
+    deb = tmp_path / "docker-registry_1_all.deb"
+    subprocess.run(["dpkg-deb", "--build", str(tmp_path / "made"), str(deb)], check=True, capture_output=True)
+    with pytest.raises(UserError) as told, loopback.registry(tmp_path / "registry"):
+        pass
+    (problem,) = told.value.problems
+    assert problem.cause == "ended with 3 before it answered: no room left"
+    assert "FILE" not in problem.then and "`nox -s bench -- --only cold`" in problem.then
+
+
+def test_without_apt_a_person_is_told_to_bring_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with (
+        pytest.raises(UserError, match="docker-registry: is not here") as told,
+        loopback.registry(tmp_path / "registry"),
+    ):
+        pass
+    assert "PATH" in told.value.problems[0].then
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+BROKEN: list[tuple[Callable[..., Any] | None, str]] = [
+    (None, "the engine: is on another machine, and the registry on this one"),
+    (
+        lambda *_, **__: fails(UserError(Problem(where="apt-get", cause="no mirror", then="mend it"))),
+        "apt-get: no mirror",
+    ),
+    (lambda *_, **__: fails(PermissionError(13, "Permission denied", "/place")), "/place: Permission denied"),
+    (
+        lambda *_, **__: fails(UserError(Problem(where="a", cause="http://me:word@host/ fails"))),
+        "a: http://***@host/ fails",
+    ),
+]
+
+
+@pytest.mark.parametrize(("registry", "reason"), BROKEN)
+def test_why_the_pull_of_the_base_could_not_be_timed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Callable[..., Any] | None, reason: str
+) -> None:
+    engine = Cache()
+    engine.facts = SimpleNamespace(local=registry is not None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(loopback, "registry", registry)
+    it, said = bench_on(engine)
+    found = parts._base_pulls(it, engine.kitchen(), "base", tmp_path / "registry")
+    assert found == {"base_pulls": [], "base_not_pulled": reason}
+    assert reason in said[-1]
 
 
 # --- the file of results ------------------------------------------------------------------------------------------
@@ -402,12 +677,26 @@ def test_results_alone_make_no_checkout_dirty(tmp_path: Path) -> None:
     assert results.revision(tmp_path) == f"{clean}-dirty"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99, "parts": {}}', '{"format": 1, "parts": {}}'])
+def test_without_git_there_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert results.revision(ROOT) == "" and common.commit() == ""
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', '{"format": "2", "parts": {}}'])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(content)
     with pytest.raises(UserError, match="holds no results"):
         results.read(file)
+
+
+@pytest.mark.parametrize(("written", "then"), [(1, "measures anew"), (99, "`git pull`")])
+def test_results_of_another_format_are_told_as_such(tmp_path: Path, written: int, then: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps({"format": written, "parts": {}}))
+    with pytest.raises(UserError, match=f"holds results in format {written}, not in format 2") as told:
+        results.read(file)
+    assert then in str(told.value)
 
 
 # --- the page -----------------------------------------------------------------------------------------------------
@@ -468,6 +757,16 @@ def test_the_pull_of_a_base_is_a_row_beside_the_strict_one() -> None:
     assert "pull of" not in page.tables({"cold": cold(60.0)}, "")
 
 
+def test_why_the_pull_of_a_base_was_not_timed_is_on_the_page() -> None:
+    untimed: Any = cold(60.0)
+    untimed["data"]["base_not_pulled"] = "apt-get -q update: a | b\nended"
+    text = page.tables({"cold": untimed}, "")
+    assert (
+        "| pull of its base, registry on this machine | not timed: apt-get -q update: a \\| b ended |  |  |  |" in text
+    )
+    assert "with the pull of conventional's base" not in text
+
+
 def test_a_rebuild_is_judged_to_the_candidate_and_tells_when_it_was_proven() -> None:
     text = page.tables({"rebuild": rebuilt(7.5)}, "")
     assert "| small pin moved: command to candidate | <= 8 s | 7.5 s (proven: 31.0 s) | met |" in text
@@ -481,6 +780,15 @@ def test_growth_is_undecided_where_runs_differ_by_more_than_a_step() -> None:
     assert "| its growth | linear | 0.10 ms an image, then 0.10 ms an image | met |" in straight
     noisy = page.tables({"plan": planned_in((0.6, 0.6), (0.7, 1.2), (1.1, 1.12), (1.6, 1.64))}, "")
     assert "| undecided: runs differ by more than a step |" in noisy
+
+
+def test_growth_that_was_measured_once_is_said_to_be() -> None:
+    data: Any = planned_in((0.6, 0.6), (0.7, 0.72), (1.1, 1.12), (1.6, 1.64))
+    for row in data["data"]["sizes"]:
+        del row["runs"][1:]
+    text = page.tables({"plan": data}, "")
+    assert "| undecided: measured once (`--repeat 2` tells how far runs differ) |" in text
+    assert "runs differ by more than a step" not in text
 
 
 def test_an_interrupted_run_is_told_as_one_and_judged_by_nothing() -> None:

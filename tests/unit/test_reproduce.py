@@ -3,12 +3,13 @@
 import dataclasses
 import io
 import tarfile
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from images import reproduce
-from images.engine import HistoryEntry
+from images import again, reproduce
+from images.engine import CacheRecord, HistoryEntry
 from images.matrix import ROOT
 from images.reproduce import Layer, Member, Reproduction, difference, explained, pair, steps
 
@@ -100,19 +101,68 @@ def test_a_member_is_read_with_a_hash_a_chunk() -> None:
 
 
 def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
-    context = reproduce.with_own_wheels(
-        {"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc"
-    )
+    context = again.with_own_wheels({"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc")
     assert context["Dockerfile"] == b"RUN --mount=type=cache,id=truetag-uv-abc,target=/run/uv x\n"
     golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
-    named = reproduce.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
+    named = again.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
     assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")
 
 
 def test_the_second_build_stands_on_a_layer_of_its_own_that_is_not_compared() -> None:
-    given = reproduce.apart({"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc")
+    given = again.apart({"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc")
     marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/again\nRUN a\nFROM system\nRUN b\n"
     assert given["Dockerfile"] == marked
     first, second = ["base", "system", "torch"], ["base", "own", "system", "other"]
-    assert reproduce.without(second, reproduce.shared(first, second)) == ["base", "system", "other"]
-    assert reproduce.without(["base", "own"], reproduce.shared(["base"], ["base", "own"])) == ["base"]
+    assert again.without(second, again.shared(first, second)) == ["base", "system", "other"]
+    assert again.without(["base", "own"], again.shared(["base"], ["base", "own"])) == ["base"]
+
+
+class Twice:
+    """An engine that builds: each build is an image and two records, which go only before those that they stand on."""
+
+    facts = SimpleNamespace(version="e")
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.images: dict[str, tuple[str, ...]] = {}
+        self.records: list[CacheRecord] = []
+
+    def build(self, files: Any, tag: str, **_: object) -> SimpleNamespace:
+        own = ("sha256:own",) if b"/again" in files["Dockerfile"] else ()
+        below, above = f"below {tag}", f"above {tag}"
+        self.records += [CacheRecord(id=below, parents=(), made_by="", size=1)]
+        self.records += [CacheRecord(id=above, parents=(below,), made_by="", size=1)]
+        if own and self.fails:
+            raise KeyboardInterrupt
+        self.images[tag] = ("sha256:base", *own, "sha256:torch")
+        return SimpleNamespace(seconds=1.0)
+
+    def build_cache(self) -> tuple[CacheRecord, ...]:
+        return tuple(self.records)
+
+    def forget(self, record: CacheRecord) -> None:
+        if not any(record.id in other.parents for other in self.records) and record.id[6:] not in self.images:
+            self.records.remove(record)
+
+    def untag(self, name: str) -> None:
+        self.images.pop(name, None)
+
+    def inspect(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(layers=self.images[name], created="2026-01-02T03:04:05.6Z")
+
+    def history(self, _name: str) -> tuple[HistoryEntry, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_builds_records_stay_and_the_seconds_go(fails: bool) -> None:
+    engine: Any = Twice(fails=fails)
+    progress: Any = SimpleNamespace(job=lambda _name: None)
+    context: Any = {"Dockerfile": b"FROM base\nRUN a\n"}
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            reproduce.reproduce(engine, "test", context, progress, None)
+    else:
+        assert reproduce.reproduce(engine, "test", context, progress, None).equal
+    assert engine.images == {}
+    assert len(engine.records) == 2 and all(record.id.endswith("-1") for record in engine.records)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,8 +17,8 @@ import pytest
 import site_samples as samples
 from pydantic import ValidationError
 
+from images.bench import loopback
 from images.commands.site import write
-from images.debian import install
 from images.matrix import ROOT
 from images.publish import PROOF
 from images.registry import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
@@ -38,28 +35,8 @@ CREATED = "2026-11-20T10:00:00.5Z"
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`HOST:PORT/images` of Debian's docker-registry on loopback."""
-    if not shutil.which("docker-registry"):
-        install("docker-registry")
-    folder = tmp_path_factory.mktemp("registry")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{probe.getsockname()[1]}"
-    (folder / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        f'http: {{addr: "{host}"}}\n'
-    )
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", int(host.rpartition(":")[2]))) == 0:
-                    break
-            time.sleep(0.1)
+    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
         yield f"{host}/images"
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
 
 
 def pushed(registry: Registry, name: str) -> tuple[Manifest, str]:
