@@ -266,7 +266,7 @@ def _sliced(image: Image, wanted: Slicing, *, given: bool) -> Claim:
     return replace(
         claim,
         promise=f"{whose} holds device code that {wanted.arch} has no use for",
-        expect={**claim.expect, "nvidia": wanted.nvidia, "by_design": _kernels_by_design()},
+        expect={**claim.expect, "nvidia": wanted.nvidia, "by_design_of": _kernels_by_design()},
         required=not given,
         unproven="a base of one's own keeps what it brought: only what the build installs is sliced" if given else "",
     )

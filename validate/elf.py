@@ -21,7 +21,7 @@ X86_64 = 62
 _HEADER = struct.Struct("<HHIQQQIHHHHHH")
 HEADER_BYTES = 16 + _HEADER.size
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL_BYTES = 24
+_SYMBOL = struct.Struct("<IBBHQQ")
 _SHT_SYMTAB, _SHT_NOBITS = 2, 8
 _MOST_PROGRAM_HEADERS = 1024
 _MOST_DYNAMIC_ENTRIES = 65536
@@ -144,8 +144,6 @@ def sections(data: Any) -> Iterator[Section]:
     """The section headers of a file in memory or mapped, in their order. Raises ElfError."""
     rows, names = _section_rows(data)
     for name, kind, flags, _, offset, length, link, _, _, _ in rows:
-        if kind != _SHT_NOBITS and offset + length > len(data):
-            raise ElfError(f"a section of {length} bytes at {offset} lies outside of the file")
         begin = rows[names][4] + name
         end = data.find(b"\0", begin, begin + _LONGEST_STRING)
         if end < 0:
@@ -160,16 +158,21 @@ def sections(data: Any) -> Iterator[Section]:
         )
 
 
-def symbol_table(data: Any) -> tuple[bytes, bytes]:
-    """Rows of the first symbol table of a file in memory, and the strings that hold their names. Raises ElfError."""
+def symbol_table(data: Any) -> tuple[Iterator[tuple[int, ...]], bytes]:
+    """Rows (name, info, other, section, value, size) of the first symbol table of a file in memory, and the strings for
+    their names. Raises ElfError.
+    """
     rows, _ = _section_rows(data)
     row = next((row for row in rows if row[1] == _SHT_SYMTAB), None)
     if row is None or row[6] >= len(rows):
         raise ElfError("it has no symbol table")
-    (at, size), (strings, length) = row[4:6], rows[row[6]][4:6]
-    if max(at + size, strings + length) > len(data):
-        raise ElfError("its symbol table lies outside of the file")
-    return bytes(data[at : at + size // _SYMBOL_BYTES * _SYMBOL_BYTES]), bytes(data[strings : strings + length])
+    symbols, strings = _content(data, row), bytes(_content(data, rows[row[6]]))
+    return _SYMBOL.iter_unpack(symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]), strings
+
+
+def _content(data: Any, row: tuple[int, ...]) -> Any:
+    """Of a section by its header."""
+    return data[row[4] : row[4] + row[5]] if row[1] != _SHT_NOBITS else b""
 
 
 def is_32bit(data: bytes) -> bool:
@@ -178,12 +181,16 @@ def is_32bit(data: bytes) -> bool:
 
 
 def _section_rows(data: Any) -> tuple[list[tuple[int, ...]], int]:
-    """The section headers, and the number of the one whose section has their names."""
+    """The section headers, and the number of the one whose section has their names. Each leads to bytes of the file."""
     header = _file_header(data)
     table, size, count, names = header[5], header[10], header[11], header[12]
     if count and (size != _SECTION.size or table + count * size > len(data) or names >= count):
         raise ElfError(f"{count} section headers at {table} are not to be believed")
-    return list(_SECTION.iter_unpack(data[table : table + count * size])) if count else [], names
+    rows = list(_SECTION.iter_unpack(data[table : table + count * size])) if count else []
+    for row in rows:
+        if row[4] + row[5] > len(data) and row[1] != _SHT_NOBITS:
+            raise ElfError(f"a section of {row[5]} bytes at {row[4]} lies outside of the file")
+    return rows, names
 
 
 def headers(data: Any) -> list[tuple[int, int]]:

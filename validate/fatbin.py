@@ -17,7 +17,7 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from validate import elf, lz4
@@ -37,8 +37,7 @@ _ENTRY = struct.Struct("<HHIQIIIIQQQQ")
 _PTX, _CUBINS = 1, (2, 16)
 TAKEN_OUT = 0x80
 """The kind that slicing gives an entry whose code it took out: one that CUDA has no meaning for. The driver passes it
-over and says "no kernel image is available"; of zeros alone it says "unknown error" (both seen on an H100). With
-anything but zeros behind it, it is no mark of slicing but a kind unknown."""
+over and says "no kernel image is available"; of zeros alone it says "unknown error" (both seen on an H100)."""
 _LZ4, _ZSTD = 0x2000, 0x8000
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
 _CHUNK = 1 << 20
@@ -49,11 +48,11 @@ _MOST_BYTES = 1 << 30
 
 _MOST_PADDING = 7
 """Bytes behind an entry's content: the next entry begins at a multiple of 8. No more was seen in the libraries of torch
-2.7.1 and 2.11.0, of what goes with them, and of NVIDIA for CUDA 12.6 and 13.0. More means a damaged size: it would make
-one entry of two, and what is taken out for one GPU would be another's."""
+2.5.1, 2.7.1 and 2.11.0, of what goes with them (bitsandbytes' for CUDA 11.8 to 13.0 among it), and of NVIDIA for CUDA
+12.4, 12.6 and 13.0. More means a damaged size: it would make one entry of two, and what is taken out for one GPU would
+be another's."""
 
 _EM_CUDA = 190
-_SYMBOL = struct.Struct("<IBBHQQ")
 _STT_FUNC, _STO_CUDA_ENTRY = 2, 0x10
 _PTX_ENTRY = re.compile(rb"\.entry\s+([A-Za-z_$%][\w$]*)")
 
@@ -111,6 +110,8 @@ class Region:
     entries: tuple[Entry, ...]
     taken_out: tuple[Entry, ...] = ()
     """What slicing marked: whether it was PTX is not known any more, nor does it matter."""
+    hidden: tuple[Entry, ...] = ()
+    """Marked like that, and still there: code that the driver passes over. Slicing leaves none such."""
     loaded: bool = True
     """Its section is one that the driver reads."""
 
@@ -129,6 +130,12 @@ class Region:
         best = self.serving(target)
         alike = (best.ptx, best.arch, best.variant) if best else None
         return tuple(entry for entry in self.entries if (entry.ptx, entry.arch, entry.variant) == alike)
+
+    def hides(self, target: int) -> bool:
+        """Whether a GPU of `target` would have a use for hidden code, had it no mark."""
+        # The mark stands where the kind stood, so it may be either.
+        shown = (replace(entry, ptx=ptx) for entry in self.hidden for ptx in (False, True))
+        return any(entry in replace(self, entries=(*self.entries, entry)).needed(target) for entry in shown)
 
 
 def regions(data: Buffer, sections: Sequence[str] = LOADED) -> Iterator[Region]:
@@ -166,13 +173,8 @@ def is_nvidias(distribution: str, file: str) -> bool:
     return distribution.startswith("nvidia-") or bool(_NVIDIAS.match(file.rpartition("/")[2]))
 
 
-def unpacked(data: Buffer, entry: Entry) -> bytes:
-    """The cubin, or PTX text. Raises FatbinError."""
-    return bytes(_payload(data, entry))
-
-
 def _payload(data: Buffer, entry: Entry) -> memoryview:
-    """The same, until this thread asks for the next."""
+    """The cubin, or PTX text, until this thread asks for the next."""
     stored = data[entry.offset : entry.offset + entry.stored]
     if not entry.coding:
         return memoryview(stored)
@@ -188,11 +190,19 @@ def _regions(data: Buffer, section: Section) -> Iterator[Region]:
         first, after = position + header, position + header + size
         if after > end:
             raise FatbinError(f"the region at {position} ends outside of its section")
-        found = list(_entries(data, first, after))
-        known = tuple(entry for kind, entry in found if kind != TAKEN_OUT)
-        gone = tuple(entry for kind, entry in found if kind == TAKEN_OUT)
-        yield Region(position, known, gone, loaded=section.name in LOADED)
+        yield _region(data, position, list(_entries(data, first, after)), loaded=section.name in LOADED)
         position = after
+
+
+def _region(data: Buffer, position: int, found: Sequence[tuple[int, Entry]], *, loaded: bool) -> Region:
+    marked = {entry: is_emptied(data, entry) for kind, entry in found if kind == TAKEN_OUT}
+    return Region(
+        position,
+        entries=tuple(entry for kind, entry in found if kind != TAKEN_OUT),
+        taken_out=tuple(entry for entry, emptied in marked.items() if emptied),
+        hidden=tuple(entry for entry, emptied in marked.items() if not emptied),
+        loaded=loaded,
+    )
 
 
 def _skip_padding(data: Buffer, position: int, end: int) -> int:
@@ -226,8 +236,7 @@ def _entries(data: Buffer, begin: int, end: int) -> Iterator[tuple[int, Entry]]:
         )
         if kind in (_PTX, *_CUBINS):
             _require_its_size(data, entry)
-            yield kind, entry
-        elif kind == TAKEN_OUT and is_emptied(data, entry):
+        if kind in (_PTX, *_CUBINS, TAKEN_OUT):
             yield kind, entry
         position = after
 
@@ -259,7 +268,7 @@ def _cubin_kernels(cubin: memoryview) -> dict[str, Kernel]:
     except ElfError as error:
         raise FatbinError(str(error)) from error
     found = {}
-    for index, (name, kind, other, _, _, size) in enumerate(_SYMBOL.iter_unpack(symbols)):
+    for index, (name, kind, other, _, _, size) in enumerate(symbols):
         if kind & 15 == _STT_FUNC and other & _STO_CUDA_ENTRY:
             end = strings.find(b"\0", name)
             if name >= len(strings) or end < 0:

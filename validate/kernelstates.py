@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from validate import fatbin
@@ -20,6 +21,8 @@ REAL_RATIO = 8
 that, and at least REAL_BYTES, on another arch. Told by size, not by registers: bitsandbytes has real kernels of 4
 registers, and a stub that prints takes 24."""
 
+FAULTS = ("absent", "stub", "jit")
+"""What S5 has to say of a kernel. Code from PTX is none where no more is promised."""
 _ARCH_IN_NAME = re.compile(r"(?i)sm_?(1[0-2]\d|[5-9]\d)")
 
 
@@ -32,7 +35,7 @@ class Code:
         self._data, self._region = data, region
         self._read: dict[Entry, Mapping[str, Kernel]] = {}
         self._of_all: Mapping[str, int] | None = None
-        self.left = tuple(entry for entry in region.entries if not fatbin.is_emptied(data, entry))
+        self.left = left(data, region)
 
     @property
     def largest(self) -> Mapping[str, int]:
@@ -85,6 +88,17 @@ class Code:
         return self._read[entry]
 
 
+def left(data: Buffer, region: Region) -> tuple[Entry, ...]:
+    """Entries that still hold code."""
+    return tuple(entry for entry in region.entries if not fatbin.is_emptied(data, entry))
+
+
+def served(entries: Iterable[Entry], target: int) -> str:
+    """What the best of these entries is to a GPU of `target`: `cubin`; `jit`, PTX; `none`."""
+    ptx = [entry.ptx for entry in entries if entry.runs_on(target)]
+    return "none" if not ptx else "jit" if all(ptx) else "cubin"
+
+
 class Excuses:
     """Tells kernels that must not be real on an arch from those that lack.
 
@@ -98,9 +112,9 @@ class Excuses:
 
     def sort(self, name: str, state: str, target: int) -> str:
         """The state of a kernel, or why it is no fault."""
-        return state if state in ("cubin", "jit") else self.reason(name, target) or state
+        return state if state in ("cubin", "jit") else self._reason(name, target) or state
 
-    def reason(self, name: str, target: int) -> str:
+    def _reason(self, name: str, target: int) -> str:
         """Why this kernel need not be real there; empty: it must be."""
         if self._made_for_others(name, target):
             return "for_other_archs"
@@ -125,49 +139,64 @@ class Excuses:
         return newest != target // 10 or target < min(tag for tag in tags if tag // 10 == newest)
 
 
-Each = Callable[[Callable[[Region], tuple[Entry, ...]], Sequence[Region]], Iterable[tuple[Entry, ...]]]
+@dataclass(frozen=True)
+class Surplus:
+    """What of one region no GPU asked for has a use for."""
+
+    region: Region
+    entries: tuple[Entry, ...]
+    kept: tuple[Entry, ...] = ()
+    """What would be among them, too, if S5 did not need it to see a fault."""
+
+
+Each = Callable[[Callable[[Region], Surplus], Sequence[Region]], Iterable[Surplus]]
 """`map`, or that of a pool."""
 
 
-def surplus(
-    data: Buffer, targets: Sequence[int], excuses: Excuses | None, each: Each = map
-) -> Iterator[tuple[Region, tuple[Entry, ...]]]:
+def surplus(data: Buffer, targets: Sequence[int], excuses: Excuses | None, each: Each = map) -> Iterator[Surplus]:
     """Of each region of a file, the code that no GPU of `targets` has a use for. Raises FatbinError.
 
-    There is none where S5 needs it to see a fault: in a region where kernels are absent or stubs on a target. NVIDIA's
-    libraries (no `excuses`) are judged as a whole: in those, none where nothing at all runs on a target.
+    There is none where S5 would find something else without it: in a region where kernels are absent or stubs on a
+    target, say. NVIDIA's libraries (no `excuses`) are judged as a whole: none in those where nothing runs on a target.
     """
     found = tuple(fatbin.regions(data, fatbin.ALL))
-    if excuses is None and not all(_runs_on(data, found, target) for target in targets):
-        return iter([(region, ()) for region in found])
-    return zip(found, each(lambda region: _surplus(data, region, targets, excuses), found), strict=True)
+    if excuses is None:
+        keep = not _serve_alike(data, found, targets)
+        return (_surplus(region, _unneeded(region, targets), keep=keep) for region in found)
+    return iter(each(lambda region: _surplus_by_kernel(data, region, targets, excuses), found))
 
 
-def unneeded(region: Region, targets: Sequence[int]) -> tuple[Entry, ...]:
+def _surplus_by_kernel(data: Buffer, region: Region, targets: Sequence[int], excuses: Excuses) -> Surplus:
+    found = _unneeded(region, targets)
+    if not found or not region.loaded:
+        return _surplus(region, found, keep=False)
+    code, rest = Code(data, region), frozenset(region.entries).difference(found)
+    return _surplus(region, found, keep=not all(_seen_alike(code, rest, target, excuses) for target in targets))
+
+
+def _surplus(region: Region, found: tuple[Entry, ...], *, keep: bool) -> Surplus:
+    return Surplus(region, entries=(), kept=found) if keep else Surplus(region, entries=found)
+
+
+def _unneeded(region: Region, targets: Sequence[int]) -> tuple[Entry, ...]:
     """What no target would ever take, whatever S5 makes of it."""
     needed = {entry for target in targets for entry in region.needed(target)}
     return tuple(entry for entry in region.entries if entry not in needed)
 
 
-def _surplus(data: Buffer, region: Region, targets: Sequence[int], excuses: Excuses | None) -> tuple[Entry, ...]:
-    found = unneeded(region, targets)
-    if not found or not region.loaded or excuses is None:
-        return found
-    code, rest = Code(data, region), frozenset(region.entries).difference(found)
-    return found if all(_seen_alike(code, rest, target, excuses) for target in targets) else ()
-
-
 def _seen_alike(code: Code, rest: Collection[Entry], target: int, excuses: Excuses) -> bool:
     """Whether S5 finds the same in the rest of a region as in all of it."""
-    whole, after = dict(code.states(target)), dict(code.states_among(rest, target))
-    differing = (name for name in whole.keys() | after.keys() if whole.get(name) != after.get(name))
-    return all(excuses.reason(name, target) for name in differing)
+    return _faults(code.states(target), target, excuses) == _faults(code.states_among(rest, target), target, excuses)
 
 
-def _runs_on(data: Buffer, found: Sequence[Region], target: int) -> bool:
-    return any(
-        entry.runs_on(target) and not fatbin.is_emptied(data, entry)
-        for region in found
-        if region.loaded
-        for entry in region.entries
-    )
+def _faults(states: Iterable[tuple[str, str]], target: int, excuses: Excuses) -> Mapping[str, str]:
+    found = ((name, excuses.sort(name, state, target)) for name, state in states if state in FAULTS)
+    return {name: sort for name, sort in found if sort in FAULTS}
+
+
+def _serve_alike(data: Buffer, found: Sequence[Region], targets: Sequence[int]) -> bool:
+    """Whether code of a library runs on each target, and the same kind of it without what is unneeded."""
+    whole = [entry for region in found if region.loaded for entry in left(data, region)]
+    gone = {entry for region in found for entry in _unneeded(region, targets)}
+    rest = [entry for entry in whole if entry not in gone]
+    return all(served(whole, target) == served(rest, target) != "none" for target in targets)

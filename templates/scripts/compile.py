@@ -1,4 +1,4 @@
-"""compile.py: bytecode for the Python files named on standard input (each ended by a zero byte), on all cores.
+"""compile.py: bytecode for the Python files named on standard input (each ended by a zero byte), on all cores it has.
 
 Files that do not compile (templates, code of other Python versions) go without, as with pip. Standard library.
 """
@@ -19,5 +19,5 @@ def compiled(path: str) -> bool:
 
 if __name__ == "__main__":
     paths = sorted(path for path in os.fsdecode(sys.stdin.buffer.read()).split("\0") if path)
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(compiled, paths, chunksize=_CHUNK))

@@ -12,6 +12,15 @@ touch /run/began
 # The second is uv's own lock.
 rm -rf "$home/.wheels" "$home/.lock"
 # Whoever runs the image may not write bytecode, so it comes along; not for the packages' own tests, a fifth of all code.
-packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-find "$packages" -cnewer /run/began -name '*.py' ! -path '*/test/*' ! -path '*/tests/*' -print0 |
-  "$python" -I -S -B /run/scripts/compile.py
+# Each folder under one name: bytecode holds its source's path.
+"$python" -c '
+import os, sysconfig
+folders = filter(os.path.isdir, map(sysconfig.get_path, ("platlib", "purelib")))
+for folder in {os.path.realpath(folder): folder for folder in folders}.values():
+    print(folder)
+' >/run/packages
+# No pipes: of those, only the last command's failure ends the step.
+while read -r packages; do
+  find "$packages" -cnewer /run/began -name '*.py' ! -path '*/test/*' ! -path '*/tests/*' -print0
+done </run/packages >/run/sources
+"$python" -I -S -B /run/scripts/compile.py </run/sources

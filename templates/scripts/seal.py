@@ -43,12 +43,16 @@ def forget_times(paths: list[str]) -> list[str]:
     notes = [path for path in paths if path.endswith(_NOTES)]
     for note in notes:
         distribution = Path(note).parent
-        record = distribution / "RECORD"
-        own = f"{distribution.name}/{Path(note).name},".encode()
-        lines = record.read_bytes().splitlines(keepends=True)
-        record.write_bytes(b"".join(line for line in lines if not line.startswith(own)))
+        if (distribution / "RECORD").exists():
+            _unlist(distribution, Path(note).name)
         Path(note).unlink()
     return [path for path in paths if path not in notes]
+
+
+def _unlist(distribution: Path, name: str) -> None:
+    record, own = distribution / "RECORD", f"{distribution.name}/{name},".encode()
+    lines = record.read_bytes().splitlines(keepends=True)
+    record.write_bytes(b"".join(line for line in lines if not line.startswith(own)))
 
 
 def seal(paths: list[str], seconds: int) -> None:

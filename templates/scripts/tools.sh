@@ -8,10 +8,7 @@ for wheel in /usr/share/python-wheels/pip-*.whl "$bundled"/pip-*.whl; do
   [ ! -e "$wheel" ] || break
 done
 cp "$wheel" /opt/tools/pip.whl
-cat > /opt/tools/bin/pip <<'PIP'
-#!/bin/sh
-exec /opt/tools/bin/python /opt/tools/pip.whl/pip --disable-pip-version-check "$@"
-PIP
+printf '#!/bin/sh\nexec /opt/tools/bin/python /opt/tools/pip.whl/pip --disable-pip-version-check "$@"\n' >/opt/tools/bin/pip
 chmod 755 /opt/tools/bin/pip
 if ls /run/wheels/uv-*.whl >/dev/null 2>&1; then
   /opt/tools/bin/pip install --quiet --no-index --find-links /run/wheels --no-deps --require-hashes -r /run/locks/tools.txt

@@ -116,7 +116,7 @@ def cut(data: Buffer, arch: int, excuses: Excuses | None, each: Each = map) -> C
     if not sections:
         return Cut(entries=(), size=len(data))
     _require_apart(data, sections)
-    entries = (entry for _, found in kernelstates.surplus(data, (arch,), excuses, each) for entry in found)
+    entries = (entry for found in kernelstates.surplus(data, (arch,), excuses, each) for entry in found.entries)
     return Cut(entries=tuple(sorted(entries, key=lambda entry: entry.at)), size=len(data))
 
 
@@ -280,10 +280,10 @@ def _slice(plan: _Plan, path: str) -> Change:
 
 @contextmanager
 def _refused(file: Path) -> Iterator[None]:
-    """Says of which file the system refused something."""
+    """Says of which file the system refused something, or which is no text as RECORD is."""
     try:
         yield
-    except OSError as error:
+    except (OSError, UnicodeError, csv.Error) as error:
         raise SlicingError(f"{file}: {error}") from error
 
 

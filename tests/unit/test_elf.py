@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import elves
+import fatbins
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,25 @@ def test_a_damaged_file_is_read_or_refused(position: int, damage: bytes) -> None
 def test_noise_is_read_or_refused(noise: bytes) -> None:
     with contextlib.suppress(ElfError):
         elf.parse(io.BytesIO(elf.MAGIC + b"\x02\x01" + noise))
+
+
+@pytest.mark.parametrize("read", [lambda data: list(elf.sections(data)), elf.symbol_table], ids=["sections", "symbols"])
+@pytest.mark.parametrize(("row", "field"), [(1, 24), (2, 32), (3, 24), (3, 32)])
+def test_no_section_lies_outside_of_its_file(read: Callable[[bytes], object], row: int, field: int) -> None:
+    """Whichever it is: where one is damaged, who says that the others are not?"""
+    data = bytearray(fatbins.cubin({"k": 4000}))
+    at = int.from_bytes(data[40:48], "little") + row * 64 + field
+    data[at : at + 8] = (10**9).to_bytes(8, "little")
+    with pytest.raises(ElfError, match="outside of the file"):
+        read(bytes(data))
+
+
+def test_names_that_take_no_room_in_the_file_are_none() -> None:
+    data = bytearray(fatbins.cubin({"k": 4000}))
+    at = int.from_bytes(data[40:48], "little") + 64 + 4
+    data[at : at + 4] = (8).to_bytes(4, "little")
+    rows, strings = elf.symbol_table(bytes(data))
+    assert len(list(rows)) == 3 and strings == b""
 
 
 def write(path: Path, **parts: object) -> str:

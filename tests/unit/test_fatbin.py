@@ -147,9 +147,18 @@ def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
     return bytes(header) + entry[64:]
 
 
-def of_entries(*entries: bytes) -> bytes:
+def region_of(*entries: bytes) -> bytes:
     body = b"".join(entries)
-    return fatbins.library(fatbins.region()[:8] + len(body).to_bytes(8, "little") + body)
+    return fatbins.region()[:8] + len(body).to_bytes(8, "little") + body
+
+
+def marked(code: Code) -> bytes:
+    """An entry that says that its code was taken out."""
+    return b"\x80\0" + fatbins.entry(code)[2:]
+
+
+def of_entries(*entries: bytes) -> bytes:
+    return fatbins.library(region_of(*entries))
 
 
 CODINGS = {"plain": 0x11, "lz4": LZ4, "zstd": 0x8000}
@@ -203,6 +212,28 @@ def test_a_cubin_whose_program_headers_come_last_is_whole() -> None:
     entry[64 + 32 : 64 + 40], entry[64 + 54 : 64 + 58] = size.to_bytes(8, "little"), b"\x38\0\x02\0"
     (region,) = fatbin.regions(of_entries(resized(bytes(entry), size=112) + bytes(112)))
     assert len(region.entries) == 1
+
+
+@pytest.mark.parametrize("kind", [1, 8])
+def test_a_cubin_with_a_section_outside_of_it_is_refused(kind: int) -> None:
+    """But for one that takes no room in a file, like a kernel's shared memory."""
+    content = fatbins.cubin({"k": 4000})
+    data = bytearray(fatbins.library(fatbins.region(Code(arch=90, kernels={"k": 4000}))))
+    row = data.index(content) + int.from_bytes(content[40:48], "little") + 3 * 64
+    data[row + 4 : row + 8], data[row + 32 : row + 40] = kind.to_bytes(4, "little"), (10**9).to_bytes(8, "little")
+    if kind == 8:
+        assert read(bytes(data)) == [[(90, "", False, {"k": 4000})]]
+    else:
+        with pytest.raises(FatbinError, match="outside of the file"):
+            read(bytes(data))
+
+
+def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> None:
+    there, gone = Code(arch=80, kernels={"a": 1}), Code(arch=86, kernels={"a": 1}, emptied=True)
+    data = of_entries(*map(marked, (there, gone)), fatbins.entry(Code(arch=90, kernels={"a": 1})))
+    (region,) = fatbin.regions(data)
+    found = [[entry.arch for entry in entries] for entries in (region.entries, region.taken_out, region.hidden)]
+    assert found == [[90], [86], [80]]
 
 
 # ---- LZ4

@@ -131,6 +131,7 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     sliced = one(found, "S5", "sliced")
     assert sliced.required and not sliced.unproven
     assert (sliced.expect["archs"], sliced.expect["nvidia"]) == ({"90": "cubin"}, False)
+    assert (sliced.expect["by_design"], set(sliced.expect["by_design_of"])) == ([], set(expectations.KERNELS_BY_DESIGN))
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90"
     assert "but NVIDIA's own" in sliced.promise
     assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "sliced"]

@@ -98,6 +98,14 @@ def test_a_local_wheel_leaves_no_time_behind(tmp_path: Path) -> None:
     assert records[0] == records[1]
 
 
+def test_a_note_without_a_record_goes_all_the_same(tmp_path: Path) -> None:
+    note = tmp_path / "kernel-1.0.dist-info" / "uv_cache.json"
+    note.parent.mkdir()
+    note.write_text("{}")
+    assert seal.forget_times([str(note), str(tmp_path)]) == [str(tmp_path)]
+    assert list(note.parent.iterdir()) == []
+
+
 def test_checked_by_hash_and_damaged_bytecode_is_left_alone(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
     source.write_text("answer = 42\n")

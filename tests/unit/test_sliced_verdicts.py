@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Any
 
 import fatbins
 import pytest
-from fatbins import Code
+from fatbins import FAMILY, LZ4, SPECIFIC, Code
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_slicing import BITS_32, FAULTY, K, code, sliced, without_sections
 from test_static_code import coded, surplus
 from test_static_probes import Site, judged, site
 
-from validate.judging import Status
+from validate.judging import Status, static
 from validate.kernelstates import Excuses
 from validate.probes.static import devicecode
 
@@ -63,6 +66,63 @@ def test_a_library_of_nothing_but_faults_is_seen(site: Site) -> None:
     assert verdict(surplus())[0] is Status.PASS
     status, reason = verdict(coded({"90": "cubin"}))
     assert status is Status.FAIL and "1 of 1 kernels in pkg/lib.so have no code for sm_90" in reason
+
+
+def test_an_excused_kernel_that_only_ptx_reaches_is_none_that_slicing_may_bring_to_light(site: Site) -> None:
+    """Its name excuses that it has no code; where machine code is promised, its PTX is a fault."""
+    region = fatbins.region(Code(arch=90, kernels={"x_sm90": 4000}), Code(arch=75, kernels={"j_sm90": 0}, ptx=True))
+    whole = fatbins.library(fatbins.region(code(80)), region)
+    for data in (whole, sliced(whole, 80)):
+        install(site, data)
+        assert verdict(coded({"80": "cubin"}))[0] is Status.PASS
+
+
+NAMES = st.sampled_from(["k", "l", "wide", "x_sm80", "x_sm90", "x_sm100"])
+TARGETS = st.sampled_from([75, 80, 86, 89, 90, 100, 103])
+CODES = st.builds(
+    Code,
+    arch=st.sampled_from([75, 80, 86, 90, 100, 103]),
+    kernels=st.dictionaries(NAMES, st.sampled_from([16, 4000, 9000]), min_size=1, max_size=4),
+    ptx=st.booleans(),
+    flags=st.sampled_from([0x11, LZ4, SPECIFIC, FAMILY]),
+    emptied=st.sampled_from([False] * 5 + [True]),
+)
+REGIONS = st.lists(st.lists(CODES, max_size=5).map(lambda codes: fatbins.region(*codes)), max_size=3)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(REGIONS, TARGETS, st.sampled_from(["cubin", "jit"]), st.sampled_from([(), (ROW,)]))
+def test_s5_says_the_same_before_and_after_slicing(
+    regions: list[bytes], target: int, how: str, rows: tuple[dict[str, Any], ...]
+) -> None:
+    """Of kernels. That a library has no code at all is another fault, so here it has some."""
+    whole = fatbins.library(fatbins.region(code(target)), *regions)
+    claim = coded({str(target): how}, by_design=rows)
+    assert faults(sliced(whole, target, Excuses(rows)), claim) == faults(whole, claim)
+
+
+@settings(max_examples=500, deadline=None)
+@given(REGIONS, TARGETS, st.sampled_from(["cubin", "jit"]))
+def test_s5_says_the_same_of_nvidias_libraries(regions: list[bytes], target: int, how: str) -> None:
+    whole = fatbins.library(*regions)
+    claim = coded({str(target): how}, depth="file")
+    assert faults(sliced(whole, target, None), claim) == faults(whole, claim)
+
+
+def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
+    """What S5 finds in a library, and of how many kernels."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        targets, by_design = tuple(map(int, claim.expect["archs"])), tuple(claim.expect["by_design"])
+        task = devicecode._Task(file.name, "pkg/lib.so", targets, by_design, claim.expect["depth"])
+        *_, found = devicecode._look(("pkg", task))
+    (served,) = found["served"].values()
+    counted = {sort: served.get(sort, 0) for sort in FAULTS} if isinstance(served, dict) else {"": served}
+    return static.devicecode(claim, {"files": {"pkg/lib.so": found}}).status, counted
+
+
+FAULTS = ("absent", "stub", "jit", "emptied")
 
 
 def test_rows_of_one_package_excuse_no_other(site: Site) -> None:

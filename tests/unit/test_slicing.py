@@ -11,6 +11,7 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -108,7 +109,7 @@ def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
     assert left(sliced(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
 
 
-@pytest.mark.parametrize("kind", [4, 8, 64])
+@pytest.mark.parametrize("kind", [4, 8, 64, 0x80])
 def test_entries_of_unknown_kinds_stay(kind: int) -> None:
     entry = bytearray(fatbins.entry(code(80)))
     entry[0:2] = kind.to_bytes(2, "little")
@@ -491,6 +492,18 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "pkg-1.0.dist-info" / "RECORD").mkdir(parents=True)
     with pytest.raises(slicing.SlicingError, match="RECORD: "):
         slicing.slice_packages([tmp_path / "pkg-1.0.dist-info" / "RECORD"], ordered(), lambda _: None)
+
+
+@pytest.mark.parametrize("line", [b"pkg/\xff.py,,\n", b'"' + b"x" * 200_000 + b'",,\n'], ids=["no UTF-8", "no csv"])
+def test_a_record_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    record.write_bytes(before := record.read_bytes() + line)
+    with pytest.raises(slicing.SlicingError, match="RECORD: "):
+        slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (record.read_bytes(), (tmp_path / "lib.so").read_bytes()) == (before, GOOD)
+    removing = slicing._Plan(record=record, gone={"gone.so": 0}, cuts={})
+    with ThreadPoolExecutor() as pool, pytest.raises(slicing.SlicingError, match="RECORD: "):
+        slicing._carry_out(removing, pool, lambda _: None)
 
 
 NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import elves
 import fatbins
 import pytest
-from fatbins import Code
+from fatbins import SPECIFIC, Code
+from test_fatbin import marked, region_of
 from test_static_probes import Site, claim, judged, site
 
 from images import expectations
@@ -233,7 +235,7 @@ def test_every_kernel_excused_has_its_reason() -> None:
 
 def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:
     also = ["**/*.so", "**/*.so.*"]
-    return coded({"90": "cubin"}, depth="surplus", nvidia=nvidia, also=also, by_design=dict(by_design))
+    return coded({"90": "cubin"}, depth="surplus", nvidia=nvidia, also=also, by_design_of=dict(by_design))
 
 
 ONLY = fatbins.region(Code(arch=80, kernels={"k": REAL}, emptied=True), Code(arch=90, kernels={"k": REAL}))
@@ -294,25 +296,67 @@ def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> 
     assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.FAIL
 
 
-def marked(*kinds: tuple[int, bool]) -> bytes:
+def marks(*kinds: tuple[int, bool], beside: Sequence[Code] = ()) -> bytes:
     """A region whose entries say that their code was taken out; `kinds` are the arch and whether it really was."""
     codes = [Code(arch=arch, kernels={"k": REAL}, emptied=gone) for arch, gone in kinds]
-    entries = b"".join(b"\x80\0" + fatbins.entry(code)[2:] for code in codes)
-    return fatbins.region()[:8] + len(entries).to_bytes(8, "little") + entries
+    return region_of(*map(marked, codes), *map(fatbins.entry, beside))
 
 
 def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(site: Site) -> None:
-    """Of a kind unknown, with content, nobody can say what it is for: it was never sliced."""
-    install(site, ONLY, marked((90, True)))
-    assert "was emptied" in judged(devicecode, coded({"90": "cubin"})).reason
-    install(site, ONLY, marked((90, False)))
-    assert judged(devicecode, coded({"90": "cubin"})).status is Status.PASS
-    install(site, ONLY, marked((80, False)))
+    install(site, ONLY, marks((80, True)))
     assert judged(devicecode, surplus()).status is Status.PASS
+    install(site, ONLY, marks((80, False)))
+    found = judged(devicecode, surplus())
+    assert found.status is Status.FAIL and "sm_80" in found.reason
+    install(site, ONLY, marks((90, True)))
+    assert "was emptied" in judged(devicecode, coded({"90": "cubin"})).reason
+
+
+def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
+    return [Code(arch=arch, kernels={"k": REAL}, flags=flags) for arch in archs]
+
+
+PTX_80 = Code(arch=80, kernels={"k": 0}, ptx=True)
+
+
+@pytest.mark.parametrize("depth", ["kernel", "file"])
+@pytest.mark.parametrize(
+    ("region", "target"),
+    [
+        (marks((90, False)), 90),
+        (marks((90, False), beside=[*cubins(80), PTX_80]), 90),
+        (marks((86, False), beside=cubins(80)), 86),
+        (marks((90, False), beside=cubins(90)), 90),
+        (region_of(marked(PTX_80)), 90),
+        (region_of(*map(marked, cubins(90, flags=SPECIFIC))), 90),
+    ],
+)
+def test_code_behind_the_mark_is_none_that_the_driver_takes(site: Site, depth: str, region: bytes, target: int) -> None:
+    install(site, fatbins.region(*cubins(80, 90)), region)
+    found = judged(devicecode, coded({str(target): "jit"}, depth=depth))
+    assert found.status is Status.FAIL
+    assert f"the sm_{target} code of 1 regions in pkg/lib.so is marked as taken out, and the driver" in found.reason
+    install(site, region)
+    found = judged(devicecode, coded({str(target): "jit"}, depth=depth, files=[], also=["pkg/*"]))
+    assert found.status is Status.FAIL and not found.reason.endswith("but ")
+
+
+@pytest.mark.parametrize(("beside", "target"), [(cubins(90), 90), (cubins(80, 90), 90), (cubins(89), 89)])
+def test_code_behind_the_mark_that_is_for_others_hides_nothing(site: Site, beside: list[Code], target: int) -> None:
+    install(site, marks((80, False), beside=beside))
+    assert judged(devicecode, coded({str(target): "cubin"})).status is Status.PASS
+
+
+def test_a_slicer_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site: Site) -> None:
+    for section in (".nv_fatbin", "__nv_relfatbin"):
+        for region in (marks((80, False), (90, False)), marks((80, False), beside=cubins(90)), marks((90, False))):
+            site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(region, section=section)})
+            found = judged(devicecode, surplus())
+            assert found.status is Status.FAIL and "marked as taken out, and still there" in found.reason
 
 
 def test_a_library_sliced_for_another_gpu_serves_nothing(site: Site) -> None:
-    install(site, marked((90, True)), ONLY)
+    install(site, marks((90, True)), ONLY)
     found = judged(devicecode, coded({"90": "cubin"}))
     assert found.status is Status.FAIL and "was emptied" in found.reason
     assert judged(devicecode, coded({"100": "cubin"})).status is Status.FAIL

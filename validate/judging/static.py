@@ -313,18 +313,22 @@ def _lacking(one: Mapping[str, Any]) -> str:
 
 
 def devicecode(claim: Claim, evidence: Evidence) -> Finding:
-    """S5. expect: {files, also, archs: {arch: "cubin" or "jit"}, by_design, holes: [{file, archs, reason}], depth}."""
+    """S5. expect: {files, also, archs: {arch: "cubin" or "jit"}, by_design, holes: [{file, archs, reason}], depth}; at
+    depth "surplus" {nvidia, by_design_of}, too. validate/probes/static/devicecode.py says what each is.
+    """
     found = evidence["files"]
     if claim.expect["depth"] == "surplus":
         return _sliced(claim, found)
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
+    hidden = [fault for path, facts in found.items() for fault in _hidden_faults(path, facts)]
+    faults += hidden
     read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
     for pattern in claim.expect["files"]:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
             faults.append(f"{claim.subject} has no {pattern}")
         elif not any(fnmatch.fnmatchcase(path, pattern) for path in read) and not faults:
             faults.append(f"{pattern} of {claim.subject} holds no code for any GPU")
-    if not read and not claim.expect["files"]:
+    if not read and not hidden and not claim.expect["files"]:
         return not_applicable(f"{claim.subject} brings no device code of its own")
     warnings: list[str] = []
     for path, facts in read.items():
@@ -340,13 +344,17 @@ def _sliced(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
     """No code but what the promised archs have a use for, and S5 for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in claim.expect["archs"]])
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
-    read = {path: facts for path, facts in found.items() if facts.get("archs") or facts.get("whole")}
+    # Recorded evidence of earlier suites lacks the latter two.
+    read = {path: facts for path, facts in found.items() if any(map(facts.get, ("archs", "whole", "marked")))}
     if not read and not faults:
         return failed("there is no library with device code at all")
     for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
         if facts["surplus_entries"]:
             size = f"{facts['surplus_bytes'] / 1e6:.1f} MB"
             faults.append(f"{path} has {size} for {listed(facts['surplus'])} that {archs} has no use for")
+        if facts.get("marked"):
+            size = f"{facts['marked_bytes'] / 1e6:.1f} MB"
+            faults.append(f"{path} has {size} for {listed(facts['marked'])} marked as taken out, and still there")
     others = {arch for facts in read.values() for arch in facts["archs"]} - {
         f"sm_{arch}{variant}" for arch in claim.expect["archs"] for variant in ("", "a", "f")
     }
@@ -354,6 +362,11 @@ def _sliced(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
     whole = sum(facts.get("whole", 0) for facts in read.values())
     as_they_come = f"; {whole} regions that lack kernels for it are as their packages bring them" if whole else ""
     return _conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
+
+
+def _hidden_faults(path: str, facts: Mapping[str, Any]) -> Iterator[str]:
+    for arch, regions in facts.get("hidden", {}).items():
+        yield f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, and the driver passes it over"
 
 
 def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> Iterator[str]:

@@ -25,21 +25,12 @@ def broken(data: bytes, how: str, arch: int, pattern: str) -> bytes:
             continue
         for entry in region.entries:
             if how == "relabel" and entry.runs_on(arch):
-                struct.pack_into("<I", out, _header(data, entry.offset) + 28, NO_SUCH_ARCH)
+                struct.pack_into("<I", out, entry.at + 28, NO_SUCH_ARCH)
             elif how == "empty" and entry.arch == arch:
                 out[entry.offset : entry.offset + entry.stored] = bytes(entry.stored)
             elif how == "stub" and entry.arch == arch and not entry.ptx:
-                _shrink(out, entry.offset, fatbin.unpacked(data, entry), pattern)
+                _shrink(out, entry.offset, data[entry.offset : entry.offset + entry.stored], pattern)
     return bytes(out)
-
-
-def _header(data: bytes, payload: int) -> int:
-    """Where the entry's header begins: a kind, a version, and a size that leads to the payload."""
-    for size in range(64, 512, 8):
-        kind, version, stated = struct.unpack_from("<HHI", data, payload - size)
-        if kind in (1, 2, 16) and version == 257 and stated == size:
-            return payload - size
-    raise SystemExit(f"no entry header before {payload}")
 
 
 def _shrink(out: bytearray, offset: int, cubin: bytes, pattern: str) -> None:

@@ -10,7 +10,8 @@ Claim `expect`: {"files": [patterns that must hold code], "also": [patterns that
 
 `depth` "surplus" asks the opposite: which code no GPU of `archs` has a use for, in whatever files there are but
 NVIDIA's own; with "nvidia", in those too. It is what slicing would still take out (validate/kernelstates.py), for
-which `by_design` has rows by distribution. Code that was taken out left zeros.
+which "by_design_of" has rows by distribution. Code that was taken out left zeros and a mark; code with that mark, which
+the driver passes over, is told at every depth: as what a target lacks, or as left where it should be gone.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Any
 
 from validate import elf, fatbin, installed, interpreter, kernelstates, surroundings
 from validate.claims import Claim
-from validate.fatbin import Entry, FatbinError
+from validate.fatbin import Entry, FatbinError, Region
 from validate.installed import Distribution
-from validate.kernelstates import Code, Excuses
+from validate.kernelstates import FAULTS, Code, Excuses
 
 _MOST_NAMED = 5
 
@@ -86,7 +87,7 @@ def _sliced(
     owners = installed.owners(everything)
     for path, shown in chosen.items():
         names = [owner.name for owner in owners.get(path, ())] or [""]
-        rows = tuple(row for name in names for row in claim.expect["by_design"].get(name, ()))
+        rows = tuple(row for name in names for row in claim.expect["by_design_of"].get(name, ()))
         nvidias = any(fatbin.is_nvidias(name, path) for name in names)
         with Path(path).open("rb") as stream:
             begin = stream.read(elf.HEADER_BYTES)
@@ -107,39 +108,45 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
 
 def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
-    entries = {_bare(entry) for region in fatbin.regions(data) for entry in Code(data, region).left}
-    served = {
-        str(target): "cubin"
-        if any(entry.runs_on(target) and not entry.ptx for entry in entries)
-        else "jit"
-        if any(entry.runs_on(target) for entry in entries)
-        else "none"
-        for target in task.targets
+    found = tuple(fatbin.regions(data))
+    entries = {_bare(entry) for region in found for entry in kernelstates.left(data, region)}
+    return {
+        "archs": sorted({_arch(entry) for entry in entries}),
+        "served": {str(target): kernelstates.served(entries, target) for target in task.targets},
+        "hidden": _hidden(found, task.targets),
     }
-    return {"archs": sorted({_arch(entry) for entry in entries}), "served": served}
 
 
 def _bare(entry: Entry) -> Entry:
     return replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
 
 
+def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
+    """In how many regions the mark of what was taken out hides code that a target has a use for."""
+    counts = Counter(str(target) for region in found for target in targets if region.hides(target))
+    return dict(counts)
+
+
 def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
     archs: set[str] = set()
     surplus: list[Entry] = []
+    marked: list[Entry] = []
     whole = 0
     excuses = None if task.by_design is None else Excuses(task.by_design)
-    for region, entries in kernelstates.surplus(data, task.targets, excuses):
-        left = Code(data, region).left
-        unneeded = kernelstates.unneeded(region, task.targets)
-        archs |= {_arch(entry) for entry in left if entry in entries or entry not in unneeded}
-        surplus += [entry for entry in left if entry in entries]
-        whole += any(entry in unneeded and entry not in entries for entry in left)
+    for found in kernelstates.surplus(data, task.targets, excuses):
+        left = frozenset(kernelstates.left(data, found.region))
+        archs |= {_arch(entry) for entry in left.difference(found.kept)}
+        surplus += left.intersection(found.entries)
+        marked += found.region.hidden
+        whole += not left.isdisjoint(found.kept)
     return {
         "archs": sorted(archs),
         "surplus": sorted({_arch(entry) for entry in surplus}),
         "surplus_entries": len(surplus),
         "surplus_bytes": sum(entry.room for entry in surplus),
+        "marked": sorted({_arch(entry) for entry in marked}),
+        "marked_bytes": sum(entry.room for entry in marked),
         "whole": whole,
     }
 
@@ -152,10 +159,10 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
     archs: set[str] = set()
-    regions = total = 0
+    total = 0
     excuses = Excuses(task.by_design or ())
-    for region in fatbin.regions(data):
-        regions += 1
+    found = tuple(fatbin.regions(data))
+    for region in found:
         code = Code(data, region)
         archs |= {_arch(entry) for entry in code.left}
         total += len(code.largest)
@@ -164,12 +171,13 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
             for name, state in code.states(target):
                 sort = excuses.sort(name, state, target)
                 counts[target][sort] += 1
-                if sort in ("absent", "stub", "jit"):
+                if sort in FAULTS:
                     names = named[target].setdefault(sort, [])
                     names += [name] if len(names) < _MOST_NAMED else []
     return {
-        "regions": regions,
+        "regions": len(found),
         "kernels": total,
         "archs": sorted(archs),
         "served": {str(target): {**counts[target], "named": named[target]} for target in task.targets},
+        "hidden": _hidden(found, task.targets),
     }
