@@ -223,6 +223,12 @@ def test_what_is_not_there_and_need_not_be_is_not_applicable(site: Site) -> None
     assert judged(devicecode, asked).status is Status.NOT_APPLICABLE
 
 
+def test_what_need_not_be_there_and_cannot_be_read_is_a_fault(site: Site) -> None:
+    _damaged(site)
+    found = judged(devicecode, coded(CUBINS, files=[], also=["pkg/lib.so"]))
+    assert (found.status, "can't be read" in found.reason) == (Status.FAIL, True)
+
+
 def test_every_kernel_excused_has_its_reason() -> None:
     rows = [row for rows in expectations.KERNELS_BY_DESIGN.values() for row in rows]
     assert rows

@@ -320,15 +320,14 @@ def devicecode(claim: Claim, evidence: Evidence) -> Finding:
     if claim.expect["depth"] == "surplus":
         return _sliced(claim, found)
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
-    hidden = [fault for path, facts in found.items() for fault in _hidden_faults(path, facts)]
-    faults += hidden
+    faults += [fault for path, facts in found.items() for fault in _hidden_faults(path, facts)]
     read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
     for pattern in claim.expect["files"]:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
             faults.append(f"{claim.subject} has no {pattern}")
         elif not any(fnmatch.fnmatchcase(path, pattern) for path in read) and not faults:
             faults.append(f"{pattern} of {claim.subject} holds no code for any GPU")
-    if not read and not hidden and not claim.expect["files"]:
+    if not read and not faults and not claim.expect["files"]:
         return not_applicable(f"{claim.subject} brings no device code of its own")
     warnings: list[str] = []
     for path, facts in read.items():
