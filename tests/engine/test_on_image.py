@@ -59,7 +59,7 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     )
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)
-    last = dockerfile.decode().split("FROM light\n")[1]
+    last = dockerfile.decode().split("FROM light AS image\n")[1]
     step = last[: last.index("ENV ")]
     assert "suite.sh" in step
     context["Dockerfile"] = f"FROM {NAME}\nUSER root\n{step}USER {parent.user}\n".encode()
