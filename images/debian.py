@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 from images.errors import Problem, UserError
 
 
 def install(*packages: str) -> None:
     """Install Debian packages on this machine, as root. Raises UserError with apt's last words."""
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-        done = subprocess.run(
-            ["apt-get", "-q", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines()
-            raise UserError(
-                Problem(
-                    where=f"apt-get {' '.join(command)}",
-                    cause="; ".join(lines[-3:]) or f"ended with {done.returncode}",
-                    then=f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again",
-                ),
-                code=1,
-            )
+    then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
+    _run("apt-get", "-q", "update", then=then)
+    _run("apt-get", "-q", "install", "-y", "--no-install-recommends", *packages, then=then)
+
+
+def unpack(package: str, folder: Path) -> Path:
+    """A package's files, in a folder and nowhere else: nothing is installed. Raises UserError with apt's last words."""
+    then = f"make `apt-get update && apt-get download {package}` work, then try again"
+    try:
+        _run("apt-get", "-q", "download", package, then=then, beside=folder)
+    except UserError:  # the lists of packages are old, or were never fetched
+        _run("apt-get", "-q", "update", then=then)
+        _run("apt-get", "-q", "download", package, then=then, beside=folder)
+    (file,) = folder.glob(f"{package}_*.deb")
+    _run("dpkg-deb", "--extract", str(file), "unpacked", then=then, beside=folder)
+    return folder / "unpacked"
+
+
+def _run(*command: str, then: str, beside: Path | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=beside,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        cause = "; ".join(lines[-3:]) or f"ended with {done.returncode}"
+        raise UserError(Problem(where=" ".join(command), cause=cause, then=then), code=1)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from images.debian import unpack
 from images.errors import Problem, UserError
 
 _PROGRAM = "docker-registry"
@@ -48,25 +49,7 @@ def _program(folder: Path, say: Callable[[str], object]) -> str:
         then = f"put a program {_PROGRAM} on the PATH (CNCF Distribution 2 calls it `registry`), then {_AGAIN}"
         raise UserError(Problem(where=_PROGRAM, cause="is not here, and no apt-get to fetch it", then=then), code=1)
     say(f"fetching {_PROGRAM} with apt-get: it is unpacked in {folder} for now, and nothing is installed")
-    try:
-        _run("apt-get", "-q", "download", _PROGRAM, beside=folder)
-    except UserError:  # the lists of packages are old, or were never fetched
-        _run("apt-get", "-q", "update", beside=folder)
-        _run("apt-get", "-q", "download", _PROGRAM, beside=folder)
-    (package,) = folder.glob(f"{_PROGRAM}_*.deb")
-    _run("dpkg-deb", "--extract", str(package), "unpacked", beside=folder)
-    return str(folder / "unpacked" / "usr" / "bin" / _PROGRAM)
-
-
-def _run(*command: str, beside: Path) -> None:
-    done = subprocess.run(
-        command, cwd=beside, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, errors="replace"
-    )
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        cause = "; ".join(lines[-3:]) or f"ended with {done.returncode}"
-        then = f"make `apt-get update` and `apt-get download {_PROGRAM}` work here, then {_AGAIN}"
-        raise UserError(Problem(where=" ".join(command[:3]), cause=cause, then=then), code=1)
+    return str(unpack(_PROGRAM, folder) / "usr" / "bin" / _PROGRAM)
 
 
 @contextmanager
