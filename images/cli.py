@@ -70,7 +70,8 @@ def main() -> NoReturn:
         _stopped()
     except typer.TyperException as error:
         message = getattr(error, "format_message", error.__str__)()
-        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then="`python -m images VERB --help`"))
+        words = ["python -m images", *(word for word in sys.argv[1:2] if word in _VERBS), "--help"]
+        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then=f"`{' '.join(words)}`"))
         sys.exit(2)
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
         _stopped()
