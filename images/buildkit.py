@@ -62,6 +62,14 @@ class LogLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerPulled:
+    """A layer came from a registry: the engine had not got it. `layer`: how its digest begins, as the engine says."""
+
+    step: str
+    layer: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Retrying:
     """The network failed: after `delay` seconds the build starts again, and finished steps come from the cache."""
 
@@ -71,7 +79,7 @@ class Retrying:
     cause: str
 
 
-BuildEvent = StepStarted | StepFinished | StepProgress | LogLine | Retrying
+BuildEvent = StepStarted | StepFinished | StepProgress | LogLine | LayerPulled | Retrying
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from images.bench.running import Ran
 from images.bench.sides import Kitchen, kitchen
 from images.bench.stats import turns
 from images.bench.workbench import PROFILE, Workbench, workbench, written_context
-from images.buildkit import BuildEvent, BuildResult, StepProgress
+from images.buildkit import BuildEvent, BuildResult, LayerPulled
 from images.engine import Engine
 from images.errors import Problem, UserError, problem_of
 from images.failures import step_name
@@ -35,6 +35,7 @@ from images.image import Image
 from images.lock import Lock
 from images.matrix import ROOT, Sources
 from images.progress import Progress
+from images.registry import Descriptor, Reference, Registry
 from images.render import Context, content_of
 from images.uv import Package
 
@@ -191,31 +192,42 @@ def pulled_anew(it: Bench, kitchen: Kitchen, reference: str, kept: Sequence[str]
     try:
         it.engine.push(reference)
         sides.clear(kitchen)
-        wanted = len(accounting.changed(kept, it.engine.inspect(reference).layers))
+        wanted = _blobs(reference, it.engine.inspect(reference).layers, kept)
         return [_pulled(it, reference, wanted) for _ in range(it.repeat)]
     finally:
         it.engine.untag(reference)
 
 
-def _pulled(it: Bench, reference: str, wanted: int) -> dict[str, Any]:
-    fetched: dict[str, int] = {}
+def _blobs(reference: str, layers: Sequence[str], kept: Sequence[str]) -> list[Descriptor]:
+    """What the registry has of an image's layers, less those that are kept. Raises UserError."""
+    there = Reference.parse(reference)
+    with Registry(there.repository) as registry:
+        blobs = registry.get(there.wanted).layers
+    new = accounting.changed(kept, layers)
+    return [blob for layer, blob in zip(layers, blobs, strict=True) if layer in new]
+
+
+def _pulled(it: Bench, reference: str, wanted: Sequence[Descriptor]) -> dict[str, Any]:
+    came: set[str] = set()
 
     def note(event: BuildEvent) -> None:
-        if isinstance(event, StepProgress) and event.what.startswith("Downloading "):
-            fetched[event.what] = event.total
+        if isinstance(event, LayerPulled):
+            came.add(event.layer)
 
     it.engine.untag(reference)
     with _loaded() as load:
         start = time.monotonic()
         it.engine.pull(reference, on_event=note)
         seconds = time.monotonic() - start
-    if len(fetched) < wanted:
-        cause = f"{len(fetched)} layers came from the registry, {wanted} should have: the engine still holds the others"
+    held = [blob for blob in wanted if not any(blob.digest.startswith(f"sha256:{layer}") for layer in came)]
+    if held:
+        cause = f"{len(held)} of {len(wanted)} layers did not come from the registry: the engine still holds them"
         docker = f"docker -H {it.engine.facts.url}"
         then = f"`{docker} builder prune --all`, remove images on the same base (`{docker} image ls`), {_again('cold')}"
         raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
-    it.say(f"pulled {sum(fetched.values()) / 1e6:.0f} MB in {seconds:.1f} s")
-    return {"seconds": round(seconds, 2), "load": load, "bytes": sum(fetched.values()), "layers": len(fetched)}
+    size = sum(blob.size for blob in wanted)
+    it.say(f"pulled {size / 1e6:.0f} MB in {seconds:.1f} s")
+    return {"seconds": round(seconds, 2), "load": load, "bytes": size, "layers": len(wanted)}
 
 
 def _floor(it: Bench, image: Image, locked: Lock, bench: Workbench) -> dict[str, Any]:

@@ -26,7 +26,17 @@ from docker.types import LogConfig, Mount, Ulimit
 from docker.utils import parse_repository_tag
 
 from images.archive import ChunkReader, Files, pack
-from images.buildkit import BuildEvent, BuildResult, LogLine, Retrying, StepFinished, StepProgress, StepStarted, Trace
+from images.buildkit import (
+    BuildEvent,
+    BuildResult,
+    LayerPulled,
+    LogLine,
+    Retrying,
+    StepFinished,
+    StepProgress,
+    StepStarted,
+    Trace,
+)
 from images.engine.answers import (
     UNREACHABLE,
     CacheRecord,
@@ -652,6 +662,8 @@ def _pull_event(ref: str, name: str, message: Mapping[str, Any]) -> BuildEvent |
     if "current" in detail:
         what = f"{status} {message.get('id', '')}".strip()
         return StepProgress(step=ref, name=name, what=what, current=detail["current"], total=detail.get("total", 0))
+    if status == "Pull complete":  # the last word on a layer; the engine may leave out those before it
+        return LayerPulled(step=ref, layer=message["id"])
     return LogLine(step=ref, name=name, text=status) if status.startswith(("Status:", "Digest:")) else None
 
 
