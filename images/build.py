@@ -90,11 +90,11 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
         say=lambda text: progress.say(name, text, "yellow"),
     )
     require_no_contradiction(image, base)
-    lacking = tuple(pin for pin in image.pins if pin.name not in ground(base).kept)
     gathered = wheels.gather(
-        replace(image, pins=lacking),
+        image,
         wheelhouse=order.wheelhouse,
         cache=order.cache / "wheels",
+        kept=ground(base).kept,
         compiled=order.compiled,
     )
     _tell_missing(gathered.missing, order, name, progress)

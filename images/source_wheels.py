@@ -211,9 +211,10 @@ def keeper(
         if pin.name not in matrix.sources:
             return None
         try:
-            kept = house.find(on(given(image), recipe(image, pin.name, matrix)).key)
-        except UserError:
+            wanted = recipe(image, pin.name, matrix)
+        except UserError:  # nobody can compile it: the plan says why
             return None
+        kept = house.find(on(given(image), wanted).key)
         return kept.wheel if kept else None
 
     return find

@@ -48,11 +48,13 @@ def gather(
     *,
     wheelhouse: Path | None,
     cache: Path,
+    kept: Collection[str] = (),
     fetch: Callable[[str, Path], None] | None = None,
     compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None,
 ) -> Gathered:
     """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
 
+    `kept` are packages that the base has already. They stay pins of the image: a wheel is compiled for its torch.
     The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. `fetch` gets
     URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit, and for
     every pin that must be compiled first.
@@ -62,7 +64,7 @@ def gather(
     missing: dict[str, str] = {}
     lacking: list[Problem] = []
     for pin in image.pins:
-        if pin.locked:
+        if pin.locked or pin.name in kept:
             continue
         found = _in_wheelhouse(pin, image, listing) or compiled(image, pin)
         if found:

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from images import lock, matrix, plan, source_wheels, wheels
-from images.errors import UserError
+from images.errors import Problem, UserError
 from images.failures import BuildFailed
 from images.image import Image
 from images.render import Ground
@@ -477,6 +477,32 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
     assert found.files == {kept.wheel.name: kept.wheel}
     other = wheels.gather(image("cu126-torch28"), wheelhouse=None, cache=tmp_path / "c", fetch=refuse, compiled=keeper)
     assert other.files == {}
+
+
+def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_path: Path) -> None:
+    wanted, house = image("cu130-torch211-py312-sm90"), Wheelhouse(tmp_path / "house")
+    given = Given(digest="sha256:b", gcc=13, nvcc="Build 1")
+    recipe_there = source_wheels.on(given, source_wheels.recipe(wanted, "flash-attn", SOURCES.matrix))
+    kept = house.keep(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
+    keeper = source_wheels.keeper(SOURCES.matrix, house, lambda _image: given)
+    found = wheels.gather(wanted, wheelhouse=None, cache=tmp_path, kept={"torch"}, fetch=refuse, compiled=keeper)
+    assert found.files == {kept.wheel.name: kept.wheel} and not found.missing
+
+
+def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
+    found = wheels.gather(image("cu128-torch28"), wheelhouse=None, cache=tmp_path, kept={"flash-attn"}, fetch=refuse)
+    assert not found.files and not found.missing
+
+
+def test_a_base_whose_compilers_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    def unreadable(_image: object) -> Given:
+        raise UserError(Problem(where="own:1", cause="can't be read", then="look"))
+
+    keeper = source_wheels.keeper(SOURCES.matrix, Wheelhouse(tmp_path), unreadable)
+    pin = image("cu128-torch28").pin("flash-attn")
+    assert pin is not None
+    with pytest.raises(UserError, match="own:1: can't be read"):
+        keeper(image("cu128-torch28"), pin)
 
 
 def refuse(url: str, target: Path) -> None:
