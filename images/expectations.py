@@ -117,6 +117,16 @@ LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
         "names": ["libtbb.so.*"],
         "reason": "one numba plugin a threading layer: Intel's TBB is taken only where it is installed",
     },
+    {
+        "path": "bin/cuda-gdb-python3.*-tui",
+        "names": ["libpython3.*.so.*"],
+        "reason": "a build of cuda-gdb for each Python (from CUDA 12.5 on): only those whose Python is there can start",
+    },
+    {
+        "path": "lib*/stubs/*.so",
+        "names": ["*"],
+        "reason": "a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
+    },
 )
 """Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
 

@@ -402,6 +402,47 @@ def test_a_library_beside_is_assumed_to_be_loaded_first_and_told(site: Site) -> 
     assert "taking _C.so to be loaded after their siblings" in finding.reason
 
 
+OF_TOOLKIT = replace(LINKED, subject="toolkit", expect={**LINKED.expect, "of": "toolkit"})
+
+
+@pytest.fixture
+def linked_toolkit(site: Site) -> Claim:
+    """A -devel image's toolkit, and torch's CUDA library that lacks what torch loads before it."""
+    site.install("cusolver", "12", {"nvidia/lib/libcusolverMg.so.12": elves.make(needed=["libcublas.so.12"])})
+    site.write("../cuda-12.6/lib64/libcudart.so.12", elves.make(soname="libcudart.so.12"))
+    home = site.root.parent / "cuda-12.6"
+    (home / "lib64" / "libcusolverMg.so.12").symlink_to(site.root / "nvidia/lib/libcusolverMg.so.12")
+    return replace(OF_TOOLKIT, expect={**OF_TOOLKIT.expect, "home": str(home)})
+
+
+def test_a_toolkits_links_to_the_environment_are_not_its_own(linked_toolkit: Claim) -> None:
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.PASS, finding.reason
+
+
+@pytest.mark.parametrize("place", ["../cuda-12.6/lib64/libx.so", "../elsewhere/libx.so"])
+def test_a_toolkits_library_that_lacks_another_fails(site: Site, linked_toolkit: Claim, place: str) -> None:
+    written = site.write(place, elves.make(needed=["libgone.so.1"]))
+    if "elsewhere" in place:
+        (site.root.parent / "cuda-12.6/lib64/libx.so").symlink_to(written)
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.FAIL
+    assert "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1" in finding.reason
+
+
+def test_a_stub_for_linkers_need_not_load(site: Site, linked_toolkit: Claim) -> None:
+    site.write("../cuda-12.6/targets/x86_64-linux/lib/stubs/libcusparse.so", elves.make(needed=["libgone.so.1"]))
+    assert judged(libraries, linked_toolkit).status is Status.PASS
+
+
+@pytest.mark.parametrize(("needed", "status"), [("libpython3.10.so.1.0", Status.PASS), ("libtinfo.so.99", Status.FAIL)])
+def test_a_debugger_for_a_python_that_is_not_there_is_no_fault(
+    site: Site, linked_toolkit: Claim, needed: str, status: Status
+) -> None:
+    site.write("../cuda-12.6/bin/cuda-gdb-python3.10-tui", elves.make(needed=[needed]))
+    assert judged(libraries, linked_toolkit).status is status
+
+
 # ---- S6
 
 

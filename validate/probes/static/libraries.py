@@ -26,23 +26,31 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     given = surroundings.recorded()
     search = SearchPath.of(given.environ, given.directory)
     files = Files()
+    folders = [entry or given.directory for entry in interpreter.start(given).path]
     for claim in claims:
         if claim.expect["of"] == "toolkit":
-            yield claim.subject, _toolkit(Path(claim.expect["home"]), search, files)
+            yield claim.subject, _toolkit(Path(claim.expect["home"]), folders, search, files)
         else:
-            start = interpreter.start(given)
-            everything = installed.distributions(entry or given.directory for entry in start.path)
+            everything = installed.distributions(folders)
             yield claim.subject, _environment(claim, given.python, everything, search, files)
 
 
-def _toolkit(home: Path, search: SearchPath, files: Files) -> dict[str, Any]:
-    found, unreadable = read_all(objects_under([str(home)]), {}, files)
+def _toolkit(home: Path, environment: Sequence[str], search: SearchPath, files: Files) -> dict[str, Any]:
+    """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
+    paths = (path for path in objects_under([str(home)]) if not _is_linked_in(path, home, environment))
+    found, unreadable = read_all(paths, {}, files)
     process = Process(search, files)
     return {
         "files": len(found),
         "unreadable": unreadable,
         "linked": [entry for library in found if (entry := _link(library, process, (), {}))["missing"]],
     }
+
+
+def _is_linked_in(path: str, home: Path, environment: Sequence[str]) -> bool:
+    real = Path(os.path.realpath(path))
+    lies_in = [folder for folder in (str(home), *environment) if real.is_relative_to(os.path.realpath(folder))]
+    return bool(lies_in) and str(home) not in lies_in
 
 
 def _environment(
