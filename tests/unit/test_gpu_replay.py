@@ -1,5 +1,6 @@
-"""Evidence recorded on a real H100, judged again: the healthy image passes, broken ones fail where they are broken."""
+"""Evidence recorded on a real H100 and on H200s, judged again: healthy images pass, broken ones fail where they are."""
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -81,3 +82,21 @@ def test_an_image_cannot_skip_its_gpu_tier_by_hiding_the_gpu() -> None:
     passed = {row.claim.subject for row in judged("broken/16-gpus-hidden.json").of(Status.PASS)}
     assert passed <= {"cudnn"}
     assert not judged("broken/16-gpus-hidden.json").of(Status.NOT_APPLICABLE)
+
+
+@pytest.mark.parametrize(
+    ("folder", "subjects"),
+    [("flash-attn", {"flash-attn-dense", "flash-attn-varlen"}), ("unsloth", {"unsloth import", "unsloth 4-bit"})],
+)
+def test_what_an_h200_proved_for_the_first_time(folder: str, subjects: set[str]) -> None:
+    """A flash-attn that was compiled here, and unsloth, which can't be imported without a GPU."""
+    verdict = judged(f"../4xh200/{folder}/evidence.json")
+    assert verdict.overall is Status.PASS
+    assert subjects <= {row.claim.subject for row in verdict.of(Status.PASS)}
+
+
+def test_the_wheel_that_was_compiled_there_was_judged_before_it_was_kept() -> None:
+    record = json.loads((RECORDED.parent / "4xh200" / "flash-attn" / "wheel.json").read_text())
+    assert record["objects"] == {"compiled": 73, "from_cache": 0, "not_cached": 0}
+    assert {row["id"]: row["verdict"] for row in record["verdict"]} == dict.fromkeys(("S1", "S3", "S4", "S5"), "PASS")
+    assert record["recipe"]["archs"] == ["sm_90"]

@@ -1,4 +1,4 @@
-"""Evidence recorded on two real H200s, judged again: healthy images pass, broken ones fail where they are broken."""
+"""Evidence of two and of four real H200s, judged again: healthy images pass, broken ones fail where they are broken."""
 
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from validate.judging import Status
 RESULTS = Path(__file__).parents[2] / "results"
 HEALTHY = RESULTS / "cu130-torch211-py312-sm90" / "2xh200"
 DISTRIBUTED = HEALTHY / "distributed"
+ON_FOUR = HEALTHY.parent / "4xh200"
 FAULTS = {
     "15-nccl-conf": {("M1", "settings"), ("M1", "transport")},
     "01-another-nccl": {("M1", "nccl")},
@@ -41,7 +42,7 @@ def found(verdict: Verdict, subject: str) -> Any:
     return one
 
 
-@pytest.mark.parametrize("folder", [HEALTHY, DISTRIBUTED], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [HEALTHY, DISTRIBUTED, ON_FOUR], ids=lambda folder: folder.name)
 def test_a_healthy_image_passes_every_claim(folder: Path) -> None:
     verdict = judged(folder / "evidence.json")
     assert verdict.overall is Status.PASS, [(row.claim.subject, row.reason) for row in verdict.of(Status.FAIL)]
@@ -54,11 +55,17 @@ def test_the_image_with_deepspeed_and_ray_has_every_claim_of_the_tier() -> None:
     }
 
 
-def test_ranks_talked_over_nvlink_on_gpus_of_their_own() -> None:
-    row = found(judged(HEALTHY / "evidence.json"), "transport")
+@pytest.mark.parametrize(("folder", "gpus"), [(HEALTHY, 2), (ON_FOUR, 4)], ids=["two", "four"])
+def test_ranks_talked_over_nvlink_on_gpus_of_their_own(folder: Path, gpus: int) -> None:
+    row = found(judged(folder / "evidence.json"), "transport")
     assert row.claim.expect["link"] == "nvlink"
     assert all(way.startswith("P2P/") for rank in row.evidence["ranks"] for way in rank["connections"])
-    assert len({rank["device"]["uuid"] for rank in row.evidence["ranks"]}) == 2
+    assert len({rank["device"]["uuid"] for rank in row.evidence["ranks"]}) == gpus
+
+
+def test_four_ranks_replicate_across_pairs_that_shard() -> None:
+    for rank in found(judged(ON_FOUR / "evidence.json"), "hsdp").evidence["ranks"]:
+        assert rank["facts"] == {"mesh": [2, 2], "placements": ["(Replicate(), Shard(dim=0))"]}
 
 
 def test_nvlinks_multicast_stayed_off_as_the_host_asks() -> None:

@@ -1,5 +1,5 @@
-"""What an H100 said of images with a sliced torch, once with NVIDIA's libraries sliced as well: the gpu tier, the same
-bits, the clear error of another GPU."""
+"""What an H100 and an H200 said of images with a sliced torch, also with NVIDIA's libraries sliced: the gpu tier, the
+same bits, the clear error of another GPU."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from validate.judging import Status
 
 RECORDED = Path(__file__).parents[2] / "results" / "cu130-torch211-py312-sm90"
 NO_IMAGE = "CUDA error: no kernel image is available for execution on the device"
-FOLDERS = pytest.mark.parametrize("folder", ["h100-sliced", "h100-sliced-nvidia"])
+FOLDERS = pytest.mark.parametrize("folder", ["h100-sliced", "h100-sliced-nvidia", "h200-sliced"])
 
 
 @FOLDERS
@@ -80,6 +80,22 @@ def test_the_one_that_differed_was_the_same_when_it_was_run_again() -> None:
     assert {row["of"] for row in found["repeated"]} == {"unsliced", "sliced", "nvidias_too"}
     expected = found["hashes"]["compile backward"]["unsliced"]
     assert {row["compile backward"] for row in found["repeated"]} == {expected}
+
+
+@pytest.mark.parametrize("column", ["sliced", "nvidias_too"])
+def test_the_same_bits_come_out_of_two_images_on_an_h200(column: str) -> None:
+    found = _bitwise("h200-sliced")
+    rows = {name: row for name, row in found["hashes"].items() if name not in found["not_deterministic"]}
+    assert len(rows) == found["deterministic"] == 128
+    assert not [name for name, row in rows.items() if row["unsliced"].startswith("error")]
+    assert all(row[column] == row["unsliced"] for row in rows.values())
+
+
+def test_the_other_bits_of_the_one_that_differed_come_out_of_an_unsliced_torch_too() -> None:
+    differed = _bitwise("h100-sliced-nvidia")["hashes"]["compile backward"]
+    h200 = _bitwise("h200-sliced")["hashes"]["compile backward"]
+    assert differed["sliced"] != differed["unsliced"] == h200["sliced"]
+    assert differed["sliced"] == h200["unsliced"]
 
 
 @pytest.mark.parametrize(("folder", "torch"), [("h100-sliced", "marked"), ("h100-sliced-nvidia", "torch")])
