@@ -249,6 +249,11 @@ NATIVE: Mapping[str, Mapping[str, Any]] = {
 }
 """Distributions with compiled CUDA code, and what of it must load: keys as validate/probes/cpu/native.py reads them."""
 
+OPERATORS_BEFORE: Mapping[str, tuple[str, Sequence[str]]] = {
+    "torchao": ("0.10", ("torchao::rowwise_scaled_linear_cutlass_s8s4",)),
+}
+"""Operators of releases before one, which lack those of NATIVE: read from torchao 0.9.0 and 0.10.0."""
+
 SYMBOL_EXCEPTIONS: Sequence[Mapping[str, Any]] = ()
 """Symbols that a library lacks by design: `path`, patterns of `symbols`, and the reason."""
 
@@ -296,10 +301,15 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "needed": [[80, _NEVER_OLDER]],
             "reason": "CUB reads its attributes and never launches it; FlashAttention 3 begins at sm_80",
         },
+        {
+            "kernels": "*compute_attn_ws*",
+            "needed": [[90, 90]],
+            "reason": "FlashAttention 3 as of xformers 0.0.29 is made of Hopper's instructions (sm_90a)",
+        },
     ),
 }
 """Kernels that are empty, or left out, on archs where their library never calls them: `needed` are the archs, from and
-to, where they must be real. Read from the wheels of torch 2.5.1, 2.7.1, 2.8.0 and 2.11.0 and what goes with them."""
+to, where they must be real. Read from the wheels of torch 2.5.1 to 2.8.0 and 2.11.0 and what goes with them."""
 
 DEVICE_CODE_HOLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "torch": (

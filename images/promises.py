@@ -407,7 +407,12 @@ def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:
         return None
     common = {"modules": [pin.name], "loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}
     own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
-    return {**common, "operators": [], **expectations.NATIVE[pin.name], **own}
+    return {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
+
+
+def _older_operators(pin: Pin) -> dict[str, list[str]]:
+    since, operators = expectations.OPERATORS_BEFORE.get(pin.name, ("", ()))
+    return {"operators": [*operators]} if since and Version(pin.version) < Version(since) else {}
 
 
 def _bitsandbytes_library(image: Image, pin: Pin, facts: Facts) -> dict[str, Any]:

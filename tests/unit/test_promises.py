@@ -115,6 +115,17 @@ def test_device_code_is_promised_where_the_facts_say_so() -> None:
     assert one(found, "S5", "bitsandbytes").expect["files"] == ["bitsandbytes/libbitsandbytes_cuda128.so"]
 
 
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("cu124-torch26", "torchao::rowwise_scaled_linear_cutlass_s8s4"),
+        ("cu126-torch27", "torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"),
+    ],
+)
+def test_an_operator_is_asked_only_of_releases_that_have_it(name: str, operator: str) -> None:
+    assert one(claims(name), "C2", "torchao").expect["operators"] == [operator]
+
+
 @pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
 def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> None:
     assert expectations.cuda_libraries(major)["libcudart"] == str(major)
