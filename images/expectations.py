@@ -117,18 +117,25 @@ LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
         "names": ["libtbb.so.*"],
         "reason": "one numba plugin a threading layer: Intel's TBB is taken only where it is installed",
     },
+)
+"""Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
+
+TOOLKIT_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
     {
         "path": "bin/cuda-gdb-python3.*-tui",
         "names": ["libpython3.*.so.*"],
-        "reason": "a build of cuda-gdb for each Python (from CUDA 12.5 on): only those whose Python is there can start",
+        "reason": "a debugger's builds for each Python, from CUDA 12.5 on: none of them need start to train a model",
     },
-    {
-        "path": "lib*/stubs/*.so",
-        "names": ["*"],
-        "reason": "a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
-    },
+    *(
+        {
+            "path": f"{folder}/stubs/*.so",
+            "names": ["*"],
+            "reason": "a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
+        }
+        for folder in ("lib", "lib64")
+    ),
 )
-"""Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
+"""The same of what lies in a whole toolkit, as a person's own base brings it."""
 
 _ANY_MAJOR: Mapping[str, None] = dict.fromkeys(
     (
@@ -261,6 +268,11 @@ _NEVER_OLDER = 999
 KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "torch": (
         {
+            "kernels": "*vectorized_elementwise_kernelILi8E*St5arrayIPcLm*EELb1EEEvi*",
+            "needed": [[100, 109]],
+            "reason": "sm_10x alone works on 128 bytes a thread, from torch 2.14 on (ATen/native/cuda/CUDALoops.cuh)",
+        },
+        {
             "kernels": "*vectorized_elementwise_kernelILi8E*",
             "needed": [[90, 109]],
             "reason": "vectors of eight are used on sm_90 and sm_100 alone (ATen/native/cuda/CUDALoops.cuh)",
@@ -278,9 +290,14 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "reason": "NVSHMEM's tile operations begin at sm_90",
         },
         {
-            "kernels": "*tma_scatter_add_kernel*",
+            "kernels": "*tma_scatter_*kernel*",
             "needed": [[90, _NEVER_OLDER]],
             "reason": "the tensor memory accelerator begins at sm_90 (ATen/native/cuda/TMAScatterAdd.cu)",
+        },
+        {
+            "kernels": "*_assert_async_cuda_kernel*",
+            "needed": [[0, 99]],
+            "reason": "whole, though short: nvcc copies its message in a loop from Blackwell on (read in torch 2.15.0)",
         },
     ),
     "bitsandbytes": (
@@ -301,15 +318,19 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "needed": [[80, _NEVER_OLDER]],
             "reason": "CUB reads its attributes and never launches it; FlashAttention 3 begins at sm_80",
         },
-        {
-            "kernels": "*compute_attn_ws*",
-            "needed": [[90, 90]],
-            "reason": "FlashAttention 3 as of xformers 0.0.29 is made of Hopper's instructions (sm_90a)",
-        },
+        *(
+            {
+                "kernels": f"*5flash{len(kernel)}{kernel}*",
+                "needed": [[90, 90]],
+                "reason": "FlashAttention 3 as of xformers 0.0.29 is code for sm_90a, which runs on sm_90 alone",
+            }
+            for kernel in ("compute_attn_ws", "compute_attn_ws_fp8", "combine_attn_seqk_parallel")
+        ),
     ),
 }
 """Kernels that are empty, or left out, on archs where their library never calls them: `needed` are the archs, from and
-to, where they must be real. Read from the wheels of torch 2.5.1 to 2.8.0 and 2.11.0 and what goes with them."""
+to, where they must be real. The first row that matches is taken. Read from the wheels of torch 2.5.1 to 2.15.0 and what
+goes with them."""
 
 DEVICE_CODE_HOLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "torch": (
@@ -337,6 +358,9 @@ CUDA_DEVICE_LIBRARIES: Sequence[str] = (
 )
 """NVIDIA's libraries that serve every arch of their release. libcufft keeps its kernels in a format of its own, and
 libcusparseLt begins at sm_80."""
+
+NO_CUDA_LIBRARY_FROM: Mapping[str, str] = {"libcurand": "2.15"}
+"""The torch from which on nothing requires one of them: read from the locks of torch 2.14.1 and 2.15.0."""
 
 TORCHAO_DEVICE_CODE: Mapping[str, Sequence[int]] = {
     "_C": (80, 86),

@@ -213,7 +213,10 @@ def _linked(image: Image) -> Iterator[Claim]:
         "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major),
         "host": list(expectations.HOST_LIBRARIES),
         "other_platforms": list(expectations.OTHER_PLATFORMS),
-        "exceptions": list(expectations.LINK_EXCEPTIONS),
+    }
+    exceptions = {
+        "environment": expectations.LINK_EXCEPTIONS,
+        "toolkit": (*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS),
     }
     texts = {
         "environment": f"every library finds what it needs, of CUDA {image.wheel_cuda.major} alone, from one owner",
@@ -226,7 +229,7 @@ def _linked(image: Image) -> Iterator[Claim]:
             tier=Tier.STATIC,
             probe="static.libraries",
             promise=promise,
-            expect={"of": subject, **common},
+            expect={"of": subject, **common, "exceptions": list(exceptions[subject])},
         )
 
 
@@ -254,10 +257,18 @@ def _device_code(image: Image, facts: Facts, *, given: bool) -> Iterator[Claim]:
         if pin.compiled and pin.floor and pin.name in expectations.NATIVE:
             within = {arch: how for arch, how in archs.items() if arch >= pin.floor}
             yield coded(image, pin.name, [], within, also=expectations.NATIVE[pin.name]["libraries"])
-    patterns = [f"**/{stem}.so.*" for stem in expectations.CUDA_DEVICE_LIBRARIES]
+    patterns = [f"**/{stem}.so.*" for stem in _cuda_libraries(image)]
     yield coded(image, "cuda-libraries", patterns, archs, depth="file")
     if image.slicing:
         yield _sliced(image, image.slicing, given=given)
+
+
+def _cuda_libraries(image: Image) -> Iterator[str]:
+    torch = image.pin("torch")
+    for stem in expectations.CUDA_DEVICE_LIBRARIES:
+        gone_from = expectations.NO_CUDA_LIBRARY_FROM.get(stem)
+        if not (torch and gone_from and Version(torch.version) >= Version(gone_from)):
+            yield stem
 
 
 def _sliced(image: Image, wanted: Slicing, *, given: bool) -> Claim:

@@ -46,6 +46,8 @@ SIZES = (100, 1_000, 5_000, 10_000)
 MOVED = "liger-kernel"
 """The small pin that moves."""
 ARCH = "sm90"
+SHORT = 12
+"""Digits of a layer's digest that an engine says while it pulls."""
 PULLED = 10
 """Images of the matrix that are pulled one after another."""
 
@@ -202,9 +204,13 @@ def _blobs(reference: str, layers: Sequence[str], kept: Sequence[str]) -> list[D
     """What the registry has of an image's layers, less those that are kept. Raises UserError."""
     there = Reference.parse(reference)
     with Registry(there.repository) as registry:
-        blobs = registry.get(there.wanted).layers
+        manifest = registry.get(there.wanted)
+    if manifest.is_index:
+        cause = "is an index of manifests in the registry: the engine keeps images in containerd's store"
+        then = f"switch that store off (`containerd-snapshotter` in the engine's daemon.json), then {_again('cold')}"
+        raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
     new = accounting.changed(kept, layers)
-    return [blob for layer, blob in zip(layers, blobs, strict=True) if layer in new]
+    return [blob for layer, blob in zip(layers, manifest.layers, strict=True) if layer in new]
 
 
 def _pulled(it: Bench, reference: str, wanted: Sequence[Descriptor]) -> dict[str, Any]:
@@ -219,15 +225,19 @@ def _pulled(it: Bench, reference: str, wanted: Sequence[Descriptor]) -> dict[str
         start = time.monotonic()
         it.engine.pull(reference, on_event=note)
         seconds = time.monotonic() - start
-    held = [blob for blob in wanted if not any(blob.digest.startswith(f"sha256:{layer}") for layer in came)]
-    if held:
-        cause = f"{len(held)} of {len(wanted)} layers did not come from the registry: the engine still holds them"
+    expected = {blob.digest.removeprefix("sha256:")[:SHORT]: blob.size for blob in wanted}
+    if strangers := came - expected.keys():
+        cause = f"{len(strangers)} layers came from the registry that the engine should have kept"
+        then = f"leave the images of this engine alone meanwhile, then {_again('cold')}"
+        raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
+    if held := expected.keys() - came:
+        cause = f"{len(held)} of {len(expected)} layers did not come from the registry: the engine still holds them"
         docker = f"docker -H {it.engine.facts.url}"
         then = f"`{docker} builder prune --all`, remove images on the same base (`{docker} image ls`), {_again('cold')}"
         raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
-    size = sum(blob.size for blob in wanted)
+    size = sum(expected.values())
     it.say(f"pulled {size / 1e6:.0f} MB in {seconds:.1f} s")
-    return {"seconds": round(seconds, 2), "load": load, "bytes": size, "layers": len(wanted)}
+    return {"seconds": round(seconds, 2), "load": load, "bytes": size, "layers": len(came)}
 
 
 def _floor(it: Bench, image: Image, locked: Lock, bench: Workbench) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from images.engine import CacheRecord, Engine, HistoryEntry, client, ignore
 from images.errors import Problem, UserError
 from images.hosting import HostSettings
 from images.matrix import ROOT
-from images.registry import Descriptor
+from images.registry import Descriptor, Manifest
 
 SOURCES = matrix.load()
 MACHINE = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}
@@ -456,6 +456,22 @@ def test_a_pull_that_found_layers_here_says_how_to_let_go_of_them(monkeypatch: p
         pulled(monkeypatch, {"status": "Already exists", "id": "a" * 12}, {"status": "Pull complete", "id": "b" * 12})
     then = told.value.problems[0].then
     assert "`docker -H unix:///e.sock builder prune --all`" in then and "`nox -s bench -- --only cold`" in then
+
+
+def test_a_pull_that_brought_what_should_have_been_here_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [{"status": "Pull complete", "id": first * 12} for first in "abc"]
+    with pytest.raises(UserError, match="1 layers came from the registry that the engine should have kept"):
+        pulled(monkeypatch, *words)
+    with pytest.raises(UserError, match="1 layers came from"):
+        pulled(monkeypatch, *words[1:])
+
+
+def test_an_image_that_is_an_index_in_the_registry_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest(media_type="application/vnd.oci.image.index.v1+json", content=b'{"manifests": []}')
+    monkeypatch.setattr(parts.Registry, "get", lambda _self, _wanted: manifest)
+    with pytest.raises(UserError, match="is an index of manifests") as told:
+        parts._blobs("127.0.0.1:5/standin:1", ["sha256:a"], [])
+    assert "containerd-snapshotter" in told.value.problems[0].then
 
 
 def test_a_layer_so_small_that_no_word_is_said_of_its_download_was_pulled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,17 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from images import build, matrix, plan
+from images import bases, build, matrix, plan
 from images.bases import AcquiredBase, BasePython, Origin
 from images.errors import UserError, problem_of
-from images.image import Image
+from images.hosting import HostSettings
+from images.image import Image, Pin
+from images.progress import Progress
 
 SOURCES = matrix.load()
 PYTHON = BasePython(
@@ -53,6 +57,30 @@ def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str
     with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
         build.require_no_contradiction(image(), on(**python))
     assert sentence in str(error.value)
+
+
+class Enough(Exception):  # noqa: N818  # no error: the build need not go on
+    """What was to be seen has been seen."""
+
+
+def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel that is compiled here is for one torch, whoever brings that."""
+    asked: list[tuple[str, str]] = []
+
+    def compiled(wanted: Image, pin: Pin) -> Path | None:
+        torch = wanted.pin("torch")
+        asked.append((pin.name, torch.version if torch else ""))
+        raise Enough
+
+    monkeypatch.setattr(bases, "acquire", lambda *_args, **_more: on())
+    monkeypatch.setattr(build, "find_gpus", lambda *_args: ("no GPU", ()))
+    order = build.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
+    engine: Any = SimpleNamespace()
+    with pytest.raises(Enough):
+        build.build(engine, image(), order, HostSettings(), Progress())
+    assert asked == [("flash-attn", "2.7.1")]
 
 
 def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:

@@ -14,8 +14,8 @@ SETS_THE_TERMINAL = "import termios; termios.tcsetattr(0, termios.TCSANOW, termi
 """What apt-get does, and Debian's debconf."""
 TIDIES_UP = """
 import time
-print('begun', flush=True)
 try:
+    print('begun', flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print('tidied up')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from images.image import Image
 from images.promises import promises
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.judge import JUDGES
+from validate.kernelstates import Excuses
 from validate.suite import _exists
 
 SOURCES = matrix.load()
@@ -116,14 +117,74 @@ def test_device_code_is_promised_where_the_facts_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "operator"),
+    ("version", "operator"),
     [
-        ("cu124-torch26", "torchao::rowwise_scaled_linear_cutlass_s8s4"),
-        ("cu126-torch27", "torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"),
+        ("0.9.0", "torchao::rowwise_scaled_linear_cutlass_s8s4"),
+        ("0.10.0", "torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"),
+        ("0.18.0", "torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"),
     ],
 )
-def test_an_operator_is_asked_only_of_releases_that_have_it(name: str, operator: str) -> None:
-    assert one(claims(name), "C2", "torchao").expect["operators"] == [operator]
+def test_an_operator_is_asked_only_of_releases_that_have_it(version: str, operator: str) -> None:
+    of_image = image("cu124-torch26")
+    pins = tuple(replace(pin, version=version) if pin.name == "torchao" else pin for pin in of_image.pins)
+    found = promises(replace(of_image, pins=pins), {}, {}, facts=SOURCES.facts)
+    assert one(found, "C2", "torchao").expect["operators"] == [operator]
+
+
+LINKED = ("environment", "toolkit")
+ELEMENTWISE = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctorIfEESt5arrayIPcLm2EE"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "real", "excused"),
+    [
+        (f"{ELEMENTWISE}EEviT0_T1_", (90, 100), (80, 120)),
+        (f"{ELEMENTWISE}Lb0EEEviT0_T1_", (90, 100), (80, 120)),
+        (f"{ELEMENTWISE}Lb1EEEviT0_T1_", (100, 103), (80, 90, 120)),
+        (f"{ELEMENTWISE.replace('NS0_10AbsFunctorIfE', 'ZNS0_3powEEUlhE_')}Lb1EEEviS6_T1_", (100,), (90,)),
+        ("_ZN2at6native22tma_scatter_add_kernelIfiEEvPT_", (90, 100), (75, 86)),
+        ("_ZN2at6native18tma_scatter_kernelINS0_12ScatterMaxOpEfiEEvPT0_", (90, 120), (75, 86)),
+        ("_ZN2at6native25_assert_async_cuda_kernelIfEEvPKT_NS0_3MsgE", (75, 90), (100, 120)),
+        ("_ZN2at6native13reduce_kernelILi512ELi1EEEvT_", (75, 90, 120), ()),
+    ],
+)
+def test_torchs_kernels_are_excused_where_torch_never_calls_them(
+    kernel: str, real: Sequence[int], excused: Sequence[int]
+) -> None:
+    excuses = Excuses(expectations.KERNELS_BY_DESIGN["torch"])
+    assert {excuses.sort(kernel, "stub", arch) for arch in real} == {"stub"}
+    assert {excuses.sort(kernel, "stub", arch) for arch in excused} <= {"by_design"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "real", "excused"),
+    [
+        ("_ZN5flash15compute_attn_wsI21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (60, 80, 86, 100)),
+        ("_ZN5flash19compute_attn_ws_fp8I21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (80, 120)),
+        ("_ZN5flash26combine_attn_seqk_parallelIN7cutlass10bfloat16_tEEEvT_", (90,), (60, 86)),
+        ("_ZN5flash32flash_fwd_splitkv_combine_kernelI23Flash_fwd_kernel_traitsEEvT_", (80, 86, 90), ()),
+        ("_Z30fmha_cutlassF_f16_aligned_64x64_rfN5PyTorch6KernelE", (80, 86, 90), ()),
+        ("_ZN8xformers22sparse24_apply_kernelIfEEvT_", (80, 90), ()),
+    ],
+)
+def test_xformers_kernels_are_excused_where_they_cannot_run(
+    kernel: str, real: Sequence[int], excused: Sequence[int]
+) -> None:
+    excuses = Excuses(expectations.KERNELS_BY_DESIGN["xformers"])
+    assert {excuses.sort(kernel, "absent", arch) for arch in real} == {"absent"}
+    assert {excuses.sort(kernel, "absent", arch) for arch in excused} <= {"by_design"}
+
+
+def test_only_the_toolkit_may_lack_what_a_whole_toolkit_lacks() -> None:
+    found = claims("cu130-torch211")
+    paths = {subject: {row["path"] for row in one(found, "S3", subject).expect["exceptions"]} for subject in LINKED}
+    assert paths["toolkit"] - paths["environment"] == {row["path"] for row in expectations.TOOLKIT_EXCEPTIONS}
+    assert not paths["environment"] - paths["toolkit"]
+
+
+@pytest.mark.parametrize(("name", "has"), [("cu130-torch214", True), ("cu132-torch215", False)])
+def test_libraries_that_torch_no_longer_requires_are_not_asked_for(name: str, has: bool) -> None:
+    assert ("**/libcurand.so.*" in one(claims(name), "S5", "cuda-libraries").expect["files"]) is has
 
 
 @pytest.mark.parametrize("major", sorted({accepted.wheel_cuda.major for accepted in ACCEPTED}))
@@ -133,7 +194,8 @@ def test_cuda_libraries_are_known_for_every_major_of_the_matrix(major: int) -> N
 
 def test_every_denied_variable_and_exception_has_its_reason() -> None:
     assert all(expectations.DENIED_VARIABLES.values())
-    assert all(exception["reason"] and exception["names"] for exception in expectations.LINK_EXCEPTIONS)
+    exceptions = (*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS)
+    assert all(exception["reason"] and exception["names"] for exception in exceptions)
     assert not set(expectations.DENIED_VARIABLES) & set(SOURCES.matrix.environment)
 
 

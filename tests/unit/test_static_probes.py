@@ -402,7 +402,10 @@ def test_a_library_beside_is_assumed_to_be_loaded_first_and_told(site: Site) -> 
     assert "taking _C.so to be loaded after their siblings" in finding.reason
 
 
-OF_TOOLKIT = replace(LINKED, subject="toolkit", expect={**LINKED.expect, "of": "toolkit"})
+TOOLKIT_EXCEPTIONS = [*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS]
+OF_TOOLKIT = replace(
+    LINKED, subject="toolkit", expect={**LINKED.expect, "of": "toolkit", "exceptions": TOOLKIT_EXCEPTIONS}
+)
 
 
 @pytest.fixture
@@ -420,14 +423,32 @@ def test_a_toolkits_links_to_the_environment_are_not_its_own(linked_toolkit: Cla
     assert finding.status is Status.PASS, finding.reason
 
 
-@pytest.mark.parametrize("place", ["../cuda-12.6/lib64/libx.so", "../elsewhere/libx.so"])
+@pytest.mark.parametrize("place", ["../cuda-12.6/lib64/libx.so", "../elsewhere/libx.so", "../home/libx.so"])
 def test_a_toolkits_library_that_lacks_another_fails(site: Site, linked_toolkit: Claim, place: str) -> None:
+    """Its own, or one that it links to and that no claim about the environment reads."""
     written = site.write(place, elves.make(needed=["libgone.so.1"]))
-    if "elsewhere" in place:
-        (site.root.parent / "cuda-12.6/lib64/libx.so").symlink_to(written)
+    site.start_with(PYTHONPATH=f"{site.root}:/")
+    link = site.root.parent / "cuda-12.6/lib64/libx.so"
+    if not link.exists():
+        link.symlink_to(written)
     finding = judged(libraries, linked_toolkit)
     assert finding.status is Status.FAIL
     assert "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1" in finding.reason
+
+
+def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim) -> None:
+    (site.root / "nvidia/lib/libcusolverMg.so.12").unlink()
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.FAIL
+    assert "libcusolverMg.so.12" in finding.reason
+
+
+def test_a_folder_of_stubs_among_packages_excuses_nothing(site: Site) -> None:
+    _torch(site)
+    site.install("foo", "1.0", {"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])})
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.FAIL
+    assert "stubs/_C.so of foo needs libgone.so.1" in finding.reason
 
 
 def test_a_stub_for_linkers_need_not_load(site: Site, linked_toolkit: Claim) -> None:
@@ -441,6 +462,11 @@ def test_a_debugger_for_a_python_that_is_not_there_is_no_fault(
 ) -> None:
     site.write("../cuda-12.6/bin/cuda-gdb-python3.10-tui", elves.make(needed=[needed]))
     assert judged(libraries, linked_toolkit).status is status
+
+
+def test_another_program_of_the_toolkit_needs_its_python(site: Site, linked_toolkit: Claim) -> None:
+    site.write("../cuda-12.6/bin/nsys", elves.make(needed=["libpython3.10.so.1.0"]))
+    assert judged(libraries, linked_toolkit).status is Status.FAIL
 
 
 # ---- S6

@@ -26,19 +26,21 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     given = surroundings.recorded()
     search = SearchPath.of(given.environ, given.directory)
     files = Files()
-    folders = [entry or given.directory for entry in interpreter.start(given).path]
+    start = interpreter.start(given)
+    everything = installed.distributions(entry or given.directory for entry in start.path)
     for claim in claims:
         if claim.expect["of"] == "toolkit":
-            yield claim.subject, _toolkit(Path(claim.expect["home"]), folders, search, files)
+            yield claim.subject, _toolkit(Path(claim.expect["home"]), everything, search, files)
         else:
-            everything = installed.distributions(folders)
             yield claim.subject, _environment(claim, given.python, everything, search, files)
 
 
-def _toolkit(home: Path, environment: Sequence[str], search: SearchPath, files: Files) -> dict[str, Any]:
+def _toolkit(home: Path, everything: Sequence[Distribution], search: SearchPath, files: Files) -> dict[str, Any]:
     """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
-    paths = (path for path in objects_under([str(home)]) if not _is_linked_in(path, home, environment))
-    found, unreadable = read_all(paths, {}, files)
+    owners = installed.owners(everything)
+    theirs = {os.path.realpath(path) for path in objects(_locations(everything), owners) if Path(path).exists()}
+    own = [path for path in objects_under([str(home)]) if os.path.realpath(path) not in theirs]
+    found, unreadable = read_all(own, {}, files)
     process = Process(search, files)
     return {
         "files": len(found),
@@ -47,10 +49,8 @@ def _toolkit(home: Path, environment: Sequence[str], search: SearchPath, files: 
     }
 
 
-def _is_linked_in(path: str, home: Path, environment: Sequence[str]) -> bool:
-    real = Path(os.path.realpath(path))
-    lies_in = [folder for folder in (str(home), *environment) if real.is_relative_to(os.path.realpath(folder))]
-    return bool(lies_in) and str(home) not in lies_in
+def _locations(everything: Sequence[Distribution]) -> list[str]:
+    return list(dict.fromkeys(distribution.location for distribution in everything))
 
 
 def _environment(
@@ -59,7 +59,7 @@ def _environment(
     owners = {
         path: tuple(sorted({owner.name for owner in owning})) for path, owning in installed.owners(everything).items()
     }
-    locations = list(dict.fromkeys(distribution.location for distribution in everything))
+    locations = _locations(everything)
     found, unreadable = read_all(objects(locations, owners), owners, files)
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
