@@ -23,7 +23,7 @@ from images.errors import Problem, UserError
 from images.failures import Cancelled
 from images.gate import Proof, Standing
 from images.names import ImageName
-from images.registry import Descriptor, File, Manifest, Reference, Registry, Repository
+from images.registry import Descriptor, File, Manifest, Reference, Registry, Repository, require_one_image
 from images.render import LABELS
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
@@ -238,10 +238,7 @@ def _pushed(
             engine.untag(name)
         found = target.get(tag)
     where = f"{target.repository}:{tag}"
-    if found.is_index:
-        cause = "the engine pushed a list of images"
-        then = "publish from an engine that keeps images itself: without the containerd image store"
-        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+    require_one_image(found, where)
     if info.id not in (found.config.digest, found.digest):
         cause = f"is {found.config.digest[:19]}, not the image that was proven ({info.id[:19]})"
         raise UserError(Problem(where=where, cause=cause, then="build anew: such tags are never moved"), code=1)

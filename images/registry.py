@@ -202,6 +202,13 @@ class _Again(Exception):  # noqa: N818  # said as an event
         self.problem, self.status, self.wait = problem, status, wait
 
 
+def require_one_image(manifest: Manifest, where: str) -> None:
+    """Raises UserError for what an engine pushed as a list of images."""
+    if manifest.is_index:
+        then = "use an engine that keeps images itself: without the containerd image store"
+        raise UserError(Problem(where=where, cause="the engine pushed a list of images", then=then), code=1)
+
+
 def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 

@@ -35,7 +35,7 @@ from images.image import Image
 from images.lock import Lock
 from images.matrix import ROOT, Sources
 from images.progress import Progress
-from images.registry import Descriptor, Reference, Registry
+from images.registry import Descriptor, Reference, Registry, require_one_image
 from images.render import Context, content_of
 from images.uv import Package
 
@@ -205,10 +205,7 @@ def _blobs(reference: str, layers: Sequence[str], kept: Sequence[str]) -> list[D
     there = Reference.parse(reference)
     with Registry(there.repository) as registry:
         manifest = registry.get(there.wanted)
-    if manifest.is_index:
-        cause = "is an index of manifests in the registry: the engine keeps images in containerd's store"
-        then = f"switch that store off (`containerd-snapshotter` in the engine's daemon.json), then {_again('cold')}"
-        raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
+    require_one_image(manifest, reference)
     new = accounting.changed(kept, layers)
     return [blob for layer, blob in zip(layers, manifest.layers, strict=True) if layer in new]
 

@@ -471,12 +471,12 @@ def test_a_pull_that_brought_what_should_have_been_here_is_no_measurement(monkey
         pulled(monkeypatch, *words[1:])
 
 
-def test_an_image_that_is_an_index_in_the_registry_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_is_a_list_in_the_registry_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = Manifest(media_type="application/vnd.oci.image.index.v1+json", content=b'{"manifests": []}')
     monkeypatch.setattr(parts.Registry, "get", lambda _self, _wanted: manifest)
-    with pytest.raises(UserError, match="is an index of manifests") as told:
+    with pytest.raises(UserError, match="the engine pushed a list of images") as told:
         parts._blobs("127.0.0.1:5/standin:1", ["sha256:a"], [])
-    assert "containerd-snapshotter" in told.value.problems[0].then
+    assert "containerd image store" in told.value.problems[0].then
 
 
 def test_a_layer_so_small_that_no_word_is_said_of_its_download_was_pulled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,43 +136,31 @@ ELEMENTWISE = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctor
 
 
 @pytest.mark.parametrize(
-    ("kernel", "real", "excused"),
+    ("package", "kernel", "real", "excused"),
     [
-        (f"{ELEMENTWISE}EEviT0_T1_", (90, 100), (80, 120)),
-        (f"{ELEMENTWISE}Lb0EEEviT0_T1_", (90, 100), (80, 120)),
-        (f"{ELEMENTWISE}Lb1EEEviT0_T1_", (100, 103), (80, 90, 120)),
-        (f"{ELEMENTWISE.replace('NS0_10AbsFunctorIfE', 'ZNS0_3powEEUlhE_')}Lb1EEEviS6_T1_", (100,), (90,)),
-        ("_ZN2at6native22tma_scatter_add_kernelIfiEEvPT_", (90, 100), (75, 86)),
-        ("_ZN2at6native18tma_scatter_kernelINS0_12ScatterMaxOpEfiEEvPT0_", (90, 120), (75, 86)),
-        ("_ZN2at6native25_assert_async_cuda_kernelIfEEvPKT_NS0_3MsgE", (75, 90), (100, 120)),
-        ("_ZN2at6native13reduce_kernelILi512ELi1EEEvT_", (75, 90, 120), ()),
+        ("torch", f"{ELEMENTWISE}EEviT0_T1_", (90, 100), (80, 120)),
+        ("torch", f"{ELEMENTWISE}Lb0EEEviT0_T1_", (90, 100), (80, 120)),
+        ("torch", f"{ELEMENTWISE}Lb1EEEviT0_T1_", (100, 103), (80, 90, 120)),
+        ("torch", f"{ELEMENTWISE.replace('NS0_10AbsFunctorIfE', 'ZNS0_3powEEUlhE_')}Lb1EEEviS6_T1_", (100,), (90,)),
+        ("torch", "_ZN2at6native22tma_scatter_add_kernelIfiEEvPT_", (90, 100), (75, 86)),
+        ("torch", "_ZN2at6native18tma_scatter_kernelINS0_12ScatterMaxOpEfiEEvPT0_", (90, 120), (75, 86)),
+        ("torch", "_ZN2at6native25_assert_async_cuda_kernelIfEEvPKT_NS0_3MsgE", (75, 90), (100, 120)),
+        ("torch", "_ZN2at6native13reduce_kernelILi512ELi1EEEvT_", (75, 90, 120), ()),
+        ("xformers", "_ZN5flash15compute_attn_wsI21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (60, 80, 86, 100)),
+        ("xformers", "_ZN5flash19compute_attn_ws_fp8I21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (80, 120)),
+        ("xformers", "_ZN5flash26combine_attn_seqk_parallelIN7cutlass10bfloat16_tEEEvT_", (90,), (60, 86)),
+        ("xformers", "_ZN5flash32flash_fwd_splitkv_combine_kernelI23Flash_fwd_kernel_traitsEEvT_", (80, 86, 90), ()),
+        ("xformers", "_Z30fmha_cutlassF_f16_aligned_64x64_rfN5PyTorch6KernelE", (80, 86, 90), ()),
+        ("xformers", "_ZN8xformers22sparse24_apply_kernelIfEEvT_", (80, 90), ()),
     ],
 )
-def test_torchs_kernels_are_excused_where_torch_never_calls_them(
-    kernel: str, real: Sequence[int], excused: Sequence[int]
+@pytest.mark.parametrize("state", ["stub", "absent"])
+def test_kernels_are_excused_where_their_package_never_calls_them(
+    package: str, kernel: str, real: Sequence[int], excused: Sequence[int], state: str
 ) -> None:
-    excuses = Excuses(expectations.KERNELS_BY_DESIGN["torch"])
-    assert {excuses.sort(kernel, "stub", arch) for arch in real} == {"stub"}
-    assert {excuses.sort(kernel, "stub", arch) for arch in excused} <= {"by_design"}
-
-
-@pytest.mark.parametrize(
-    ("kernel", "real", "excused"),
-    [
-        ("_ZN5flash15compute_attn_wsI21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (60, 80, 86, 100)),
-        ("_ZN5flash19compute_attn_ws_fp8I21Flash_fwd_kernel_traitsILi64EEEEvT_", (90,), (80, 120)),
-        ("_ZN5flash26combine_attn_seqk_parallelIN7cutlass10bfloat16_tEEEvT_", (90,), (60, 86)),
-        ("_ZN5flash32flash_fwd_splitkv_combine_kernelI23Flash_fwd_kernel_traitsEEvT_", (80, 86, 90), ()),
-        ("_Z30fmha_cutlassF_f16_aligned_64x64_rfN5PyTorch6KernelE", (80, 86, 90), ()),
-        ("_ZN8xformers22sparse24_apply_kernelIfEEvT_", (80, 90), ()),
-    ],
-)
-def test_xformers_kernels_are_excused_where_they_cannot_run(
-    kernel: str, real: Sequence[int], excused: Sequence[int]
-) -> None:
-    excuses = Excuses(expectations.KERNELS_BY_DESIGN["xformers"])
-    assert {excuses.sort(kernel, "absent", arch) for arch in real} == {"absent"}
-    assert {excuses.sort(kernel, "absent", arch) for arch in excused} <= {"by_design"}
+    excuses = Excuses(expectations.KERNELS_BY_DESIGN[package])
+    assert {excuses.sort(kernel, state, arch) for arch in real} == {state}
+    assert {excuses.sort(kernel, state, arch) for arch in excused} <= {"by_design"}
 
 
 def test_only_the_toolkit_may_lack_what_a_whole_toolkit_lacks() -> None:

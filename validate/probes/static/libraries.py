@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,35 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     files = Files()
     start = interpreter.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
+    packages = _Packages.of(everything)
     for claim in claims:
         if claim.expect["of"] == "toolkit":
-            yield claim.subject, _toolkit(Path(claim.expect["home"]), everything, search, files)
+            yield claim.subject, _toolkit(Path(claim.expect["home"]), packages, search, files)
         else:
-            yield claim.subject, _environment(claim, given.python, everything, search, files)
+            yield claim.subject, _environment(claim, given.python, packages, search, files)
 
 
-def _toolkit(home: Path, everything: Sequence[Distribution], search: SearchPath, files: Files) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Packages:
+    """The environment's folders, and the names of each file's distributions."""
+
+    locations: Sequence[str]
+    owners: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, everything: Sequence[Distribution]) -> _Packages:
+        owning = installed.owners(everything).items()
+        return cls(
+            locations=list(dict.fromkeys(distribution.location for distribution in everything)),
+            owners={path: tuple(sorted({owner.name for owner in owners})) for path, owners in owning},
+        )
+
+
+def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) -> dict[str, Any]:
     """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
-    owners = installed.owners(everything)
-    theirs = {os.path.realpath(path) for path in objects(_locations(everything), owners) if Path(path).exists()}
-    own = [path for path in objects_under([str(home)]) if os.path.realpath(path) not in theirs]
+    theirs = objects(packages.locations, packages.owners)
+    read_there = {os.path.realpath(path) for path in theirs if Path(path).exists()}
+    own = [path for path in objects_under([str(home)]) if os.path.realpath(path) not in read_there]
     found, unreadable = read_all(own, {}, files)
     process = Process(search, files)
     return {
@@ -49,17 +67,8 @@ def _toolkit(home: Path, everything: Sequence[Distribution], search: SearchPath,
     }
 
 
-def _locations(everything: Sequence[Distribution]) -> list[str]:
-    return list(dict.fromkeys(distribution.location for distribution in everything))
-
-
-def _environment(
-    claim: Claim, python: str, everything: Sequence[Distribution], search: SearchPath, files: Files
-) -> dict[str, Any]:
-    owners = {
-        path: tuple(sorted({owner.name for owner in owning})) for path, owning in installed.owners(everything).items()
-    }
-    locations = _locations(everything)
+def _environment(claim: Claim, python: str, packages: _Packages, search: SearchPath, files: Files) -> dict[str, Any]:
+    locations, owners = packages.locations, packages.owners
     found, unreadable = read_all(objects(locations, owners), owners, files)
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
