@@ -443,6 +443,15 @@ def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Cl
     assert "libcusolverMg.so.12" in finding.reason
 
 
+def test_a_toolkits_link_to_a_packages_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim) -> None:
+    among_packages = site.root / "nvidia/lib/libgone.so"
+    among_packages.symlink_to(site.root / "nothing.so")
+    (site.root.parent / "cuda-12.6/lib64/libgone.so").symlink_to(among_packages)
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.FAIL
+    assert "cuda-12.6/lib64/libgone.so" in finding.reason
+
+
 def test_a_folder_of_stubs_among_packages_excuses_nothing(site: Site) -> None:
     _torch(site)
     site.install("foo", "1.0", {"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])})
