@@ -7,7 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
-COMMANDS = {"validate": "validate.inside", "doctor": "validate.doctor"}
+COMMANDS = {"validate": "validate.inside", "doctor": "validate.doctor.main"}
 
 
 def main() -> int:

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from validate import hints, nvml, report, suite
+from validate import hints, report, suite
 from validate.claims import ClaimSet, Tier
+from validate.environment import nvml
 from validate.evidence import Evidence
 from validate.judge import explain, judge
 from validate.judging import Status

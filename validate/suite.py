@@ -26,8 +26,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from validate import surroundings
 from validate.claims import ALONE, Claim, ClaimSet, Tier
+from validate.environment import surroundings
 from validate.evidence import Measurement, Outcome, Record
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 240, Tier.CPU: 400, Tier.GPU: 600, Tier.MULTIGPU: 900}

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from images.debian import unpack
 from images.errors import Problem, UserError
+from images.host.apt import unpack
 
 _PROGRAM = "docker-registry"
 _AGAIN = "`nox -s bench -- --only cold`"

@@ -18,26 +18,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from images import again, bases, lock, plan
-from images.again import OwnLayer
 from images.bench import accounting, loopback, results, sides, squeeze, synthetic
 from images.bench.accounting import Layer
 from images.bench.running import Ran
 from images.bench.sides import Kitchen, kitchen
 from images.bench.stats import turns
 from images.bench.workbench import PROFILE, Workbench, workbench, written_context
-from images.buildkit import BuildEvent, BuildResult, LayerPulled
+from images.building import uncached
+from images.building.uncached import OwnLayer
+from images.config.matrix import ROOT, Sources
+from images.context import bases
+from images.context.hosting import HostSettings
+from images.context.render import Context, content_of
 from images.engine import Engine
+from images.engine.buildkit import BuildEvent, BuildResult, LayerPulled
+from images.engine.failures import step_name
+from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
-from images.failures import step_name
-from images.hosting import HostSettings
-from images.image import Image
-from images.lock import Lock
-from images.matrix import ROOT, Sources
-from images.progress import Progress
-from images.registry import Descriptor, Reference, Registry, require_one_image
-from images.render import Context, content_of
-from images.uv import Package
+from images.locking import lock
+from images.locking.lock import Lock
+from images.locking.uv import Package
+from images.planning import plan
+from images.planning.image import Image
+from images.registry.client import Descriptor, Reference, Registry, require_one_image
 
 SUBJECT = "cu130-torch211"
 """The image that is compared. CUDA 13 is the first whose whole toolkit is on the index: a devel base can be made."""
@@ -451,7 +454,7 @@ def _weigh_anew(it: Bench, own: Kitchen, label: str, context: Context, base: str
     if made_from := _not_weighed(it, label, context, base, found):
         with own.nothing_new_kept():
             built = own.build(context, own.word, anew=True)
-            lent = again.own_layer(own.engine, built.image_id, base, own.word)
+            lent = uncached.own_layer(own.engine, built.image_id, base, own.word)
             _weigh(it, built, label, made_from, found, lent)
 
 

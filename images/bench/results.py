@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from images import checkout
 from images.bench.accounting import Layer
+from images.config.matrix import ROOT
 from images.engine import Engine
 from images.errors import Problem, UserError
-from images.matrix import ROOT
+from images.host import checkout
 
 FOLDER = ROOT / "results" / "bench"
 FILE = FOLDER / "results.json"

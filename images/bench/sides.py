@@ -19,14 +19,15 @@ from tempfile import TemporaryDirectory
 import jinja2
 from uv import find_uv_bin
 
-from images import again, lock, uv
 from images.bench import running
-from images.buildkit import BuildEvent, BuildResult
+from images.building import uncached
+from images.context.hosting import HostSettings
+from images.context.render import TEMPLATES, Context, content_of
 from images.engine import CacheRecord, Engine
-from images.hosting import HostSettings
-from images.image import Image
-from images.lock import Lock
-from images.render import TEMPLATES, Context, content_of
+from images.engine.buildkit import BuildEvent, BuildResult
+from images.locking import lock, uv
+from images.locking.lock import Lock
+from images.planning.image import Image
 
 _STEP = re.compile(r"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
 _CUDA = re.compile(
@@ -64,22 +65,22 @@ class Kitchen:
         an engine forgets on the disk what it builds twice.
         """
         files = marked_with(context, self.word) if marked else context
-        files = again.with_own_wheels(files, self.word) if cold else files
-        files = again.apart(files, self.word) if cold or anew else files
+        files = uncached.with_own_wheels(files, self.word) if cold else files
+        files = uncached.apart(files, self.word) if cold or anew else files
         return self.engine.build(
             files, tag or None, no_cache=cold or anew, target=target or None, attempts=1, on_event=self.on_event
         )
 
     def nothing_new_kept(self) -> AbstractContextManager[None]:
         """The kitchen's image, and what its marked steps add to the build cache inside, are gone after it."""
-        return again.nothing_new_kept(self.engine, self.word, lambda records: traces(records, self.word))
+        return uncached.nothing_new_kept(self.engine, self.word, lambda records: traces(records, self.word))
 
     def nothing_at_all_kept(self) -> AbstractContextManager[None]:
         """The same of unmarked steps, which may come from the build cache.
 
         No record says who made it: builds of others on the same engine meanwhile leave nothing in the cache, either.
         """
-        return again.nothing_new_kept(self.engine, self.word)
+        return uncached.nothing_new_kept(self.engine, self.word)
 
 
 @contextmanager
@@ -101,8 +102,8 @@ def clear(it: Kitchen) -> None:
 
 def forget_steps(it: Kitchen) -> None:
     """Take away the build cache alone: an image that was made keeps its layers."""
-    again.forget(it.engine, lambda records: traces(records, it.word))
-    again.forget(it.engine, lambda records: left_ground(records, it.before))
+    uncached.forget(it.engine, lambda records: traces(records, it.word))
+    uncached.forget(it.engine, lambda records: left_ground(records, it.before))
 
 
 def traces(records: Sequence[CacheRecord], word: str) -> list[CacheRecord]:

@@ -15,12 +15,13 @@ from typing import Any
 
 import yaml
 
-from images import lock, plan
-from images.image import Image
-from images.lock import Lock
-from images.matrix import Matrix, Sources
-from images.names import ImageName, Minor
-from images.uv import Package
+from images.config.matrix import Matrix, Sources
+from images.config.names import ImageName, Minor
+from images.locking import lock
+from images.locking.lock import Lock
+from images.locking.uv import Package
+from images.planning import plan
+from images.planning.image import Image
 
 _OTHERS = {"torch": 20, "libraries": 31}
 """Packages beside the pins in a made-up lock: as many as the locks of cu126-torch25 have."""

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from images import lock, matrix, plan
 from images.bench import running, synthetic
 from images.bench.running import Ran
+from images.config import matrix
+from images.config.matrix import ROOT, Sources
+from images.context.render import Context
 from images.engine import Engine
 from images.errors import Problem, UserError
-from images.image import Image
-from images.lock import Lock
-from images.matrix import ROOT, Sources
-from images.render import Context
-from images.uv import Package
+from images.locking import lock
+from images.locking.lock import Lock
+from images.locking.uv import Package
+from images.planning import plan
+from images.planning.image import Image
 
 PROFILE = "bench"
 _SMALL = 1 << 20
@@ -80,7 +82,7 @@ class Workbench:
             script.write(f"echo {word} >/etc/truetag-bench\n")
 
     def sources(self) -> Sources:
-        return matrix.load(self.root / "matrix.yaml", self.root / "images" / "facts.yaml")
+        return matrix.load(self.root / "matrix.yaml", self.root / "images" / "data" / "facts.yaml")
 
     def image(self, name: str) -> Image:
         (planned,) = plan.select([name], self.sources())

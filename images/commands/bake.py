@@ -8,14 +8,18 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from images import bake, build, contexts, gpus, render, source_wheels, tables, wheelhouse
-from images.bake import Options, Provenance, Rendered
-from images.commands import common
+from images.building import bake, contexts, pipeline
+from images.building.bake import Options, Provenance, Rendered
+from images.commands import common, tables
 from images.commands.options import EngineUrl, Gpus, OneName, Out, Selectors, Tiers
+from images.context import render
+from images.context.hosting import host_settings
+from images.engine import gpus
 from images.errors import Problem, UserError
-from images.hosting import host_settings
-from images.image import Image
-from images.registry import Repository
+from images.planning.image import Image
+from images.registry.client import Repository
+from images.wheels import cache as wheel_cache
+from images.wheels import compiled as source_wheels
 
 
 def bake_verb(
@@ -45,7 +49,7 @@ def bake_verb(
         facts=sources.facts,
         host=host_settings(),
         cache=common.cache(),
-        compiled=source_wheels.keeper(sources.matrix, wheelhouse.default()),
+        compiled=source_wheels.keeper(sources.matrix, wheel_cache.default()),
         wheelhouse=wheels,
     )
     options = Options(
@@ -67,7 +71,7 @@ def _written(image: Image, base: str, pinned: dict[str, str], order: contexts.Or
     ground = contexts.ground(image.base, base, pinned)
     files = contexts.context(image, ground, order)
     folder = out / str(image.name)
-    build.write(files, folder / "context")
+    pipeline.write(files, folder / "context")
     dockerfile = files["Dockerfile"]
     rendered = Rendered(
         name=str(image.name),
@@ -99,11 +103,11 @@ def adopt_verb(
         info = docker_engine.inspect(reference)
         record = bake.adopted(ordered, info, render.declared_missing(wanted, info.labels))
         tried = common.tried(docker_engine, wanted, info.id, sources, gpus=gpus, tiers=tier or ())
-        withheld = build.why_withheld(tried.verdict, tried.tiers)
+        withheld = pipeline.why_withheld(tried.verdict, tried.tiers)
         if not withheld:
-            build.give_name(docker_engine, info.id, str(wanted.name))
+            pipeline.give_name(docker_engine, info.id, str(wanted.name))
     (folder / "build.json").write_text(json.dumps(record, indent=1) + "\n")
-    build.record_trial(folder, tried.evidence, tried.verdict)
+    pipeline.record_trial(folder, tried.evidence, tried.verdict)
     common.results().print(tables.verdict(tried.verdict))
     if withheld:
         then = f"read {folder}/report.md"

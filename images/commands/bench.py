@@ -13,9 +13,9 @@ from images.bench import results
 from images.bench.parts import PARTS, Bench
 from images.commands import common
 from images.commands.options import EngineUrl
+from images.context.hosting import host_settings
+from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.hosting import host_settings
-from images.progress import Progress
 
 
 def bench_verb(

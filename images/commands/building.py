@@ -11,17 +11,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from images import (
-    build,
-    gpus,
-    lock,
-    private_engine,
-    schemas,
-    source_wheels,
-    tables,
-)
-from images import wheelhouse as wheelhouses
-from images.commands import common
+from images.building import pipeline
+from images.commands import common, tables
 from images.commands.options import (
     EngineUrl,
     Gpus,
@@ -29,10 +20,14 @@ from images.commands.options import (
     Out,
     Tiers,
 )
-from images.engine import connect
+from images.context.hosting import host_settings
+from images.engine import connect, gpus, private
+from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.hosting import host_settings
-from images.progress import Progress
+from images.locking import lock
+from images.validation import schemas
+from images.wheels import cache as wheelhouses
+from images.wheels import compiled as source_wheels
 from validate import hints, report
 from validate.claims import Tier
 from validate.judge import explain, judge
@@ -62,7 +57,7 @@ def build_verb(
     """Build images and prove them. An image gets its name only if nothing that could be judged has failed."""
     sources = common.sources()
     images = common.accepted(selectors, sources)
-    order = build.Order(
+    order = pipeline.Order(
         out=out,
         cache=common.cache(),
         facts=sources.facts,
@@ -93,7 +88,7 @@ def build_verb(
             given = partial(source_wheels.read_given, docker_engine, reference=base)
             compiled = source_wheels.keeper(sources.matrix, house, given)
         order = replace(order, compiled=compiled)
-        results = build.build_all(docker_engine, images, order, host, progress, jobs)
+        results = pipeline.build_all(docker_engine, images, order, host, progress, jobs)
     console = common.results()
     problems: list[Problem] = []
     for result in results:
@@ -181,7 +176,7 @@ def validate_verb(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     else:
-        build.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
+        pipeline.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
     common.results().print(tables.verdict(verdict))
     raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
 
@@ -206,12 +201,12 @@ def engine_verb(
 ) -> None:
     """Show, start or stop the private Docker Engine, or throw away all it keeps."""
     if action == "start":
-        with private_engine.open_engine(None, say=common.say) as docker_engine:
+        with private.open_engine(None, say=common.say) as docker_engine:
             typer.echo(f"{docker_engine.facts.url} (engine {docker_engine.facts.version})")
     elif action == "stop":
-        typer.echo("stopped" if private_engine.stop() else "was not running")
+        typer.echo("stopped" if private.stop() else "was not running")
     elif action == "wipe":
-        was = "stopped" if private_engine.wipe() else "was not running"
+        was = "stopped" if private.wipe() else "was not running"
         typer.echo(f"{was}; its images, layers and build cache are deleted")
     elif action == "status":
         with connect(None) as docker_engine:
@@ -222,7 +217,7 @@ def engine_verb(
         raise UserError(Problem(where=action, cause="is nothing an engine does", then=then))
 
 
-def _withheld(result: build.Built, out: Path) -> Problem:
+def _withheld(result: pipeline.Built, out: Path) -> Problem:
     return Problem(
         where=result.name,
         cause=f"{result.withheld}: it stays {result.name}-candidate",

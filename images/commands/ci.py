@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from images import github, guard, metadata, refresh
 from images.commands import common
+from images.config.matrix import ROOT
 from images.errors import Problem, UserError
-from images.github import Act, Report, Step
-from images.matrix import ROOT
+from images.maintenance import github, guard, metadata, releases
+from images.maintenance.github import Act, Report, Step
 
 _SHOWN = 10
 
@@ -88,21 +88,21 @@ def _readable(newer: Sequence[tuple[str, str]], python: str, source: str) -> Ite
 
 
 def releases_verb(
-    write: Annotated[bool, typer.Option("--write", help="Add their rows to images/facts.yaml.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Add their rows to images/data/facts.yaml.")] = False,
     python: Annotated[str, typer.Option("--python", help="The Python to look for.")] = "3.11",
 ) -> None:
-    """Releases that the index has and images/facts.yaml has no row of.
+    """Releases that the index has and images/data/facts.yaml has no row of.
 
     One whose metadata can't be read (source that asks for torch before it tells what it needs) is named and left out.
     """
     sources = common.sources()
     compiled = {row.distribution or name for name, row in sources.matrix.sources.items()}
-    newer = refresh.unknown(sources.facts, refresh.newest(sources.facts, python, compiled))
+    newer = releases.unknown(sources.facts, releases.newest(sources.facts, python, compiled))
     for name, version in newer:
         typer.echo(f"{name}=={version}")
     if newer and write:
         source = f"Requires-Dist of its METADATA, read {datetime.now(UTC).date()} (`python -m images releases`)"
         rows = list(_readable(newer, python, source))
-        path = "images/facts.yaml"
-        content = refresh.inserted((ROOT / path).read_text(encoding="utf-8"), rows)
+        path = "images/data/facts.yaml"
+        content = releases.inserted((ROOT / path).read_text(encoding="utf-8"), rows)
         common.write({path: content.encode()}, check=False, remedy="")

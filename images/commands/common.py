@@ -12,12 +12,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from images import bases, build, checkout, lock, matrix, plan, private_engine, promises, publish, render
-from images.engine import Engine, ImageInfo, connect
+from images.building import pipeline
+from images.config import matrix
+from images.config.matrix import ROOT, Sources
+from images.context import bases, render
+from images.engine import Engine, ImageInfo, connect, private
 from images.errors import Problem, UserError
-from images.image import Image
-from images.matrix import ROOT, Sources
-from images.plan import Planned
+from images.host import checkout
+from images.locking import lock
+from images.planning import plan
+from images.planning.image import Image
+from images.planning.plan import Planned
+from images.publish import publication
+from images.validation.claims import base as base_claims
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -64,11 +71,11 @@ def _refusal(image: Planned) -> Problem:
 
 def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
     """What today's matrix promises of an image with these labels."""
-    lock_pins = None if render.on_given_base(labels) else build.pins_of(lock.read(image))
-    return promises.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
+    lock_pins = None if render.on_given_base(labels) else pipeline.pins_of(lock.read(image))
+    return base_claims.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
 
 
-def promised_of(remote: publish.Remote, sources: Sources) -> ClaimSet | None:
+def promised_of(remote: publication.Remote, sources: Sources) -> ClaimSet | None:
     """The same of a published image; None where it was built from another matrix."""
     name, revision = (remote.labels.get(f"{render.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
     planned = next((one for one in plan.plan(sources) if one.name == name), None)
@@ -91,11 +98,11 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
     """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
     locked = lock.read(image)
     info = engine.inspect(reference)
-    attachment, judged = build.find_gpus(engine, image, gpus, tiers)
+    attachment, judged = pipeline.find_gpus(engine, image, gpus, tiers)
     talk.print(str(attachment), style="dim", highlight=False)
-    claims = promises.promises(
+    claims = base_claims.promises(
         image,
-        None if render.on_given_base(info.labels) else build.pins_of(locked),
+        None if render.on_given_base(info.labels) else pipeline.pins_of(locked),
         render.declared_missing(image, info.labels),
         facts=sources.facts,
         inventory=attachment.inventory,
@@ -103,7 +110,7 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
         lent=attachment.lent,
     )
     talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-    evidence, verdict = build.prove(engine, info.id, claims, judged, attachment)
+    evidence, verdict = pipeline.prove(engine, info.id, claims, judged, attachment)
     return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)
 
 
@@ -139,7 +146,7 @@ def _same(path: Path, content: bytes) -> bool:
 
 
 def open_engine(url: str | None, *, install: bool = True) -> Engine:
-    return private_engine.open_engine(url, say=say) if install else connect(url)
+    return private.open_engine(url, say=say) if install else connect(url)
 
 
 def say(text: str) -> None:

@@ -15,18 +15,26 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from images import build, gpus, lock, matrix, nightly, nightly_report, offer, overlay, plan, results, source_wheels
-from images import wheelhouse as wheelhouses
-from images.canary import Locked
+from images.building import pipeline
 from images.commands import common
 from images.commands.options import EngineUrl, Gpus, Selectors, Tiers
+from images.config import matrix
+from images.config.matrix import MATRIX, ROOT, Sources
+from images.context.hosting import host_settings
+from images.engine import gpus
+from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
-from images.hosting import host_settings
-from images.matrix import MATRIX, ROOT, Sources
-from images.nightly import Night
-from images.nightly_state import State
-from images.plan import Planned
-from images.progress import Progress
+from images.locking import lock
+from images.nightly import overlay, proposal, results
+from images.nightly import report as nightly_report
+from images.nightly import run as nightly
+from images.nightly.canary import Locked
+from images.nightly.run import Night
+from images.nightly.state import State
+from images.planning import plan
+from images.planning.plan import Planned
+from images.wheels import cache as wheelhouses
+from images.wheels import compiled as source_wheels
 
 
 def nightly_verb(
@@ -62,7 +70,7 @@ def nightly_verb(
     sources = common.sources()
     wanted = _tracked(selectors or [], sources)
     host = host_settings()
-    order = build.Order(
+    order = pipeline.Order(
         out=out,
         cache=common.cache(),
         facts=sources.facts,
@@ -146,14 +154,14 @@ def _offer(found: Night, sources: Sources, folder: Path, branch: bool) -> str:
     if found.offered is None:
         return ""
     text = MATRIX.read_text(encoding="utf-8")
-    moved = offer.pins(text, sources.matrix_file, found.offered.image, found.canary.changes)
-    after = {"matrix.yaml": moved, **offer.locks(found.offered)}
+    moved = proposal.pins(text, sources.matrix_file, found.offered.image, found.canary.changes)
+    after = {"matrix.yaml": moved, **proposal.locks(found.offered)}
     before = {path: (ROOT / path).read_text(encoding="utf-8") for path in after if (ROOT / path).is_file()}
     proof = f"{nightly_report.leg(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
-    log = offer.log(found.image, proof, found.canary.changes, _before_merging(moved, found, sources))
+    log = proposal.log(found.image, proof, found.canary.changes, _before_merging(moved, found, sources))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / offer.PATCH).write_text(offer.patch(before, after))
-    (folder / offer.LOG).write_text(log)
+    (folder / proposal.PATCH).write_text(proposal.patch(before, after))
+    (folder / proposal.LOG).write_text(log)
     name = f"nightly/{found.image}-{found.canary.date:%Y%m%d}"
     return _commit(after, name, log) if branch else str(folder)
 

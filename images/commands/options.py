@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from images import gpus
-from images import selectors as select
+from images.config import selectors as select
+from images.engine import gpus
 from validate.claims import Tier
 
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]

@@ -9,27 +9,22 @@ from typing import Annotated
 
 import typer
 
-from images import (
-    bases,
-    build,
-    contexts,
-    generate,
-    lock,
-    metadata,
-    plan,
-    source_wheels,
-    tables,
-    wheelhouse,
-)
-from images.commands import common
+from images.building import contexts, pipeline
+from images.commands import common, tables
 from images.commands.options import (
     Check,
     EngineUrl,
     Out,
     Selectors,
 )
+from images.context import bases
+from images.context.hosting import host_settings
 from images.errors import Problem, UserError
-from images.hosting import host_settings
+from images.locking import lock
+from images.maintenance import generate, metadata
+from images.planning import plan
+from images.wheels import cache as wheel_cache
+from images.wheels import compiled as source_wheels
 
 
 def plan_verb(
@@ -86,13 +81,13 @@ def render_verb(
         facts=sources.facts,
         host=host_settings(),
         cache=common.cache(),
-        compiled=source_wheels.keeper(sources.matrix, wheelhouse.default()),
+        compiled=source_wheels.keeper(sources.matrix, wheel_cache.default()),
         fetch=_fetch_nothing,
     )
     pinned = common.pinned_bases()
     for image in common.accepted(selectors, sources):
         folder = out / str(image.name) / "context"
-        build.write(contexts.context(image, contexts.ground(image.base, base, pinned), order), folder)
+        pipeline.write(contexts.context(image, contexts.ground(image.base, base, pinned), order), folder)
         common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
 
 
@@ -111,7 +106,7 @@ def facts_verb(
     requirement: Annotated[str, typer.Argument(metavar="NAME==VERSION", help="A release on the package index.")],
     python: Annotated[str, typer.Option("--python", help="The Python to read it for.")] = "3.11",
 ) -> None:
-    """What a release requires, as a row for images/facts.yaml."""
+    """What a release requires, as a row for images/data/facts.yaml."""
     source = f"Requires-Dist of its METADATA, read {date.today()} (`python -m images facts`)"
     typer.echo(metadata.as_row(metadata.read(requirement, python), source), nl=False)
 

@@ -9,16 +9,8 @@ from typing import Annotated
 
 import typer
 
-from images import (
-    choose,
-    gate,
-    gpus,
-    lock,
-    plan,
-    publish,
-    tables,
-)
-from images.commands import common
+from images.chooser import choose
+from images.commands import common, tables
 from images.commands.options import (
     EngineUrl,
     GateTiers,
@@ -27,9 +19,13 @@ from images.commands.options import (
     RemoteRef,
     ToRepository,
 )
+from images.engine import gpus
+from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.progress import Progress
-from images.registry import Reference, Registry, Repository
+from images.locking import lock
+from images.planning import plan
+from images.publish import gate, publication
+from images.registry.client import Reference, Registry, Repository
 from images.site import published
 from validate.judging import Status
 
@@ -51,7 +47,7 @@ def publish_verb(
     repository = Repository.parse(to)
     with common.open_engine(engine, install=False) as docker_engine, Progress() as progress:
         reference = image or str(wanted.name)
-        order = publish.Order(
+        order = publication.Order(
             name=wanted.name,
             repository=repository,
             proof=proof or Path("out") / str(wanted.name),
@@ -63,7 +59,7 @@ def publish_verb(
             source=common.commit(),
             key=key,
         )
-        done = publish.publish(
+        done = publication.publish(
             docker_engine,
             reference,
             order,
@@ -76,7 +72,7 @@ def publish_verb(
 def promote_verb(reference: RemoteRef, to: ToRepository, gate_text: GateTiers = "", key: PublicKey = "") -> None:
     """Take a published image over into another repository of its registry, by digest, and move the tags there."""
     sources = common.sources()
-    done = publish.promote(
+    done = publication.promote(
         Reference.parse(reference),
         Repository.parse(to),
         tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
@@ -96,7 +92,7 @@ def verify_verb(
 ) -> None:
     """Check a published image: its signature, what is attached, and its labels against what was measured."""
     sources = common.sources()
-    digest, checks = publish.verify(
+    digest, checks = publication.verify(
         Reference.parse(reference),
         tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
         promised=lambda remote: common.promised_of(remote, sources),
@@ -166,7 +162,7 @@ def _this_machine(driver: str) -> choose.Machine:
     return replace(machine, driver=choose.driver(driver)) if driver else machine
 
 
-def _tell_published(done: publish.Published) -> None:
+def _tell_published(done: publication.Published) -> None:
     seconds = ", ".join(f"{stage} {taken:.1f} s" for stage, taken in done.seconds.items())
     typer.echo(f"{done.reference} ({done.bytes / 1e6:.0f} MB in layers; {seconds})")
     typer.echo(f"tags: {' '.join(done.tags)}")

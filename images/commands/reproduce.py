@@ -8,13 +8,16 @@ from typing import Annotated
 from rich.table import Table
 from typer import Option
 
-from images import bases, build, contexts, reproduce, source_wheels, wheelhouse
+from images.building import contexts, reproduce
+from images.building.reproduce import Layer, Reproduction
 from images.commands import common
 from images.commands.options import EngineUrl, OneName, Out
+from images.context import bases
+from images.context.hosting import host_settings
+from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.hosting import host_settings
-from images.progress import Progress
-from images.reproduce import Layer, Reproduction
+from images.wheels import cache as wheel_cache
+from images.wheels import compiled as source_wheels
 
 
 def reproduce_verb(
@@ -36,13 +39,13 @@ def reproduce_verb(
         facts=sources.facts,
         host=host,
         cache=common.cache(),
-        compiled=source_wheels.keeper(sources.matrix, wheelhouse.default()),
+        compiled=source_wheels.keeper(sources.matrix, wheel_cache.default()),
         wheelhouse=wheels,
     )
     with common.open_engine(engine) as docker_engine, Progress() as progress:
         found = bases.acquire(docker_engine, image.base, base, pinned=common.pinned_bases(), host=host, say=common.say)
-        build.require_no_contradiction(image, found)
-        context = contexts.context(image, build.ground(found), order)
+        bases.require_no_contradiction(image, found)
+        context = contexts.context(image, bases.ground(found), order)
         network = "host" if host.loopback and docker_engine.facts.local else None
         result = reproduce.reproduce(docker_engine, str(image.name), context, progress, network)
     file = out / str(image.name) / "reproduce.json"

@@ -9,12 +9,16 @@ from typing import Annotated
 
 import typer
 
-from images import build, lock, plan, results, signing
+from images.building import pipeline
 from images.commands import common
 from images.commands.options import PublicKey
+from images.config.matrix import Sources
 from images.errors import Problem, UserError
-from images.matrix import Sources
-from images.registry import Registry, Repository
+from images.locking import lock
+from images.nightly import results
+from images.planning import plan
+from images.publish import signing
+from images.registry.client import Registry, Repository
 from images.site import pages, runs
 from images.site.index import Known
 
@@ -77,7 +81,7 @@ def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
     locked = [image for image in images if lock.state(image).status is lock.Status.PRESENT]
     return {
         image.lock_name: {
-            name: version for pins in build.pins_of(lock.read(image)).values() for name, version in pins.items()
+            name: version for pins in pipeline.pins_of(lock.read(image)).values() for name, version in pins.items()
         }
         for image in locked
     }

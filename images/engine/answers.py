@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 import docker.errors
 import requests
 
-from images.archive import ChunkReader
+from images.engine.archive import ChunkReader
 from images.errors import Problem, UserError
 
 UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)

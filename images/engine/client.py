@@ -25,18 +25,6 @@ from docker import auth
 from docker.types import LogConfig, Mount, Ulimit
 from docker.utils import parse_repository_tag
 
-from images.archive import ChunkReader, Files, pack
-from images.buildkit import (
-    BuildEvent,
-    BuildResult,
-    LayerPulled,
-    LogLine,
-    Retrying,
-    StepFinished,
-    StepProgress,
-    StepStarted,
-    Trace,
-)
 from images.engine.answers import (
     UNREACHABLE,
     CacheRecord,
@@ -49,9 +37,21 @@ from images.engine.answers import (
     image_info,
     saved_files,
 )
+from images.engine.archive import ChunkReader, Files, pack
+from images.engine.buildkit import (
+    BuildEvent,
+    BuildResult,
+    LayerPulled,
+    LogLine,
+    Retrying,
+    StepFinished,
+    StepProgress,
+    StepStarted,
+    Trace,
+)
 from images.engine.container import Container
+from images.engine.failures import BuildFailed, Cancelled
 from images.errors import Problem, UserError
-from images.failures import BuildFailed, Cancelled
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"

@@ -13,9 +13,9 @@ from typing import IO, Any, cast
 import docker.errors
 import requests
 
-from images.archive import ChunkReader, Files, pack
-from images.buildkit import plain_line
 from images.engine.answers import asking
+from images.engine.archive import ChunkReader, Files, pack
+from images.engine.buildkit import plain_line
 from images.errors import Problem, UserError
 
 _OOM_DELAY = 0.3  # seconds by which the engine may learn of a kill for memory later than of the end of the container

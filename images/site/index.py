@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from images import choose, plan
+from images.chooser import choose
+from images.config.facts import Capability, MinorText, VersionText
+from images.config.matrix import Sources
+from images.config.names import Arch, ImageName, Minor
 from images.errors import UserError
-from images.facts import Capability, MinorText, VersionText
-from images.matrix import Sources
-from images.names import Arch, ImageName, Minor
-from images.plan import Planned
-from images.results import BreakageLine, Change, Leg, LegLine, Row
+from images.nightly.results import BreakageLine, Change, Leg, LegLine, Row
+from images.planning import plan
+from images.planning.plan import Planned
 from images.site.runs import Published, Run, newest_first
 from validate.claims import Tier
 from validate.judging import Status

@@ -14,16 +14,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from images import choose
-from images.image import Image
-from images.matrix import ROOT
-from images.names import Arch, Minor
-from images.results import BreakageLine, LegLine
-from images.schemas import ClaimVerdictRow
+from images.chooser import choose
+from images.config.matrix import ROOT
+from images.config.names import Arch, Minor
+from images.nightly.results import BreakageLine, LegLine
+from images.planning.image import Image
 from images.site import badges
 from images.site import index as indexes
 from images.site.index import ImageRow, Index, Known, Standing
 from images.site.runs import Run, newest_first
+from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.judging import Status
 

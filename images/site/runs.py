@@ -12,14 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from images import gate, publish, results
+from images.config.matrix import ROOT
+from images.config.names import ImageName
 from images.errors import Problem, UserError
-from images.matrix import ROOT
-from images.names import ImageName
-from images.publish import Remote
-from images.registry import Registry
-from images.results import Leg, LegLine, Outcome, TierCount
-from images.schemas import ClaimVerdictRow, VerdictFile
+from images.nightly import results
+from images.nightly.results import Leg, LegLine, Outcome, TierCount
+from images.publish import gate, publication
+from images.publish.publication import Remote
+from images.registry.client import Registry
+from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -208,10 +209,10 @@ def published(
     tags = set(registry.tags())
     found, attached = [], []
     for name in (name for name in names if name in tags):
-        remote = publish.load(registry, registry.get(name))
+        remote = publication.load(registry, registry.get(name))
         if key:
             try:
-                remote = publish.believed(remote, key)
+                remote = publication.believed(remote, key)
             except UserError as error:
                 say(f"{name}: {error.problems[0].cause}: its proofs are not believed")
                 remote = replace(remote, attached=())

@@ -1,4 +1,4 @@
-// The chooser's rules, as images/choose.py has them; tests/browser/test_chooser.py holds the two against each other.
+// The chooser's rules, as images/chooser/choose.py has them; tests/browser/test_chooser.py holds the two against each other.
 "use strict";
 
 const truetag = (() => {

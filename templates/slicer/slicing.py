@@ -1,9 +1,10 @@
 """Takes device code for other GPUs out of the libraries of installed packages. Zeros take its place, which pack well.
 
 Nothing moves: a file keeps its length and every byte but the code that is taken out and, in front of it, the two that
-say what kind of code it is. So loaders, the driver and debuggers find all where it was. What validate/fatbin.py does
-not know stays, and so does all of a region where S5 would miss it (validate/kernelstates.py). A file that it can't
-read, or where parts overlap, is refused, and then nothing is changed at all. Standard library alone.
+say what kind of code it is. So loaders, the driver and debuggers find all where it was. What
+validate/binaries/fatbin.py does not know stays, and so does all of a region where S5 would miss it
+(validate/binaries/kernelstates.py). A file that it can't read, or where parts overlap, is refused, and then nothing is
+changed at all. Standard library alone.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from validate import elf, fatbin, installed, kernelstates
-from validate.elf import ElfError, Section
-from validate.fatbin import Buffer, Entry, FatbinError
-from validate.kernelstates import Each, Excuses
+from validate.binaries import elf, fatbin, kernelstates
+from validate.binaries.elf import ElfError, Section
+from validate.binaries.fatbin import Buffer, Entry, FatbinError
+from validate.binaries.kernelstates import Each, Excuses
+from validate.environment import installed
 
 _CHUNK = 1 << 24
 _MARK = fatbin.TAKEN_OUT.to_bytes(2, "little")

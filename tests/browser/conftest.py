@@ -14,9 +14,10 @@ import pytest
 import site_samples as samples
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
-from images import debian, results
 from images.commands.site import write
 from images.errors import UserError
+from images.host import apt
+from images.nightly import results
 from images.site import pages, runs
 from images.site.index import Known
 
@@ -32,7 +33,7 @@ expect.set_options(timeout=_PATIENCE)
 def _chromium() -> str:
     if not shutil.which("chromium"):
         try:
-            debian.install("chromium")
+            apt.install("chromium")
         except (UserError, OSError) as error:
             pytest.skip(f"no Chromium, and none to be had: {error}")
     found = shutil.which("chromium")

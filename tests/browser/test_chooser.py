@@ -1,4 +1,4 @@
-"""The browser's chooser against images/choose.py: the same answer to the same question, word by word."""
+"""The browser's chooser against images/chooser/choose.py: the same answer to the same question, word by word."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import site_samples as samples
 from packaging.version import Version
 from playwright.sync_api import Browser, Page, expect
 
-from images import choose
-from images.choose import Machine, Wish
+from images.chooser import choose
+from images.chooser.choose import Machine, Wish
+from images.config.names import Arch
 from images.errors import UserError
-from images.names import Arch
 from images.site import index, pages
 
 KNOWN = samples.known(

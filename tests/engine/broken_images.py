@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from images import build, matrix
+from images.building import pipeline
+from images.config import matrix
 from images.engine import Engine
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
@@ -37,4 +38,4 @@ def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str, subject:
         claim for claim in claims.claims if (not ids or claim.id in ids) and (not subject or claim.subject == subject)
     )
     assert chosen, "a check that looks at nothing finds nothing"
-    return build.prove(engine, reference, ClaimSet(image=claims.image, claims=chosen), (Tier.STATIC, Tier.CPU))[1]
+    return pipeline.prove(engine, reference, ClaimSet(image=claims.image, claims=chosen), (Tier.STATIC, Tier.CPU))[1]

@@ -12,12 +12,18 @@ import pytest
 from broken_images import NAME, SOURCES, Fault
 from other_engine import Other, other_engine
 
-from images import bases, build, lock, matrix, plan, private_engine, promises, render, trial
-from images.bases import AcquiredBase
-from images.engine import Engine, ImageInfo
-from images.hosting import host_settings
-from images.image import Image
-from images.matrix import ROOT
+from images.building import pipeline
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context import bases, render
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo, private
+from images.locking import lock
+from images.planning import plan
+from images.planning.image import Image
+from images.validation import trial
+from images.validation.claims import base as base_claims
 from validate.claims import ClaimSet
 
 say = logging.getLogger("truetag.tests").warning
@@ -29,7 +35,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    with private_engine.open_engine(None, say=say) as found:
+    with private.open_engine(None, say=say) as found:
         yield found
         left = [container.id for container in found.containers(f"dev.truetag.run={found.run}")]
         assert not left, f"containers left behind: {left}"
@@ -74,7 +80,7 @@ def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
 @pytest.fixture(scope="session")
 def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = render.declared_missing(image, parent.labels)
-    return promises.promises(image, build.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+    return base_claims.promises(image, pipeline.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
 
 
 @pytest.fixture

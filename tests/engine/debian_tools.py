@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from images.bases import _mirrors, _require_mmdebstrap
+from images.context.bases import _mirrors, _require_mmdebstrap
+from images.context.hosting import host_settings
 from images.engine import private_home
-from images.hosting import host_settings
 
 HOME = private_home().parent / "tests"
 """Kept from run to run, like the engine: about 160 MB."""

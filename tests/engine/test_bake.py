@@ -13,12 +13,15 @@ import pytest
 from debian_tools import BUILDX, unpacked
 from other_engine import Other
 
-from images import bake, bases, build, matrix, plan
-from images.bake import Options, Rendered
-from images.bases import AcquiredBase
+from images.building import bake, pipeline
+from images.building.bake import Options, Rendered
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context import bases
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
 from images.engine import Engine, connect
-from images.hosting import host_settings
-from images.matrix import ROOT
+from images.planning import plan
 
 pytestmark = pytest.mark.engine
 NAMES = ("cu128-torch28", "cu128-torch28-axolotl", "cu126-torch27", "cu126-torch25")
@@ -121,7 +124,7 @@ def test_a_target_stands_where_its_stage_stood(
     """The links do something: one that is led elsewhere is followed."""
     content = _written({name: thin(ground, name) for name in ("one", "two")}, tmp_path)
     (shared,) = set(content["target"]) - {"one", "two"}
-    build.write(dict(thin(ground, "three", b"led elsewhere\n")), tmp_path / "three" / "context")
+    pipeline.write(dict(thin(ground, "three", b"led elsewhere\n")), tmp_path / "three" / "context")
     content["target"][shared]["context"] = "three/context"
     (tmp_path / bake.FILE).write_text(json.dumps(content))
     buildx_bake(buildx, tmp_path, "two", url=modern.facts.url)
@@ -139,7 +142,7 @@ def _holds(engine: Engine, image: str) -> str:
 def _written(contexts: Mapping[str, Mapping[str, bytes]], folder: Path) -> Any:
     rendered = []
     for name, files in contexts.items():
-        build.write(dict(files), folder / name / "context")
+        pipeline.write(dict(files), folder / name / "context")
         digests = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
         rendered.append(Rendered(name=name, profile=None, dockerfile=files["Dockerfile"].decode(), digests=digests))
     content = bake.bake(rendered, Options())

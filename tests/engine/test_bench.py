@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from images import matrix
-from images.bases import AcquiredBase
 from images.bench import loopback, parts, sides, squeeze
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
-from images.buildkit import LogLine
+from images.config import matrix
+from images.context.bases import AcquiredBase
+from images.context.hosting import HostSettings
+from images.context.render import Context
 from images.engine import Engine, ignore
+from images.engine.buildkit import LogLine
+from images.engine.progress import Progress
 from images.errors import UserError
-from images.hosting import HostSettings
-from images.progress import Progress
-from images.render import Context
 
 STEP = """\
 FROM {base}

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from images.bases import AcquiredBase, Origin, acquire, read_python
-from images.buildkit import BuildEvent, LogLine, Retrying, StepFinished
+from images.config.matrix import ROOT
+from images.config.names import Minor
+from images.context.bases import AcquiredBase, Origin, acquire, read_python
+from images.context.hosting import HostSettings, host_settings
 from images.engine import RUN_LABEL, Engine, NoSuchImage, TimedOut, connect
+from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
+from images.engine.failures import BuildFailed, Cancelled, Kind
 from images.errors import UserError
-from images.failures import BuildFailed, Cancelled, Kind
-from images.hosting import HostSettings, host_settings
-from images.image import Base
-from images.matrix import ROOT
-from images.names import Minor
+from images.planning.image import Base
 
 pytestmark = pytest.mark.engine
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from other_engine import Other, other_engine
 
+from images.config.matrix import ROOT
 from images.engine import connect
-from images.matrix import ROOT
 
 pytestmark = pytest.mark.engine
 TESTS = Path(__file__).with_name("test_engine.py")

@@ -2,10 +2,13 @@
 
 import pytest
 
-from images import bases, build, lock, matrix, plan, render
-from images.bases import AcquiredBase, Origin
+from images.config import matrix
+from images.context import bases, render
+from images.context.bases import AcquiredBase, Origin
+from images.context.hosting import host_settings
 from images.engine import Engine
-from images.hosting import host_settings
+from images.locking import lock
+from images.planning import plan
 
 pytestmark = pytest.mark.engine
 BASE, TAG = "truetag-test-given-base:1", "truetag-test-on-given-base"
@@ -27,8 +30,8 @@ def test_what_a_given_base_lacks_is_added_and_its_toolkit_stays(engine: Engine, 
         engine.build({"Dockerfile": f"FROM {base.reference}{LAYER}".encode(), **host.files()}, BASE)
         given = bases.acquire(engine, image.base, BASE, pinned={}, host=host, say=print)
         assert given.origin is Origin.GIVEN and given.python is not None
-        build.require_no_contradiction(image, given)
-        context = render.render(image, small, build.ground(given), render.Extras(host=host.files()))
+        bases.require_no_contradiction(image, given)
+        context = render.render(image, small, bases.ground(given), render.Extras(host=host.files()))
         engine.build(context, TAG)
         check = (
             "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"

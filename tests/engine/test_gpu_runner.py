@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from images import trial
 from images.engine import Engine, ImageInfo
+from images.validation import trial
 from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine

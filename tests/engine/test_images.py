@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from broken_images import INSTALL, NAME, SITE, Fault, judged
 
-from images import build, lock, render
-from images.bases import AcquiredBase
+from images.config.matrix import ROOT
+from images.context import bases, render
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
-from images.hosting import host_settings
-from images.image import Image
-from images.matrix import ROOT
+from images.locking import lock
+from images.planning.image import Image
 from validate.claims import ClaimSet
 from validate.judging import Status
 
@@ -117,7 +118,7 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
     host["host/env"] += b"export UV_INDEX_PLANTED_PASSWORD=planted-secret-7f3a\n"
     host["host/ca.crt"] = host.get("host/ca.crt", b"") + b"# planted-certificate-7f3a\n"
     tag = "truetag-test-traces"
-    engine.build(render.render(image, locks, build.ground(base), render.Extras(host=host)), tag)
+    engine.build(render.render(image, locks, bases.ground(base), render.Extras(host=host)), tag)
     try:
         names = set()
         for file in engine.saved(tag):

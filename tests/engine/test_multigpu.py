@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from images import matrix, plan, trial
+from images.config import matrix
+from images.config.matrix import ROOT
 from images.engine import Engine
-from images.gpus import Attachment, Gpu, Inventory, Way
-from images.image import Image
-from images.matrix import ROOT
-from images.promises_multigpu import multigpu_claims
+from images.engine.gpus import Attachment, Way
+from images.hardware.inventory import Gpu, Inventory
+from images.planning import plan
+from images.planning.image import Image
+from images.validation import trial
+from images.validation.claims.multigpu import multigpu_claims
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge

@@ -5,10 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from images import bases, build, matrix, plan
+from images.building import pipeline
+from images.config import matrix
+from images.context import bases
+from images.context.hosting import HostSettings
 from images.engine import Engine
 from images.errors import UserError
-from images.hosting import HostSettings
+from images.planning import plan
 
 pytestmark = pytest.mark.engine
 NAME = "truetag-test-named"
@@ -22,10 +25,10 @@ def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) ->
     judged = image(engine, "judged", f"{NAME}-candidate")
     later = image(engine, "later", f"{NAME}-candidate")
     try:
-        build.give_name(engine, judged, NAME)
+        pipeline.give_name(engine, judged, NAME)
         assert engine.inspect(NAME).id == judged
         assert engine.inspect(f"{NAME}-candidate").id == later, "another build's candidate is its own"
-        build.give_name(engine, later, NAME)
+        pipeline.give_name(engine, later, NAME)
         assert engine.inspect(NAME).id == later
         assert engine.find(f"{NAME}-candidate") is None
     finally:

@@ -5,14 +5,18 @@ from pathlib import Path
 
 from broken_images import NAME, SOURCES
 
-from images import build, lock, nightly, overlay, plan, results
-from images.canary import Locked
+from images.building import pipeline
+from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
-from images.hosting import host_settings
-from images.image import Image
-from images.nightly_state import State
-from images.progress import Progress
-from images.results import Outcome
+from images.engine.progress import Progress
+from images.locking import lock
+from images.nightly import overlay, results
+from images.nightly import run as nightly
+from images.nightly.canary import Locked
+from images.nightly.results import Outcome
+from images.nightly.state import State
+from images.planning import plan
+from images.planning.image import Image
 from validate.claims import Tier
 
 MOVING = {"torchao": "==0.14.1", "liger-kernel": ">=0.6.4,<0.7", "nvidia-ml-py": ">=12.560.30,<14"}
@@ -24,7 +28,7 @@ def test_the_package_that_breaks_a_canary_is_named(
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
     control = Locked(image=image, lock=lock.read(image))
-    building = build.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    building = pipeline.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
     with Progress(plain=True) as progress:
         order = nightly.Order(
             sources=SOURCES,

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from images import build, carried, lock, matrix, plan, render
+from images.building import pipeline
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context import render
 from images.engine import Engine, ImageInfo
-from images.image import Image
-from images.matrix import ROOT
+from images.locking import lock
+from images.planning import plan
+from images.planning.image import Image
+from images.validation import embedded
 
 pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
@@ -53,7 +58,7 @@ def parent(engine: Engine) -> ImageInfo:
 def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = render.declared_missing(image, parent.labels)
-    suite = carried.suite(image, build.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+    suite = embedded.suite(image, pipeline.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
     context = render.render(
         image, lock.read(image).files, render.Ground(reference="-", origin="tag"), render.Extras(suite=suite)
     )

@@ -20,16 +20,18 @@ import pytest
 from debian_tools import unpacked
 from other_engine import Other
 
-from images import build, expectations, private_engine, publish, sbom, signing
-from images.bases import AcquiredBase
 from images.bench import loopback
-from images.engine import Engine, ImageInfo, connect
+from images.building import pipeline
+from images.config.matrix import ROOT
+from images.config.names import ImageName
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo, connect, private
 from images.errors import UserError
-from images.hosting import host_settings
-from images.matrix import ROOT
-from images.names import ImageName
-from images.publish import PROOF, PROVENANCE, SBOM, Order, Published
-from images.registry import Credentials, Reference, Registry, Repository, fallback_tag
+from images.planning import expectations
+from images.publish import publication, sbom, signing
+from images.publish.publication import PROOF, PROVENANCE, SBOM, Order, Published
+from images.registry.client import Credentials, Reference, Registry, Repository, fallback_tag
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
@@ -181,7 +183,7 @@ def login(proxy: Proxy, registry: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def publisher(login: None) -> Iterator[Engine]:
     """The engine, by a connection that knows the login."""
-    with private_engine.open_engine(None, say=lambda _text: None) as found:
+    with private.open_engine(None, say=lambda _text: None) as found:
         yield found
 
 
@@ -229,8 +231,8 @@ def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFa
         engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **files}, tag)
         info = engine.inspect(tag)
         folder = tmp_path_factory.mktemp("proof")
-        evidence, verdict = build.prove(engine, info.id, CLAIMS, (Tier.STATIC,))
-        build.record_trial(folder, evidence, verdict)
+        evidence, verdict = pipeline.prove(engine, info.id, CLAIMS, (Tier.STATIC,))
+        pipeline.record_trial(folder, evidence, verdict)
         record: dict[str, Any] = {
             "digest": info.id,
             "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
@@ -272,7 +274,7 @@ def order(proxy: Proxy, first: Thin, request: pytest.FixtureRequest) -> Order:
 
 
 def publish_it(engine: Engine, thin: Thin, order: Order) -> Published:
-    return publish.publish(engine, thin.info.id, replace(order, proof=thin.folder), say=lambda _text: None)
+    return publication.publish(engine, thin.info.id, replace(order, proof=thin.folder), say=lambda _text: None)
 
 
 def names(repository: Repository) -> dict[str, str]:
@@ -292,7 +294,7 @@ def test_a_proven_image_is_published_with_all_that_belongs_to_it(publisher: Engi
     assert done.tags == (fixed, NAME, "latest", "cu126") and not done.kept_back
     assert names(order.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
     with Registry(order.repository) as source:
-        remote = publish.load(source, source.get(NAME))
+        remote = publication.load(source, source.get(NAME))
         assert source.find(fallback_tag(digest)) is not None, "Debian's registry 2.8 has no referrers API"
     assert remote.image_id == first.info.id
     assert {one.kind for one in remote.attached} == {PROOF, SBOM, PROVENANCE}
@@ -306,18 +308,18 @@ def test_a_proven_image_is_published_with_all_that_belongs_to_it(publisher: Engi
 def test_its_files_are_what_was_judged(publisher: Engine, first: Thin, order: Order) -> None:
     publish_it(publisher, first, order)
     with Registry(order.repository) as source:
-        (found,) = publish.load(source, source.get(NAME)).of(PROOF)
+        (found,) = publication.load(source, source.get(NAME)).of(PROOF)
     assert found.files == {name: (first.folder / name).read_bytes() for name in ("verdict.json", "evidence.json")}
 
 
 def test_verify_believes_it(publisher: Engine, first: Thin, order: Order) -> None:
     publish_it(publisher, first, order)
     reference = Reference(order.repository, NAME)
-    _, found = publish.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
+    _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
     assert {check.subject: check.status for check in found} == dict.fromkeys(
         ("attachments", "proof", "labels", "SBOM", "provenance", "gate static"), Status.PASS
     ), found
-    _, found = publish.verify(reference, tiers=(Tier.STATIC, Tier.GPU), promised=lambda _: CLAIMS)
+    _, found = publication.verify(reference, tiers=(Tier.STATIC, Tier.GPU), promised=lambda _: CLAIMS)
     states = {check.subject: check.status for check in found}
     assert (states["signature"], states["gate static,gpu"]) == (Status.UNPROVEN, Status.FAIL)
 
@@ -340,7 +342,7 @@ def test_the_published_image_comes_back_by_its_tag(publisher: Engine, make: Call
     pulled = publisher.pull(f"{order.repository}:latest")
     try:
         assert pulled.id == thin.info.id
-        _, verdict = build.prove(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
+        _, verdict = pipeline.prove(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
         assert verdict.overall is Status.PASS
     finally:
         publisher.remove(f"{order.repository}:latest", force=True)
@@ -428,7 +430,7 @@ def test_aliases_stay_where_the_whole_gate_is_not_open(publisher: Engine, first:
 def test_when_a_tag_cannot_be_moved_none_is(
     publisher: Engine, first: Thin, second: Thin, order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("images.registry._BACKOFF", 0.01)
+    monkeypatch.setattr("images.registry.client._BACKOFF", 0.01)
     publish_it(publisher, first, order)
     before = names(order.repository)
     proxy.breaks("PUT", "manifests/cu126$")
@@ -461,7 +463,7 @@ def test_an_interrupt_between_two_tags_moves_none(
 def test_passing_trouble_is_tried_again(
     publisher: Engine, make: Callable[..., Thin], order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("images.registry._BACKOFF", 0.01)
+    monkeypatch.setattr("images.registry.client._BACKOFF", 0.01)
     monkeypatch.setattr("images.engine.client._BACKOFF", 0.01)
     for method, path in (("POST", "uploads"), ("PUT", "uploads"), ("PUT", "manifests"), ("GET", "manifests")):
         proxy.breaks(method, path, times=2)
@@ -477,14 +479,14 @@ def test_another_machine_adds_its_tier_and_the_aliases_follow(
     both = replace(order, whole_gate=whole, promised=ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims)))
     publish_it(publisher, first, both)
     assert set(names(order.repository)) == {NAME}
-    evidence, verdict = build.prove(publisher, first.info.id, other, (Tier.CPU,))
-    build.record_trial(tmp_path / "cpu", evidence, verdict)
+    evidence, verdict = pipeline.prove(publisher, first.info.id, other, (Tier.CPU,))
+    pipeline.record_trial(tmp_path / "cpu", evidence, verdict)
     proxy.seen.clear()
     done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), replace(both, gate=whole))
     assert set(names(order.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
     with Registry(order.repository) as source:
-        assert len(publish.load(source, source.get(NAME)).of(PROOF)) == 2
-    _, found = publish.verify(
+        assert len(publication.load(source, source.get(NAME)).of(PROOF)) == 2
+    _, found = publication.verify(
         Reference(order.repository, "latest"), tiers=whole, promised=lambda _: both.promised, unsigned=True
     )
     assert {check.status for check in found} == {Status.PASS}, found
@@ -500,7 +502,7 @@ def test_promotion_sends_no_layer_and_changes_no_digest(
     staged = publish_it(publisher, first, order)
     production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
     proxy.seen.clear()
-    done = publish.promote(
+    done = publication.promote(
         Reference(order.repository, NAME),
         production,
         tiers=(Tier.STATIC,),
@@ -511,7 +513,7 @@ def test_promotion_sends_no_layer_and_changes_no_digest(
     assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
     assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
     assert set(names(production)) == {NAME, "latest"} and staged.tags[0] in done.tags
-    _, found = publish.verify(
+    _, found = publication.verify(
         Reference(production, "latest"), tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True
     )
     assert {check.status for check in found} == {Status.PASS}, found
@@ -522,7 +524,7 @@ def test_promotion_to_less_than_the_whole_gate_moves_no_alias(
 ) -> None:
     publish_it(publisher, first, order)
     production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
-    done = publish.promote(
+    done = publication.promote(
         Reference(order.repository, NAME),
         production,
         tiers=(Tier.STATIC,),
@@ -537,7 +539,7 @@ def test_what_is_proven_too_little_is_not_promoted(publisher: Engine, first: Thi
     publish_it(publisher, first, order)
     production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
     with pytest.raises(UserError, match="the gpu tier was not judged"):
-        publish.promote(
+        publication.promote(
             Reference(order.repository, NAME),
             production,
             tiers=(Tier.STATIC, Tier.GPU),
@@ -575,18 +577,18 @@ def test_a_signature_covers_the_image_and_what_is_attached(
     assert len(signing.covered(done.reference, str(keys / "cosign.pub"))) == 3
     publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
     with Registry(order.repository) as source:
-        signatures = source.get(publish.signature_tag(done.reference.partition("@")[2]))
+        signatures = source.get(publication.signature_tag(done.reference.partition("@")[2]))
     assert len(signatures.layers) == 1, "what is signed is not signed twice"
     reference = Reference(order.repository, NAME)
 
     def verified(key: str) -> dict[str, Status]:
-        _, found = publish.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / key))
+        _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / key))
         return {check.subject: check.status for check in found}
 
     assert set(verified("cosign.pub").values()) == {Status.PASS}
     assert verified("other.pub")["signature"] is Status.FAIL
     production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
-    publish.promote(
+    publication.promote(
         reference,
         production,
         tiers=(Tier.STATIC,),
@@ -604,13 +606,15 @@ def test_what_was_attached_without_a_signature_is_not_believed(
 ) -> None:
     publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
     with Registry(order.repository) as target:
-        forged = publish.File(name="sbom.cdx.json", media_type=SBOM, content=b'{"components": []}')
+        forged = publication.File(name="sbom.cdx.json", media_type=SBOM, content=b'{"components": []}')
         target.attach(target.get(NAME).descriptor, SBOM, [forged])
     reference = Reference(order.repository, NAME)
-    _, found = publish.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / "cosign.pub"))
+    _, found = publication.verify(
+        reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / "cosign.pub")
+    )
     assert {check.status for check in found} == {Status.PASS}
     assert "1 more are not covered" in found[0].reason
-    _, found = publish.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
+    _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
     assert [check for check in found if check.subject == "SBOM" and check.status is Status.FAIL]
 
 
@@ -646,7 +650,7 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
         pulled = other.pull(f"{order.repository}:{NAME}")
         try:
             assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
-            _, verdict = build.prove(other, pulled.id, CLAIMS, (Tier.STATIC,))
+            _, verdict = pipeline.prove(other, pulled.id, CLAIMS, (Tier.STATIC,))
             assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
         finally:
             other.remove(f"{order.repository}:{NAME}", force=True)
@@ -655,10 +659,10 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
         "promised": lambda _remote: CLAIMS,
         "key": str(keys / "cosign.pub"),
     }
-    _, found = publish.verify(Reference(order.repository, NAME), **checked)
+    _, found = publication.verify(Reference(order.repository, NAME), **checked)
     assert {check.status for check in found} == {Status.PASS}, found
     production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
-    done = publish.promote(
+    done = publication.promote(
         Reference(order.repository, NAME),
         production,
         whole_gate=(Tier.STATIC,),
@@ -666,7 +670,7 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
         **checked,
     )
     assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
-    _, found = publish.verify(Reference(production, "latest"), **checked)
+    _, found = publication.verify(Reference(production, "latest"), **checked)
     assert {check.status for check in found} == {Status.PASS}, found
 
 

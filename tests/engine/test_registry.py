@@ -14,14 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from images.archive import pack
-from images.bases import PINS_FILE, Origin, acquire, load_pins, pin
-from images.buildkit import BuildEvent, StepFinished, StepStarted
+from images.config.names import Minor
+from images.context.bases import PINS_FILE, Origin, acquire, load_pins, pin
+from images.context.hosting import HostSettings
 from images.engine import Engine
+from images.engine.archive import pack
+from images.engine.buildkit import BuildEvent, StepFinished, StepStarted
 from images.errors import UserError
-from images.hosting import HostSettings
-from images.image import Base
-from images.names import Minor
+from images.planning.image import Base
 
 pytestmark = pytest.mark.engine
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from images import bases, build, lock, render, reproduce
-from images.bases import AcquiredBase, Origin
-from images.buildkit import BuildEvent, LogLine
+from images.building import reproduce
+from images.context import bases, render
+from images.context.bases import AcquiredBase, Origin
+from images.context.hosting import host_settings
+from images.context.render import EPOCH
 from images.engine import Engine
-from images.hosting import host_settings
-from images.image import Image
-from images.progress import Progress
-from images.render import EPOCH
+from images.engine.buildkit import BuildEvent, LogLine
+from images.engine.progress import Progress
+from images.locking import lock
+from images.planning.image import Image
 
 pytestmark = pytest.mark.engine
 TAGS = ("truetag-test-seal:1", "truetag-test-seal:2")
@@ -57,7 +59,7 @@ def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, i
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
     extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock.read(image).files, build.ground(base), extras)
+    context = render.render(image, lock.read(image).files, bases.ground(base), extras)
     try:
         one, other = (layers(engine, context, tag) for tag in TAGS)  # type: ignore[arg-type]
         assert one == other and len(one) == 2
@@ -81,7 +83,7 @@ RUN --mount=type=tmpfs,target=/run \\
 
 def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: AcquiredBase, image: Image) -> None:
     extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock.read(image).files, build.ground(base), extras)
+    context = render.render(image, lock.read(image).files, bases.ground(base), extras)
     text = context["Dockerfile"]
     assert isinstance(text, bytes)
     system = text.split(b"# ---- tools")[0].decode()

@@ -14,17 +14,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from images import matrix, plan, source_wheels, wheels
+from images.config import matrix
+from images.config.matrix import SourceRow
+from images.context.hosting import host_settings
 from images.engine import Engine
+from images.engine.failures import Cancelled
+from images.engine.private import open_engine
+from images.engine.progress import Progress
 from images.errors import UserError
-from images.failures import Cancelled
-from images.hosting import host_settings
-from images.image import Image, Pin
-from images.matrix import SourceRow
-from images.private_engine import open_engine
-from images.progress import Progress
-from images.source_wheels import Made, Order, Recipe
-from images.wheelhouse import Wheelhouse
+from images.planning import plan
+from images.planning.image import Image, Pin
+from images.wheels import compiled as source_wheels
+from images.wheels import prebuilt
+from images.wheels.cache import Wheelhouse
+from images.wheels.compiled import Made, Order, Recipe
 
 pytestmark = pytest.mark.engine
 SOURCES = matrix.load()
@@ -141,8 +144,8 @@ def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
     house = Wheelhouse(tmp_path / "house")
     order = Order(out=tmp_path / "out", facts=SOURCES.facts, house=house, sdists=tmp_path / "sdists")
 
-    def gather(compiled: Callable[[Image, Pin], Path | None]) -> wheels.Gathered:
-        return wheels.gather(wanted, wheelhouse=None, cache=tmp_path, compiled=compiled)
+    def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
+        return prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, compiled=compiled)
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
         gather(source_wheels.keeper(known, house))

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images import lock, matrix, plan, render
-from images.matrix import ROOT
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context import render
+from images.locking import lock
+from images.planning import plan
 
 SOURCES = matrix.load()
 TRACKED = [ROOT / line for line in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]

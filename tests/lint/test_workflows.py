@@ -20,10 +20,11 @@ import pytest
 import typer
 import yaml
 
-from images import cli, offer
-from images.debian import install
+from images import cli
+from images.config.matrix import ROOT
 from images.engine import private_home
-from images.matrix import ROOT
+from images.host.apt import install
+from images.nightly import proposal
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
@@ -249,8 +250,8 @@ def _prepare(work: Path) -> None:
         "nights/night-a/night/results/2026-11.jsonl": '{"n": 1}\n',
         "nights/night-b/night/results/2026-11.jsonl": '{"n": 2}\n',
         "nights/night-b/night/reports/k.md": "# a breaks b\n",
-        f"nights/night-b/out/nightly/offers/cu126-torch27/{offer.PATCH}": "patch\n",
-        f"nights/night-b/out/nightly/offers/cu126-torch27/{offer.LOG}": "# Move it\n\nall well\n",
+        f"nights/night-b/out/nightly/offers/cu126-torch27/{proposal.PATCH}": "patch\n",
+        f"nights/night-b/out/nightly/offers/cu126-torch27/{proposal.LOG}": "# Move it\n\nall well\n",
         "renewed/refresh.patch": "patch\n",
         ".ci/run": "true\n",
         "results/nightly/2026-11.jsonl": '{"n": 0}\n',

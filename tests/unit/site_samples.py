@@ -6,12 +6,12 @@ import json
 from datetime import UTC, date, datetime
 from functools import cache
 
-from images import matrix
-from images.matrix import Sources
-from images.results import BreakageLine, Change, ClaimRow, Expected, Leg, LegLine, Outcome, TierCount
-from images.schemas import ClaimVerdictRow, HintRow
+from images.config import matrix
+from images.config.matrix import Sources
+from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Leg, LegLine, Outcome, TierCount
 from images.site.index import Known
 from images.site.runs import Published, Run, tier_counts
+from images.validation.schemas import ClaimVerdictRow, HintRow
 from validate.claims import Tier
 from validate.judging import Status
 

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from images import bake, lock, matrix, plan, provenance, render
-from images.bake import Options, Provenance, Rendered, stages_of
+from images.building import bake
+from images.building.bake import Options, Provenance, Rendered, stages_of
+from images.config import matrix
+from images.config.names import ImageName
+from images.context import render
 from images.engine import ImageInfo
 from images.errors import UserError
-from images.names import ImageName
-from images.provenance import Made
+from images.locking import lock
+from images.planning import plan
+from images.publish import provenance
+from images.publish.provenance import Made
 
 SOURCES = matrix.load()
 INFO = ImageInfo(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import images
-from images.bases import load_pins, mirror_lines, python_of, reconcile
+from images.context.bases import load_pins, mirror_lines, python_of, reconcile
 from images.errors import UserError
-from images.image import Pin
+from images.planning.image import Pin
 
-READER = Path(images.__file__).parent / "read_base.py"
+READER = Path(images.__file__).parent / "context" / "read_base.py"
 
 
 def pin(name: str, version: str, local: str = "") -> Pin:

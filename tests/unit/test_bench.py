@@ -16,17 +16,21 @@ from typing import Any
 import bcrypt
 import pytest
 
-from images import again, generate, lock, matrix, plan
 from images.bench import accounting, loopback, page, parts, results, sides, stats, synthetic, workbench
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
+from images.building import uncached
 from images.commands import bench as verb
 from images.commands import common
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context.hosting import HostSettings
 from images.engine import CacheRecord, Engine, HistoryEntry, client, ignore
 from images.errors import Problem, UserError
-from images.hosting import HostSettings
-from images.matrix import ROOT
-from images.registry import Descriptor, Manifest
+from images.locking import lock
+from images.maintenance import generate
+from images.planning import plan
+from images.registry.client import Descriptor, Manifest
 
 SOURCES = matrix.load()
 MACHINE = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}
@@ -182,7 +186,7 @@ def test_traces_are_what_bears_the_word_and_all_above_it() -> None:
     )
     found = sides.traces(records, "WORD")
     assert {one.id for one in found} == {"top", "copy", "install", "wheels"}
-    order = [one.id for one in again.topmost_first(found)]
+    order = [one.id for one in uncached.topmost_first(found)]
     assert order.index("top") < order.index("copy") < order.index("install")
     assert sides.traces(records, "ANOTHER") == []
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.bisect import Outcome, smallest
+from images.nightly.bisect import Outcome, smallest
 
 Attempt = Callable[[frozenset[int]], Outcome]
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from images import bases, build, matrix, plan
-from images.bases import AcquiredBase, BasePython, Origin
+from images.building import pipeline
+from images.config import matrix
+from images.context import bases
+from images.context.bases import AcquiredBase, BasePython, Origin
+from images.context.hosting import HostSettings
+from images.engine.progress import Progress
 from images.errors import UserError, problem_of
-from images.hosting import HostSettings
-from images.image import Image, Pin
-from images.progress import Progress
+from images.planning import plan
+from images.planning.image import Image, Pin
 
 SOURCES = matrix.load()
 PYTHON = BasePython(
@@ -39,8 +42,8 @@ def on(**python: object) -> AcquiredBase:
 
 
 def test_a_base_that_fits_is_taken() -> None:
-    build.require_no_contradiction(image(), on())
-    build.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
+    bases.require_no_contradiction(image(), on())
+    bases.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_a_base_that_fits_is_taken() -> None:
 )
 def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
-        build.require_no_contradiction(image(), on(**python))
+        bases.require_no_contradiction(image(), on(**python))
     assert sentence in str(error.value)
 
 
@@ -75,11 +78,11 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
         raise Enough
 
     monkeypatch.setattr(bases, "acquire", lambda *_args, **_more: on())
-    monkeypatch.setattr(build, "find_gpus", lambda *_args: ("no GPU", ()))
-    order = build.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
+    monkeypatch.setattr(pipeline, "find_gpus", lambda *_args: ("no GPU", ()))
+    order = pipeline.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
     engine: Any = SimpleNamespace()
     with pytest.raises(Enough):
-        build.build(engine, image(), order, HostSettings(), Progress())
+        pipeline.build(engine, image(), order, HostSettings(), Progress())
     assert asked == [("flash-attn", "2.7.1")]
 
 
@@ -94,9 +97,9 @@ def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path
     for content in (b"older", b"newer"):
         wheel.unlink(missing_ok=True)
         wheel.write_bytes(content)
-        build.write({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
+        pipeline.write({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
     placed = folder / "wheels" / "a.whl"
     assert placed.read_bytes() == b"newer" and not placed.is_symlink()
     assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
-    build.write({"Dockerfile": b"FROM y\n"}, folder)
+    pipeline.write({"Dockerfile": b"FROM y\n"}, folder)
     assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from images import buildkit
-from images.archive import ChunkReader, pack
-from images.buildkit import LogLine, Step, StepFinished, StepProgress, StepStarted, Trace, plain_line, stage_of
+from images.engine import buildkit
+from images.engine.archive import ChunkReader, pack
+from images.engine.buildkit import LogLine, Step, StepFinished, StepProgress, StepStarted, Trace, plain_line, stage_of
 
 
 def report(

@@ -8,14 +8,16 @@ import sys
 import pytest
 from packaging.version import Version
 
-from images import choose, matrix, plan
-from images.choose import Fit, Machine, Wish
+from images.chooser import choose
+from images.chooser.choose import Fit, Machine, Wish
+from images.config import matrix
+from images.config.facts import DeviceCode
+from images.config.matrix import ROOT
+from images.config.names import Arch
 from images.errors import UserError
-from images.facts import DeviceCode
-from images.gpus import Gpu, Inventory
-from images.image import Image
-from images.matrix import ROOT
-from images.names import Arch
+from images.hardware.inventory import Gpu, Inventory
+from images.planning import plan
+from images.planning.image import Image
 
 SOURCES = matrix.load()
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]

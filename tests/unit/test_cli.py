@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from images.matrix import ROOT
+from images.config.matrix import ROOT
 
 
 def images(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from images.matrix import ROOT
+from images.config.matrix import ROOT
 
 PROGRAM = ROOT / "templates" / "scripts" / "compile.py"
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from validate.claims import Claim, Tier
+from validate.harness.forked import apart, attempt
+from validate.harness.reference import NF4, Shape
 from validate.judging import Status
 from validate.judging.cpu import JUDGES
 from validate.probes.cpu import compiler
-from validate.probes.cpu._apart import apart, attempt
 from validate.probes.cpu._cubin import EM_CUDA, cubin_facts
-from validate.probes.cpu._reference import NF4, Shape
 from validate.probes.cpu.native import _matches
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from images.errors import UserError
-from images.registry import (
+from images.registry.client import (
     OCI_INDEX,
     OCI_MANIFEST,
     Credentials,

@@ -12,9 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.matrix import ROOT
-from validate import advice, doctor, hardware, snippets
-from validate.advice import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, advise, runs_on
+from images.config.matrix import ROOT
+from validate.doctor import advice, hardware, snippets
+from validate.doctor import main as doctor
+from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, advise, runs_on
 
 FULL = {"flash-attn": "2.8.3", "xformers": "0.0.31", "bitsandbytes": "0.49.1", "transformers": "4.57.6"}
 ARCHS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")

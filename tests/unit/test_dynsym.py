@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validate import dynsym
-from validate.elf import ElfError
+from validate.binaries import dynsym
+from validate.binaries.elf import ElfError
 
 GOOD = elves.make(
     exports=["given"],

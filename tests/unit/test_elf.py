@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validate import elf, loader
-from validate.elf import ElfError
-from validate.loader import Files, Process, SearchPath
+from validate.binaries import elf, loader
+from validate.binaries.elf import ElfError
+from validate.binaries.loader import Files, Process, SearchPath
 
 SAMPLE = elves.make(soname="libx.so.1", needed=["liba.so", "libb.so.2"], rpath="$ORIGIN/../a:/b")
 

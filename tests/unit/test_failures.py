@@ -2,7 +2,7 @@
 
 import pytest
 
-from images.failures import BuildFailed, Kind, classify, step_name
+from images.engine.failures import BuildFailed, Kind, classify, step_name
 
 EXIT_1 = 'process "/bin/sh -c uv pip install" did not complete successfully: exit code: 1'
 

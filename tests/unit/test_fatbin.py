@@ -11,9 +11,9 @@ from fatbins import FAMILY, LZ4, SPECIFIC, Code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from validate import fatbin, lz4
-from validate.fatbin import Entry, FatbinError
-from validate.mangled import readable
+from validate.binaries import fatbin, lz4
+from validate.binaries.demangle import readable
+from validate.binaries.fatbin import Entry, FatbinError
 
 
 def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:

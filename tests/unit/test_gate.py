@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from images import gate
 from images.errors import UserError
-from images.gate import Standing
+from images.publish import gate
+from images.publish.gate import Standing
 from validate import report
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record

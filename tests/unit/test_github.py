@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from images import cli
 from images.errors import UserError
-from images.github import LABEL, Act, Issue, Report, Repository, steps
+from images.maintenance.github import LABEL, Act, Issue, Report, Repository, steps
 
 REPORT = Report.of(
     "torchao-0.15.0-3f2a", "# torchao 0.15.0 breaks cu126-torch27\n\nIt does not load. Thanks @somebody\n"

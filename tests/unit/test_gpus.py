@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from images import gpus
+from images.engine import gpus
+from images.engine.gpus import Attachment, Seen, Way
 from images.errors import UserError
-from images.gpus import Attachment, Gpu, Inventory, Seen, Way
+from images.hardware import inventory
+from images.hardware.inventory import Gpu, Inventory
 
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 H100 = Inventory(driver="580.159.04", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80),), source="NVML")
@@ -14,7 +16,7 @@ FOLDER_HOST = Seen(local=True, inventory=H100, folder="/usr/local/nvidia", nodes
 
 
 def test_nvidia_smis_lines_are_an_inventory() -> None:
-    found = gpus.parse_smi(
+    found = inventory.parse_smi(
         "NVIDIA H100 80GB HBM3, 9.0, 81559, 580.159.04\nNVIDIA RTX 6000 Ada Generation, 8.9, 49140, 580.159.04\n"
     )
     assert found is not None
@@ -33,11 +35,11 @@ def test_nvidia_smis_lines_are_an_inventory() -> None:
     ],
 )
 def test_what_is_no_listing_is_no_inventory(text: str) -> None:
-    assert gpus.parse_smi(text) is None
+    assert inventory.parse_smi(text) is None
 
 
 def test_nvml_without_a_gpu_is_no_inventory() -> None:
-    assert gpus.of_nvml({"driver": "580.1", "gpus": []}) is None
+    assert inventory.of_nvml({"driver": "580.1", "gpus": []}) is None
 
 
 @pytest.mark.parametrize("wanted", ["", "all", "nvidia:0", "auto:/x", "Host-driver"])
@@ -149,4 +151,4 @@ def test_an_attachment_says_what_and_how() -> None:
 
 
 def test_equal_gpus_are_counted() -> None:
-    assert gpus.names([H100.gpus[0], H100.gpus[0]]) == "2 x NVIDIA H100"
+    assert inventory.names([H100.gpus[0], H100.gpus[0]]) == "2 x NVIDIA H100"

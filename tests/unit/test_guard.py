@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from images import cli, guard
+from images import cli
 from images.errors import UserError
+from images.maintenance import guard
 
 FACTS = b"""\
 collected: '2026-11-20'
@@ -23,7 +24,7 @@ flash_attn:
 LOCK = b"# made\ntorch==2.7.1 \\\n    --hash=sha256:0\ntriton==3.3.1 \\\n    --hash=sha256:1\n"
 LINES = b'{"kind":"leg","n":1}\n{"kind":"leg","n":2}\n'
 FILES = {
-    "images/facts.yaml": FACTS,
+    "images/data/facts.yaml": FACTS,
     "locks/bases.yaml": b"debian:bookworm-slim: sha256:0\n",
     "locks/cu126-torch27/torch.txt": LOCK,
     "locks/cu126-torch27/light.txt": b"# nothing\n",
@@ -38,7 +39,7 @@ def lost(after: dict[str, bytes]) -> list[tuple[str, str]]:
 def test_nothing_is_lost_where_rows_are_added_or_values_change() -> None:
     grown = {
         **FILES,
-        "images/facts.yaml": FACTS.replace(b"2026-11-20", b"2026-11-21").replace(
+        "images/data/facts.yaml": FACTS.replace(b"2026-11-20", b"2026-11-21").replace(
             b'["7.5", "9.0"]', b'["7.5", "9.0", "12.0"]'
         ),
         "locks/bases.yaml": b"debian:bookworm-slim: sha256:1\n",
@@ -53,19 +54,27 @@ def test_nothing_is_lost_where_rows_are_added_or_values_change() -> None:
 @pytest.mark.parametrize(
     ("path", "content", "expected"),
     [
-        ("images/facts.yaml", FACTS.replace(b'  "2.8.0":', b'  "2.7.2":'), ("images/facts.yaml torch", "/2.8.0")),
         (
-            "images/facts.yaml",
+            "images/data/facts.yaml",
+            FACTS.replace(b'  "2.8.0":', b'  "2.7.2":'),
+            ("images/data/facts.yaml torch", "/2.8.0"),
+        ),
+        (
+            "images/data/facts.yaml",
             FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'),
-            ("images/facts.yaml torch", "/2.7.1/variants/12.6/archs/7.5"),
+            ("images/data/facts.yaml torch", "/2.7.1/variants/12.6/archs/7.5"),
         ),
-        ("images/facts.yaml", b"collected: '2026-11-20'\n", ("images/facts.yaml torch", "")),
+        ("images/data/facts.yaml", b"collected: '2026-11-20'\n", ("images/data/facts.yaml torch", "")),
         (
-            "images/facts.yaml",
+            "images/data/facts.yaml",
             FACTS.removesuffix(b'  - {versions: ["2.8.3"], pythons: ["3.11"]}\n'),
-            ("images/facts.yaml flash_attn", "/row 2"),
+            ("images/data/facts.yaml flash_attn", "/row 2"),
         ),
-        ("images/facts.yaml", FACTS.replace(b'["3.11"]', b"[]"), ("images/facts.yaml flash_attn", "/pythons/3.11")),
+        (
+            "images/data/facts.yaml",
+            FACTS.replace(b'["3.11"]', b"[]"),
+            ("images/data/facts.yaml flash_attn", "/pythons/3.11"),
+        ),
         ("locks/bases.yaml", b"", ("locks/bases.yaml debian:bookworm-slim", "")),
         ("locks/cu126-torch27/torch.txt", b"# nothing\n", ("locks/cu126-torch27/torch.txt", "all of it")),
         (
@@ -80,7 +89,7 @@ def test_a_lost_row_is_named(path: str, content: bytes, expected: tuple[str, str
 
 
 def test_a_lost_file_is_named() -> None:
-    for path in ("images/facts.yaml", "locks/cu126-torch27/torch.txt", "results/nightly/2026-11.jsonl"):
+    for path in ("images/data/facts.yaml", "locks/cu126-torch27/torch.txt", "results/nightly/2026-11.jsonl"):
         assert any(table.startswith(path) for table, _ in lost({key: FILES[key] for key in FILES if key != path}))
     without = {path: content for path, content in FILES.items() if path != "locks/cu126-torch27/light.txt"}
     assert lost(without) == [], "it named nothing"
@@ -88,7 +97,7 @@ def test_a_lost_file_is_named() -> None:
 
 def test_what_is_no_yaml_is_refused() -> None:
     with pytest.raises(UserError, match="is no YAML"):
-        lost({**FILES, "images/facts.yaml": b"<html>: : moved"})
+        lost({**FILES, "images/data/facts.yaml": b"<html>: : moved"})
 
 
 @pytest.fixture
@@ -111,10 +120,10 @@ def test_the_command_compares_a_checkout_with_a_commit(checkout: Path) -> None:
         return (getattr(found.exception, "code", found.exit_code), f"{found.output}{found.exception or ''}")
 
     assert run() == (0, "23 rows before, 23 now, none lost\n2 locked packages before, 2 now, no lock lost\n")
-    (checkout / "images" / "facts.yaml").write_bytes(FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'))
+    (checkout / "images" / "data" / "facts.yaml").write_bytes(FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'))
     code, told = run()
-    assert code == 1 and "images/facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5" in told
-    assert run("--allow", "images/facts.yaml torch")[0] == 0
+    assert code == 1 and "images/data/facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5" in told
+    assert run("--allow", "images/data/facts.yaml torch")[0] == 0
     assert "is not set" not in told
     with pytest.raises(UserError, match="--before nothing"):
         guard.at_revision(checkout, "nothing")

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from images import hints as source
+from images.config.matrix import ROOT
 from images.errors import UserError
-from images.matrix import ROOT
+from images.maintenance import hints as source
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.hints import Hint

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from images.hosting import HostSettings
+from images.context.hosting import HostSettings
 
 PEM = b"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from images import expectations
-from validate import credentials
+from images.planning import expectations
 from validate.claims import HOST_PROBE, Claim, Tier
+from validate.environment import credentials
 from validate.judging import Finding, Status, static
 
 HEALTHY: dict[str, Any] = {

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from images import matrix, plan
-from images.gpus import Gpu, Inventory
-from images.image import Image
-from images.promises import promises
+from images.config import matrix
+from images.hardware.inventory import Gpu, Inventory
+from images.planning import plan
+from images.planning.image import Image
+from images.validation.claims.base import promises
 from validate import kernels
 from validate.claims import Claim, Tier
 from validate.judge import JUDGES

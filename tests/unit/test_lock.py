@@ -18,12 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images import lock, matrix, plan, uv
+from images.config import matrix
+from images.config.names import ImageName, Minor
 from images.errors import UserError
-from images.image import Base, Image, Pin
-from images.lock import Status
-from images.names import ImageName, Minor
-from images.uv import Package
+from images.locking import lock, uv
+from images.locking.lock import Status
+from images.locking.uv import Package
+from images.planning import plan
+from images.planning.image import Base, Image, Pin
 
 FOREIGN = ("--index-url https://a.example/simple", "torch @ https://a.example/torch.whl", "-e .", "torch==2.5.1",
            "torch>=2.5 --hash=sha256:" + "0" * 64, "./torch.whl --hash=sha256:" + "0" * 64,

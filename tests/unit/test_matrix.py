@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from images import matrix, plan
+from images.config import matrix
 from images.errors import UserError
+from images.planning import plan
 
 GOOD = matrix.MATRIX.read_text()
 

@@ -12,10 +12,15 @@ from typing import Any
 
 import pytest
 
-from images import build, gpus, matrix, plan
-from images.gpus import Attachment, Gpu, Inventory, Link, Way
-from images.image import Image
-from images.promises_multigpu import ROWS, link_of, multigpu_claims
+from images.building import pipeline
+from images.config import matrix
+from images.engine import gpus
+from images.engine.gpus import Attachment, Way
+from images.hardware import inventory
+from images.hardware.inventory import Gpu, Inventory, Link
+from images.planning import plan
+from images.planning.image import Image
+from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import JUDGES, judge
@@ -315,11 +320,11 @@ def all_claims(inventory: Inventory | None, **options: Any) -> Iterator[Claim]:
 
 
 def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
-    for inventory, options, reason in (
+    for found_gpus, options, reason in (
         (None, {"no_gpu": "no GPU was found"}, "no GPU was found"),
         (Inventory(driver="", gpus=(H200,), source=""), {}, "the host has one GPU (NVIDIA H200), several are needed"),
     ):
-        found = list(all_claims(inventory, **options))
+        found = list(all_claims(found_gpus, **options))
         assert {one.id for one in found} == {f"M{number}" for number in range(1, 9)}
         assert {one.unproven for one in found} == {reason}
 
@@ -374,7 +379,7 @@ def test_the_claims_of_an_image_itself_know_no_host() -> None:
 
 def test_links_and_nvlinks_are_part_of_the_inventory() -> None:
     row = {"name": "H", "capability": [9, 0], "memory": 1, "nvlinks": 18}
-    found = gpus.of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
+    found = inventory.of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
     assert found is not None
     assert found.links == ((0, 1, Link.NVLINK),) and found.gpus[0].nvlinks == 18
 
@@ -393,5 +398,5 @@ def test_a_build_judges_the_tier_where_there_are_several_gpus(
 ) -> None:
     attachment = Attachment(way=Way.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source=""))
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
-    _, found = build.find_gpus(None, image(), "auto", ())  # type: ignore[arg-type]
-    assert set(found) == {*build.ANYWHERE, *tiers}
+    _, found = pipeline.find_gpus(None, image(), "auto", ())  # type: ignore[arg-type]
+    assert set(found) == {*pipeline.ANYWHERE, *tiers}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.expectations import TOOLKIT_EXCEPTIONS
+from images.planning.expectations import TOOLKIT_EXCEPTIONS
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import JUDGES, Verdict, judge

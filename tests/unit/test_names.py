@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.config.names import Arch, ImageName, Minor
 from images.errors import UserError
-from images.names import Arch, ImageName, Minor
 
 minors = st.builds(Minor, st.integers(10, 19), st.integers(0, 30))
 names = st.builds(

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from images import canary, lock, matrix, nightly, nightly_report, offer, plan, results, uv, xfail
-from images.canary import Locked
+from images.config import matrix
+from images.config.matrix import ExpectedFailure, Nightly, Sources
 from images.errors import Problem, UserError
-from images.matrix import ExpectedFailure, Nightly, Sources
-from images.nightly import Night, Order
-from images.nightly_state import State, Trial
-from images.results import BreakageLine, Change, ClaimRow, LegLine, Outcome
+from images.locking import lock, uv
+from images.nightly import canary, proposal, results, xfail
+from images.nightly import report as nightly_report
+from images.nightly import run as nightly
+from images.nightly.canary import Locked
+from images.nightly.results import BreakageLine, Change, ClaimRow, LegLine, Outcome
+from images.nightly.run import Night, Order
+from images.nightly.state import State, Trial
+from images.planning import plan
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -305,7 +310,7 @@ def test_an_offer_moves_the_pins_of_its_stack_alone() -> None:
         Change(name="einops", before="0.8.2", after="0.9", pinned=True),
         Change(name="numpy", before="2.0", after="2.1", pinned=False),
     ]
-    moved = offer.pins(text, SOURCES.matrix_file, CONTROL.image, moves)
+    moved = proposal.pins(text, SOURCES.matrix_file, CONTROL.image, moves)
     old, new = text.splitlines(), moved.splitlines()
     assert sorted(line for line in new if line not in old) == ['    einops: "0.9"', "    torchao: 0.12.0"]
     assert sources_of(moved).matrix.stacks["2.7"]["torchao"] == "0.12.0"

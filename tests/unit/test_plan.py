@@ -5,10 +5,12 @@ import json
 
 import pytest
 
-from images import matrix, plan, tables
-from images.matrix import Sources
-from images.names import ImageName
-from images.plan import Planned
+from images.commands import tables
+from images.config import matrix
+from images.config.matrix import Sources
+from images.config.names import ImageName
+from images.planning import plan
+from images.planning.plan import Planned
 
 SOURCES = matrix.load()
 LOCKABLE = """cu126-torch25 cu124-torch25 cu124-torch26 cu126-torch27 cu128-torch28 cu128-torch29 cu128-torch210

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from images.buildkit import LogLine, Retrying, StepFinished, StepProgress, StepStarted
-from images.progress import JobView, Progress
+from images.engine.buildkit import LogLine, Retrying, StepFinished, StepProgress, StepStarted
+from images.engine.progress import JobView, Progress
 
 NAME = "[torch 2/5] RUN --mount=type=cache,target=/c uv pip install"
 

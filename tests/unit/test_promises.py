@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from images import expectations, matrix, plan
-from images.image import Image
-from images.promises import promises
+from images.config import matrix
+from images.planning import expectations, plan
+from images.planning.image import Image
+from images.validation.claims.base import promises
+from validate.binaries.kernelstates import Excuses
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.judge import JUDGES
-from validate.kernelstates import Excuses
 from validate.suite import _exists
 
 SOURCES = matrix.load()

@@ -3,18 +3,19 @@
 import pytest
 import yaml
 
-from images import matrix, metadata, refresh
 from images.commands import ci
+from images.config import matrix
 from images.errors import Problem, UserError
-from images.metadata import Metadata
-from images.uv import Answer
+from images.locking.uv import Answer
+from images.maintenance import metadata, releases
+from images.maintenance.metadata import Metadata
 
 FACTS = matrix.load().facts
-TEXT = (matrix.ROOT / "images" / "facts.yaml").read_text()
+TEXT = (matrix.ROOT / "images" / "data" / "facts.yaml").read_text()
 
 
 def test_only_what_is_above_every_row_is_new() -> None:
-    assert refresh.unknown(FACTS, {"axolotl": "0.19.0", "ray": "2.99.0", "deepspeed": "0.1.0"}) == (("ray", "2.99.0"),)
+    assert releases.unknown(FACTS, {"axolotl": "0.19.0", "ray": "2.99.0", "deepspeed": "0.1.0"}) == (("ray", "2.99.0"),)
 
 
 def test_a_package_without_wheels_is_asked_for_as_source() -> None:
@@ -25,7 +26,7 @@ def test_a_package_without_wheels_is_asked_for_as_source() -> None:
         return Answer(1, "", "error: Failed to fetch: `https://index.test/simple/ray/`")
 
     with pytest.raises(UserError, match=r"index\.test can't be reached"):
-        refresh.newest(FACTS, "3.11", ["mamba-ssm"], run)  # type: ignore[arg-type]
+        releases.newest(FACTS, "3.11", ["mamba-ssm"], run)  # type: ignore[arg-type]
     (arguments,) = asked
     sources = {arguments[at + 1] for at, word in enumerate(arguments) if word == "--no-binary"}
     assert {"mamba-ssm", "axolotl"} <= sources and "ray" not in sources and "--no-deps" in arguments
@@ -38,7 +39,7 @@ def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> N
         )
         for name in ("axolotl", "vllm")
     ]
-    after = refresh.inserted(TEXT, rows)
+    after = releases.inserted(TEXT, rows)
     old, new = yaml.safe_load(TEXT), yaml.safe_load(after)
     for name in ("axolotl", "vllm"):
         assert list(new["packages"][name]) == [*old["packages"][name], "99.0"]
@@ -51,7 +52,7 @@ def test_a_row_goes_behind_the_last_of_its_package_and_nothing_else_moves() -> N
 def test_a_package_without_rows_is_refused() -> None:
     row = metadata.as_row(Metadata(name="nobody", version="1", form="wheel", python="", requires=()), "tests")
     with pytest.raises(UserError, match="has no rows of nobody"):
-        refresh.inserted(TEXT, [row])
+        releases.inserted(TEXT, [row])
 
 
 def test_a_release_whose_metadata_cannot_be_read_keeps_no_other_back(

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images import generate, lock, matrix, plan, render
-from images.image import Image
-from images.matrix import ROOT
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context import render
+from images.locking import lock
+from images.maintenance import generate
+from images.planning import plan
+from images.planning.image import Image
 
 SOURCES = matrix.load()
 GROUND = render.Ground(reference="debian:bookworm-slim", origin="tag")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from images import again, reproduce
+from images.building import reproduce, uncached
+from images.building.reproduce import Layer, Member, Reproduction, difference, explained, pair, steps
+from images.config.matrix import ROOT
 from images.engine import CacheRecord, HistoryEntry
-from images.matrix import ROOT
-from images.reproduce import Layer, Member, Reproduction, difference, explained, pair, steps
 
 FILE = Member(
     kind="file",
@@ -101,20 +101,22 @@ def test_a_member_is_read_with_a_hash_a_chunk() -> None:
 
 
 def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
-    context = again.with_own_wheels({"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc")
+    context = uncached.with_own_wheels(
+        {"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc"
+    )
     assert context["Dockerfile"] == b"RUN --mount=type=cache,id=truetag-uv-abc,target=/run/uv x\n"
     golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
-    named = again.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
+    named = uncached.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
     assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")
 
 
 def test_the_second_build_stands_on_a_layer_of_its_own_that_is_not_compared() -> None:
-    given = again.apart({"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc")
+    given = uncached.apart({"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc")
     marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/again\nRUN a\nFROM system\nRUN b\n"
     assert given["Dockerfile"] == marked
     first, second = ["base", "system", "torch"], ["base", "own", "system", "other"]
-    assert again.without(second, again.shared(first, second)) == ["base", "system", "other"]
-    assert again.without(["base", "own"], again.shared(["base"], ["base", "own"])) == ["base"]
+    assert uncached.without(second, uncached.shared(first, second)) == ["base", "system", "other"]
+    assert uncached.without(["base", "own"], uncached.shared(["base"], ["base", "own"])) == ["base"]
 
 
 class Twice:

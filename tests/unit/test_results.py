@@ -7,9 +7,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from images import results
 from images.errors import UserError
-from images.results import BreakageLine, Change, ClaimRow, Leg, LegLine, Outcome, TierCount
+from images.nightly import results
+from images.nightly.results import BreakageLine, Change, ClaimRow, Leg, LegLine, Outcome, TierCount
 from validate.claims import Tier
 from validate.judging import Status
 

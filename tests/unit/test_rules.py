@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from images import matrix, plan
-from images.facts import Facts
-from images.matrix import Sources
-from images.names import ImageName, Minor
-from images.plan import Planned
+from images.config import matrix
+from images.config.facts import Facts
+from images.config.matrix import Sources
+from images.config.names import ImageName, Minor
+from images.planning import plan
+from images.planning.plan import Planned
 
 SOURCES = matrix.load()
 FACTS = SOURCES.facts

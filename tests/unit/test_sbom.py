@@ -8,8 +8,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from images import provenance, sbom
-from images.names import ImageName
+from images.config.names import ImageName
+from images.publish import provenance, sbom
 
 DIGEST = "sha256:" + "ab" * 32
 FOUND = {

@@ -10,9 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from images import build, schemas
+from images.building import pipeline
+from images.config.matrix import ROOT
 from images.errors import UserError
-from images.matrix import ROOT
+from images.validation import schemas
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record
@@ -59,7 +60,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """The folder of a trial, as the product writes it."""
-    build.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.promised, EVIDENCE), hints.known()))
+    pipeline.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.promised, EVIDENCE), hints.known()))
     return tmp_path
 
 

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 from uv import find_uv_bin
 
-from images.matrix import ROOT
-from images.render import EPOCH
+from images.config.matrix import ROOT
+from images.context.render import EPOCH
 
 
 def _load() -> ModuleType:

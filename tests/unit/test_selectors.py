@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images import matrix, plan, selectors
+from images.config import matrix, selectors
+from images.config.selectors import Condition, Glob
 from images.errors import UserError
-from images.selectors import Condition, Glob
+from images.planning import plan
 
 SOURCES = matrix.load()
 

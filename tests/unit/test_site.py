@@ -18,11 +18,12 @@ import pytest
 import site_samples as samples
 from site_samples import ARCH, FAILING, H100, HOSTILE, NEVER, NEW, OLD, PARTLY, PROVEN, REBUILT, STALE, TODAY, UNDATED
 
-from images import choose, results
+from images.chooser import choose
 from images.commands.site import write
+from images.config.matrix import ROOT
 from images.errors import UserError
-from images.matrix import ROOT
-from images.results import BreakageLine, Leg, LegLine, Outcome
+from images.nightly import results
+from images.nightly.results import BreakageLine, Leg, LegLine, Outcome
 from images.site import badges, index, pages, runs
 from images.site.index import Index, Known, Standing
 from validate.claims import Tier

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from images.bench import loopback
 from images.commands.site import write
-from images.matrix import ROOT
-from images.publish import PROOF
-from images.registry import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
+from images.config.matrix import ROOT
+from images.publish.publication import PROOF
+from images.registry.client import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
 from images.site.index import Index, dumps, make
 from validate import report
 from validate.evidence import Evidence

@@ -14,8 +14,8 @@ from test_slicing import BITS_32, FAULTY, K, code, sliced, without_sections
 from test_static_code import coded, surplus
 from test_static_probes import Site, judged, site
 
+from validate.binaries.kernelstates import Excuses
 from validate.judging import Status, static
-from validate.kernelstates import Excuses
 from validate.probes.static import devicecode
 
 __all__ = ["site"]

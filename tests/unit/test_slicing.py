@@ -21,10 +21,11 @@ from fatbins import FAMILY, LZ4, SPECIFIC, Code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images import expectations, plan, render
-from images.matrix import ROOT, load
-from validate import fatbin
-from validate.kernelstates import Excuses
+from images.config.matrix import ROOT, load
+from images.context import render
+from images.planning import expectations, plan
+from validate.binaries import fatbin
+from validate.binaries.kernelstates import Excuses
 
 
 def _load(name: str) -> ModuleType:

@@ -14,13 +14,17 @@ from types import ModuleType
 
 import pytest
 
-from images import lock, matrix, plan, source_wheels, wheels
+from images.config import matrix
+from images.context.render import Ground
+from images.engine.failures import BuildFailed
 from images.errors import Problem, UserError
-from images.failures import BuildFailed
-from images.image import Image
-from images.render import Ground
-from images.source_wheels import Given, Recipe
-from images.wheelhouse import Wheelhouse
+from images.locking import lock
+from images.planning import plan
+from images.planning.image import Image
+from images.wheels import compiled as source_wheels
+from images.wheels import prebuilt
+from images.wheels.cache import Wheelhouse
+from images.wheels.compiled import Given, Recipe
 
 SOURCES = matrix.load()
 GIB = 1024**3
@@ -473,9 +477,11 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
     assert keeper(wanted, pin) is None
     key = recipe("cu128-torch28", "flash-attn").key
     kept = house.keep(key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
-    found = wheels.gather(wanted, wheelhouse=None, cache=tmp_path / "cache", fetch=refuse, compiled=keeper)
+    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path / "cache", fetch=refuse, compiled=keeper)
     assert found.files == {kept.wheel.name: kept.wheel}
-    other = wheels.gather(image("cu126-torch28"), wheelhouse=None, cache=tmp_path / "c", fetch=refuse, compiled=keeper)
+    other = prebuilt.gather(
+        image("cu126-torch28"), wheelhouse=None, cache=tmp_path / "c", fetch=refuse, compiled=keeper
+    )
     assert other.files == {}
 
 
@@ -485,12 +491,12 @@ def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_pa
     recipe_there = source_wheels.on(given, source_wheels.recipe(wanted, "flash-attn", SOURCES.matrix))
     kept = house.keep(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
     keeper = source_wheels.keeper(SOURCES.matrix, house, lambda _image: given)
-    found = wheels.gather(wanted, wheelhouse=None, cache=tmp_path, kept={"torch"}, fetch=refuse, compiled=keeper)
+    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, kept={"torch"}, fetch=refuse, compiled=keeper)
     assert found.files == {kept.wheel.name: kept.wheel} and not found.missing
 
 
 def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
-    found = wheels.gather(image("cu128-torch28"), wheelhouse=None, cache=tmp_path, kept={"flash-attn"}, fetch=refuse)
+    found = prebuilt.gather(image("cu128-torch28"), wheelhouse=None, cache=tmp_path, kept={"flash-attn"}, fetch=refuse)
     assert not found.files and not found.missing
 
 

@@ -12,7 +12,7 @@ from fatbins import SPECIFIC, Code
 from test_fatbin import marked, region_of
 from test_static_probes import Site, claim, judged, site
 
-from images import expectations
+from images.planning import expectations
 from validate.judging import Status, static
 from validate.probes.static import devicecode, symbols
 

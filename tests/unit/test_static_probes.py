@@ -14,13 +14,14 @@ from typing import Any
 import elves
 import pytest
 
-from images import expectations
-from validate import loader, surroundings
+from images.planning import expectations
+from validate.binaries import loader
 from validate.claims import Claim, Tier
-from validate.interpreter import StartError
+from validate.environment import surroundings
+from validate.environment.interpreter import StartError
+from validate.environment.surroundings import Surroundings
 from validate.judging import Finding, Status, static
 from validate.probes.static import environment, files, libraries, pins, toolkit
-from validate.surroundings import Surroundings
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 

@@ -27,7 +27,7 @@ PROBES = {
     "static/nan": "def measure(claims):\n    yield 'a', {'ok': float('nan'), 'deep': [float('inf')]}\n",
     "static/loud": "def measure(claims):\n    print('x' * 9000, '{\"closing\": true}')\n    yield 'a', {'ok': True}\n",
     "cpu/around": (
-        "import os\nfrom validate import surroundings\n"
+        "import os\nfrom validate.environment import surroundings\n"
         "def measure(claims):\n"
         "    given = surroundings.recorded()\n"
         "    yield 'a', {'own': os.environ.get('TRITON_CACHE_DIR'), 'given': given.environ.get('TRITON_CACHE_DIR'),\n"

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from images import matrix, plan, wheels
+from images.config import matrix
 from images.errors import UserError
-from images.image import Image, Pin
-from images.lock import TOOLS
+from images.locking.lock import TOOLS
+from images.planning import plan
+from images.planning.image import Image, Pin
+from images.wheels import prebuilt
 
 SOURCES = matrix.load()
 
@@ -59,7 +61,7 @@ def flash_attn(of: Image) -> Pin:
 )
 def test_a_wheel_fits_by_name_version_python_and_build(name: str, filename: str, fits: bool) -> None:
     wanted = image(name)
-    assert wheels.fits(filename, flash_attn(wanted), wanted) is fits
+    assert prebuilt.fits(filename, flash_attn(wanted), wanted) is fits
 
 
 def refuse(url: str, target: Path) -> None:
@@ -69,7 +71,7 @@ def refuse(url: str, target: Path) -> None:
 def test_the_wheelhouse_comes_first(tmp_path: Path) -> None:
     wheel = tmp_path / "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl"
     wheel.write_bytes(b"wheel")
-    found = wheels.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path / "cache", fetch=refuse)
+    found = prebuilt.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path / "cache", fetch=refuse)
     assert found.files == {wheel.name: wheel}
     assert found.missing == {}
     assert found.digests() == {wheel.name: hashlib.sha256(b"wheel").hexdigest()}
@@ -85,14 +87,14 @@ def test_the_official_wheel_is_fetched_once(tmp_path: Path) -> None:
             archive.writestr("flash_attn/__init__.py", "")
 
     for _ in range(2):
-        found = wheels.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=fetch)
+        found = prebuilt.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=fetch)
         assert list(found.files) == ["flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"]
     assert len(asked) == 1
     assert asked[0].endswith("/v2.8.3/flash_attn-2.8.3%2Bcu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl")
 
 
 def test_what_cannot_be_had_is_missing_with_its_reason(tmp_path: Path) -> None:
-    found = wheels.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=refuse)
+    found = prebuilt.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=refuse)
     assert found.files == {}
     assert "github.com: no route to host" in found.missing["flash-attn"]
 
@@ -101,17 +103,17 @@ def test_two_that_fit_are_an_error(tmp_path: Path) -> None:
     for name in ("flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", "flash_attn-2.8.3-py3-none-any.whl"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(UserError, match="two wheels fit"):
-        wheels.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path, fetch=refuse)
+        prebuilt.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path, fetch=refuse)
 
 
 def test_a_wheelhouse_that_is_no_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no folder"):
-        wheels.gather(image("cu126-torch27"), wheelhouse=tmp_path / "nothing", cache=tmp_path, fetch=refuse)
+        prebuilt.gather(image("cu126-torch27"), wheelhouse=tmp_path / "nothing", cache=tmp_path, fetch=refuse)
 
 
 def test_a_broken_download_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"refused|unreachable"):
-        wheels.download("http://127.0.0.1:9/x.whl", tmp_path / "x.whl")
+        prebuilt.download("http://127.0.0.1:9/x.whl", tmp_path / "x.whl")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -148,7 +150,7 @@ def a_wheel() -> bytes:
 def test_builds_at_once_fetch_one_whole_wheel(tmp_path: Path) -> None:
     whole = a_wheel()
     with serving(whole) as url, ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda _: wheels.download(url, tmp_path / "x.whl"), range(6)))
+        list(pool.map(lambda _: prebuilt.download(url, tmp_path / "x.whl"), range(6)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.whl"]
     assert (tmp_path / "x.whl").read_bytes() == whole
 
@@ -157,14 +159,14 @@ def test_half_a_wheel_and_a_page_are_no_wheel(tmp_path: Path) -> None:
     whole = a_wheel()
     for content, length in ((whole[:-100], len(whole)), (b"<html>sign in</html>", None)):
         with serving(content, length) as url, pytest.raises(OSError, match="no whole wheel"):
-            wheels.download(url, tmp_path / "x.whl")
+            prebuilt.download(url, tmp_path / "x.whl")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_spoilt_wheel_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
     name = image("cu126-torch27").prebuilt[0].filename
     (tmp_path / name).write_bytes(b"half a whe")
-    found = wheels.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=refuse)
+    found = prebuilt.gather(image("cu126-torch27"), wheelhouse=None, cache=tmp_path, fetch=refuse)
     assert found.files == {}
 
 
@@ -172,7 +174,7 @@ def test_only_the_locked_installer_is_taken_along(tmp_path: Path) -> None:
     locked = f"uv-{TOOLS[0].partition('==')[2]}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
     for name in (locked, "uv-0.1.0-py3-none-manylinux_2_17_x86_64.whl", locked.replace("x86_64", "aarch64")):
         (tmp_path / name).write_bytes(b"")
-    found = wheels.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path / "cache", fetch=refuse)
+    found = prebuilt.gather(image("cu126-torch27"), wheelhouse=tmp_path, cache=tmp_path / "cache", fetch=refuse)
     assert list(found.files) == [locked]
 
 
@@ -187,7 +189,7 @@ def needing_conv1d(*, optional: bool) -> Image:
 
 def test_a_required_wheel_that_nobody_compiled_stops_the_build_with_the_next_command(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        wheels.gather(needing_conv1d(optional=False), wheelhouse=None, cache=tmp_path, fetch=refuse)
+        prebuilt.gather(needing_conv1d(optional=False), wheelhouse=None, cache=tmp_path, fetch=refuse)
     (problem,) = caught.value.problems
     assert problem.cause == (
         "needs causal-conv1d==1.7.0, which is published as source only and not compiled for this image yet"
@@ -196,7 +198,7 @@ def test_a_required_wheel_that_nobody_compiled_stops_the_build_with_the_next_com
 
 
 def test_an_optional_one_is_missing_with_the_command_that_compiles_it(tmp_path: Path) -> None:
-    found = wheels.gather(needing_conv1d(optional=True), wheelhouse=None, cache=tmp_path, fetch=refuse)
+    found = prebuilt.gather(needing_conv1d(optional=True), wheelhouse=None, cache=tmp_path, fetch=refuse)
     assert "`nox -s wheels -- cu130-torch211-sm90 causal-conv1d`" in found.missing["causal-conv1d"]
 
 
@@ -204,7 +206,7 @@ def test_an_optional_one_is_missing_with_the_command_that_compiles_it(tmp_path: 
 def test_a_compiled_one_is_taken(tmp_path: Path, optional: bool) -> None:
     kept = tmp_path / "causal_conv1d-1.7.0-cp311-cp311-linux_x86_64.whl"
     kept.write_bytes(b"wheel")
-    found = wheels.gather(
+    found = prebuilt.gather(
         needing_conv1d(optional=optional),
         wheelhouse=None,
         cache=tmp_path / "cache",

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from validate.binaries.demangle import readable
 from validate.claims import Claim
 from validate.judging import Finding, Judging, Status, failed, listed, not_applicable, passed, unproven
-from validate.mangled import readable
 
 LOCK = "lock"
 TOOLKIT = "toolkit"
@@ -168,7 +168,7 @@ def _unexcused(paths: Sequence[str], excused: Mapping[str, str]) -> list[str]:
 
 
 def libraries(claim: Claim, evidence: Evidence) -> Finding:
-    """S3. expect: {of, cuda_libraries, host, other_platforms, exceptions}; images/promises.py says what each is."""
+    """S3. expect: {of, cuda_libraries, host, other_platforms, exceptions}; validation/claims says what each is."""
     if not evidence["files"]:
         return failed(f"there is no shared library in the {claim.expect['of']}")
     faults = [f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"]]

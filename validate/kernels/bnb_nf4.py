@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from validate.harness.reference import nf4_dequantised
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels.runner import Bench
-from validate.probes.cpu._reference import nf4_dequantised
 
 _BLOCK = 64
 _OUT, _IN = 192, 320

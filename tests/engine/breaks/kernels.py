@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, "/run/suite")
-from validate import elf, fatbin
+from validate.binaries import elf, fatbin
 
 STUB_BYTES = 128
 NO_SUCH_ARCH = 990

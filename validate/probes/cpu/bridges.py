@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart
+from validate.harness.forked import apart
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
 _BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))

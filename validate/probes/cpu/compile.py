@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart
+from validate.harness.forked import apart
 
 _ROWS, _COLUMNS = 37, 301
 """Odd, so that vectorised loops have a tail."""

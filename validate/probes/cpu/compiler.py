@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart, attempt
+from validate.harness.forked import apart, attempt
 
 _TAIL_CHARACTERS = 1500
 _EXTENSION = """

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart, described
+from validate.harness.forked import apart, described
 
 _SECONDS = 120
 _MOST_LINES = 30

@@ -21,10 +21,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import dynsym, elf, installed
+from validate.binaries import dynsym, elf
+from validate.binaries.elf import ElfError
+from validate.binaries.linking import objects
 from validate.claims import Claim
-from validate.elf import ElfError
-from validate.linking import objects
+from validate.environment import installed
 
 _EXECUTABLE = 4  # SHF_EXECINSTR
 _AVX512 = re.compile(

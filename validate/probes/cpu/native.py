@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart, attempt, described
+from validate.harness.forked import apart, attempt, described
 
 _CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import LOG_TAIL_CHARACTERS, attempt
+from validate.harness.forked import LOG_TAIL_CHARACTERS, attempt
 
 _PATIENCE = 240.0
 _RANKS = 2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import attempt
+from validate.harness.forked import attempt
 
 _RATE = 0.1
 

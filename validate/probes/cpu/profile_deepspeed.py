@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import attempt
+from validate.harness.forked import attempt
 
 _STAGES = (0, 1, 2, 3)
 _WORKERS = 2

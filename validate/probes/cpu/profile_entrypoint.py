@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import attempt
+from validate.harness.forked import attempt
 
 _PATIENCE = 30.0
 _HEAD = "\t\033[4mGPU0\tGPU1\t\033[0m\n"

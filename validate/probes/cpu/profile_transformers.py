@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import attempt
+from validate.harness.forked import attempt
 from validate.probes.cpu.quantized_llama import Bench
 
 _STEPS = 8

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import attempt
-from validate.probes.cpu._reference import Shape, llama_logits, nf4_dequantised
+from validate.harness.forked import attempt
+from validate.harness.reference import Shape, llama_logits, nf4_dequantised
 
 SEED = 20240229
 WEIGHT_DEVIATION = 0.07

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart, attempt
+from validate.harness.forked import apart, attempt
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:

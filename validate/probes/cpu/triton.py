@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import apart, attempt
+from validate.harness.forked import apart, attempt
 from validate.probes.cpu._cubin import cubin_facts
 
 CONTROL_KERNEL = "add"

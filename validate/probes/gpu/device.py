@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import nvml
 from validate.claims import Claim
+from validate.environment import nvml
+from validate.harness.forked import attempt
 from validate.kernels import runner
-from validate.probes.cpu._apart import attempt
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.harness.forked import attempt
 from validate.kernels import runner
-from validate.probes.cpu._apart import attempt
 from validate.probes.cpu.quantized_llama import SEED, Bench
 
 _STEPS, _RATE = 12, 5e-3

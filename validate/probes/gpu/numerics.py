@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from validate.claims import Claim
+from validate.harness.forked import attempt
 from validate.kernels import runner
-from validate.probes.cpu._apart import attempt
 
 CUDNN = "cudnn"
 

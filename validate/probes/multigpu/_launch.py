@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from validate import nvml
 from validate.claims import Claim
+from validate.environment import nvml
 
 LIMIT_SECONDS = 240.0
 """A launch takes 10 to 30 s: past this, a rank hangs."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import described
+from validate.harness.forked import described
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench
 from validate.suite import plain

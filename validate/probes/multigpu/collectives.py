@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import installed, surroundings
 from validate.claims import Claim
+from validate.environment import installed, surroundings
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.probes.cpu._apart import attempt
+from validate.harness.forked import attempt
 
 FOLDER = Path("/dev/shm")
 _BATCHES, _WORKERS = 4, 2

@@ -9,7 +9,7 @@ Claim `expect`: {"files": [patterns that must hold code], "also": [patterns that
 "by_design": [{"kernels": pattern, "needed": [[from, to]], "reason"}], "depth": "kernel" or "file", ...}.
 
 `depth` "surplus" asks the opposite: which code no GPU of `archs` has a use for, in whatever files there are but
-NVIDIA's own; with "nvidia", in those too. It is what slicing would still take out (validate/kernelstates.py), for
+NVIDIA's own; with "nvidia", in those too. It is what slicing would still take out (binaries/kernelstates.py), for
 which "by_design_of" has rows by distribution. Code that was taken out left zeros and a mark; code with that mark, which
 the driver passes over, is told at every depth: as what a target lacks, or as left where it should be gone.
 """
@@ -25,11 +25,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validate import elf, fatbin, installed, interpreter, kernelstates, surroundings
+from validate.binaries import elf, fatbin, kernelstates
+from validate.binaries.fatbin import Entry, FatbinError, Region
+from validate.binaries.kernelstates import FAULTS, Code, Excuses
 from validate.claims import Claim
-from validate.fatbin import Entry, FatbinError, Region
-from validate.installed import Distribution
-from validate.kernelstates import FAULTS, Code, Excuses
+from validate.environment import installed, interpreter, surroundings
+from validate.environment.installed import Distribution
 
 _MOST_NAMED = 5
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import installed, interpreter, surroundings
 from validate.claims import Claim
-from validate.surroundings import Surroundings
+from validate.environment import installed, interpreter, surroundings
+from validate.environment.surroundings import Surroundings
 
 _SHELL_FILES = (
     "/etc/environment",

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import installed, interpreter, surroundings
 from validate.claims import Claim
-from validate.installed import Distribution
+from validate.environment import installed, interpreter, surroundings
+from validate.environment.installed import Distribution
 
 _MOST_LISTED = 40
 _READ_BYTES = 1 << 20

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import credentials, installed, interpreter, surroundings
 from validate.claims import Claim
+from validate.environment import credentials, installed, interpreter, surroundings
 
 _LARGEST_TEXT = 128 << 10
 _MOST_LISTED = 40

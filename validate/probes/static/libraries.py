@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from validate import installed, interpreter, surroundings
+from validate.binaries.linking import Found, import_torch, objects, objects_under, read_all, stem
+from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
-from validate.installed import Distribution
-from validate.linking import Found, import_torch, objects, objects_under, read_all, stem
-from validate.loader import Files, Process, SearchPath
+from validate.environment import installed, interpreter, surroundings
+from validate.environment.installed import Distribution
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:

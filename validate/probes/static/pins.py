@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import installed, interpreter, surroundings
 from validate.claims import Claim
-from validate.installed import Distribution
+from validate.environment import installed, interpreter, surroundings
+from validate.environment.installed import Distribution
 
 LOCK = "lock"
 

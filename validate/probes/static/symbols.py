@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from validate import dynsym, installed, interpreter, surroundings
+from validate.binaries import dynsym
+from validate.binaries.dynsym import Symbols
+from validate.binaries.elf import ElfError
+from validate.binaries.linking import Found, import_torch, objects, read_all
+from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
-from validate.dynsym import Symbols
-from validate.elf import ElfError
-from validate.linking import Found, import_torch, objects, read_all
-from validate.loader import Files, Process, SearchPath
+from validate.environment import installed, interpreter, surroundings
 
 _MOST_NAMED = 5
 _MOST_LISTED = 60

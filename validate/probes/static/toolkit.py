@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate import elf, installed, interpreter, surroundings
+from validate.binaries import elf
+from validate.binaries.elf import ElfError
+from validate.binaries.loader import SearchPath
 from validate.claims import Claim
-from validate.elf import ElfError
-from validate.loader import SearchPath
+from validate.environment import installed, interpreter, surroundings
+from validate.environment.surroundings import Surroundings
 from validate.probes.static.pins import torch_version
-from validate.surroundings import Surroundings
 
 _SECONDS = 20
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")

@@ -1,0 +1,77 @@
+"""An image's build context where no engine is asked: for `nox -s render` and `nox -s bake`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.building import pipeline
+from images.config.facts import Facts
+from images.context import render
+from images.context.hosting import HostSettings
+from images.context.render import Context, Ground
+from images.errors import Problem, UserError
+from images.locking import lock
+from images.planning.image import Base, Image, Pin
+from images.validation import embedded
+from images.wheels import prebuilt
+
+_FROM = re.compile(
+    r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
+)
+"""An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without what nobody writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What contexts are made from, besides the image: where wheels that no index has may lie."""
+
+    facts: Facts
+    host: HostSettings
+    cache: Path
+    compiled: Callable[[Image, Pin], Path | None]
+    wheelhouse: Path | None = None
+    fetch: Callable[[str, Path], None] | None = None
+    """URL and target; None: from the official releases."""
+
+
+def ground(base: Base, given: str, pinned: Mapping[str, str]) -> Ground:
+    """The base by the name a person gave, else by its pinned digest, else by its tag. Raises UserError for no name."""
+    if given:
+        if not _FROM.fullmatch(given):
+            then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
+            raise UserError(Problem(where=f"--base {given}", cause="is no name of an image", then=then))
+        return Ground(reference=given, origin="given")
+    if digest := pinned.get(base.reference, ""):
+        return Ground(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)
+    return Ground(reference=base.reference, origin="tag")
+
+
+def context(image: Image, on: Ground, order: Order) -> Context:
+    """The context that a build of this image has, wheels and suite included. Raises UserError: no lock, no wheel."""
+    locked = lock.read(image)
+    gathered = prebuilt.gather(
+        image,
+        wheelhouse=order.wheelhouse,
+        cache=order.cache / "wheels",
+        fetch=order.fetch,
+        compiled=order.compiled,
+    )
+    suite = embedded.suite(image, pipeline.pins_of(locked), gathered.missing, facts=order.facts)
+    extras = render.Extras(host=order.host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
+    return render.render(image, locked.files, on, extras)
+
+
+def digests(files: Context) -> dict[str, str]:
+    """Path -> sha256 of its content."""
+    return {path: _sha256(content) for path, content in files.items()}
+
+
+def _sha256(content: bytes | Path) -> str:
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

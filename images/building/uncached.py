@@ -1,0 +1,100 @@
+"""Building again what an engine may hold: with wheels and on a layer of its own, and so that nothing of it is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from images.context.render import Context, content_of
+from images.engine import CacheRecord, Engine
+
+T = TypeVar("T")
+Files = Mapping[str, bytes | Path]
+Which = Callable[[Sequence[CacheRecord]], Sequence[CacheRecord]]
+"""Chooses among the records of a build cache."""
+
+_CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
+_FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
+_ROUNDS = 8
+"""Times that records are asked to go: what a build that was cut short still holds goes a moment later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLayer:
+    """The layer that an image stands apart on. `size` in bytes, as the engine counts it."""
+
+    digest: str
+    size: int
+
+
+def with_own_wheels(context: Files, word: str) -> Context:
+    """The context whose steps share a cache of wheels that no other build has."""
+    return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{word}".encode(), content_of(context["Dockerfile"]))}
+
+
+def apart(context: Files, word: str) -> Context:
+    """The context with a small layer of its own above the base, so that no layer of it stands where another does.
+
+    An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never
+    deletes the second's files: no build cache, no image knows them.
+    """
+    step = rf"\g<0>RUN {_own_step(word)}\n".encode()
+    return {**context, "Dockerfile": _FROM.sub(step, content_of(context["Dockerfile"]), count=1)}
+
+
+def _own_step(word: str) -> str:
+    return f"echo {word} >/again"
+
+
+def own_layer(engine: Engine, image: str, base: str, word: str) -> OwnLayer:
+    """What `apart` added to an image that was built from its context. Raises NoSuchImage."""
+    layers = engine.inspect(image).layers
+    made = [entry.size for entry in engine.history(image) if _own_step(word) in entry.created_by]
+    return OwnLayer(digest=layers[shared(engine.inspect(base).layers, layers)], size=sum(made))
+
+
+def shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many layers from the bottom both have in common: those of the base."""
+    return next(
+        (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other), len(first)
+    )
+
+
+def without(layers: Sequence[T], index: int) -> list[T]:
+    return [*layers[:index], *layers[index + 1 :]]
+
+
+@contextmanager
+def nothing_new_kept(engine: Engine, image: str, which: Which = tuple) -> Iterator[None]:
+    """Afterwards the image is gone, and all that `which` finds in the build cache and was not there before."""
+    before = {record.id for record in engine.build_cache()}
+    try:
+        yield
+    finally:
+        engine.untag(image)
+        forget(engine, lambda records: [record for record in which(records) if record.id not in before])
+
+
+def forget(engine: Engine, which: Which) -> None:
+    """Empty the build cache of what `which` finds in it, as far as nothing else stands on that."""
+    for _ in range(_ROUNDS):
+        left = which(engine.build_cache())
+        if not left:
+            return
+        for record in topmost_first(left):
+            engine.forget(record)
+
+
+def topmost_first(records: Sequence[CacheRecord]) -> list[CacheRecord]:
+    """In an order in which they can go: what others stand on can't. Pure."""
+    ordered: list[CacheRecord] = []
+    left = list(records)
+    while left:
+        stood_on = {parent for record in left for parent in record.parents}
+        ordered += [record for record in left if record.id not in stood_on]
+        left = [record for record in left if record.id in stood_on]
+    return ordered

@@ -1,0 +1,238 @@
+"""What the world ships, typed: the rows of facts.yaml. Each row carries its source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from images.config.names import Arch, Minor
+
+
+def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
+    """A text that `parse` can read, kept as it is written."""
+
+    def checked(value: object) -> str:
+        text = str(value)
+        try:
+            parse(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no {what}") from None
+        return text
+
+    return BeforeValidator(checked)
+
+
+def _capability(value: object) -> str:
+    return Arch.parse(str(value)).capability
+
+
+def _minor(value: object) -> str:
+    text = str(value)
+    if not re.fullmatch(r"\d+\.\d+", text):
+        raise ValueError(f"{text!r} is not of the form X.Y")
+    return text
+
+
+VersionText = Annotated[str, _text("version (PEP 440)", Version)]
+RangeText = Annotated[str, _text("version range (PEP 440)", SpecifierSet)]
+RequirementText = Annotated[str, _text("requirement (PEP 508)", Requirement)]
+Capability = Annotated[str, BeforeValidator(_capability)]
+MinorText = Annotated[str, BeforeValidator(_minor), Field(pattern=r"^\d+\.\d+$")]
+Sentence = Annotated[str, StringConstraints(min_length=1)]
+Source = str | dict[str, str]
+
+
+# The same few questions are asked for every image of a matrix: each is worked out once.
+@cache
+def within(version: str, wanted: str) -> bool:
+    """Whether a version lies in a range (PEP 440): `2.7.1` in `==2.7.*`."""
+    return version in SpecifierSet(wanted)
+
+
+@cache
+def _covers(archs: tuple[str, ...], ptx: tuple[str, ...], arch: Arch) -> Literal["cubin", "ptx", "no"]:
+    if any(own.major == arch.major and own.minor <= arch.minor for own in map(Arch.parse, archs)):
+        return "cubin"
+    return "ptx" if any(own <= arch for own in map(Arch.parse, ptx)) else "no"
+
+
+@cache
+def _library(libraries: tuple[str, ...], lookup: str, wheel_cuda: Minor) -> Minor | None:
+    own = sorted(Minor.parse(text) for text in libraries)
+    if wheel_cuda in own:
+        return wheel_cuda
+    if lookup == "exact":
+        return None
+    lower = [minor for minor in own if minor.major == wheel_cuda.major and minor < wheel_cuda]
+    higher = [minor for minor in own if minor.major == wheel_cuda.major and minor > wheel_cuda]
+    return lower[-1] if lower else higher[0] if higher else None
+
+
+class Row(BaseModel):
+    """A row of either YAML file: unknown keys are errors, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeviceCode(Row):
+    """The GPU architectures a binary holds: machine code (`archs`) and PTX."""
+
+    archs: list[Capability]
+    ptx: list[Capability] = []
+
+    def covers(self, arch: Arch) -> Literal["cubin", "ptx", "no"]:
+        """How a GPU of `arch` runs it.
+
+        A cubin runs on its own major at the same or a higher minor; PTX on anything not older
+        (CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility").
+        """
+        return _covers(tuple(self.archs), tuple(self.ptx), arch)
+
+
+class TorchVariant(DeviceCode):
+    """One CUDA build of a torch release."""
+
+    cxx11_abi: bool
+    unverified: str = ""
+
+
+class TorchFacts(Row):
+    """One torch release. `variants` are keyed by CUDA version; the default index has `default_cuda` alone."""
+
+    default_cuda: MinorText
+    variants: dict[MinorText, TorchVariant]
+    triton: RangeText
+    requires_python: RangeText
+    pythons: list[MinorText]
+    cxx_standard: int
+    source: Source
+    note: str = ""
+
+
+class XformersFacts(DeviceCode):
+    """One xformers release: the torch it is bound to, and the CUDA its default wheel was built with."""
+
+    torch: RangeText
+    cuda: MinorText
+    python: RangeText
+    source: Source
+
+
+class FlashAttnFacts(Row):
+    """Official prebuilt flash-attn wheels, released as files on GitHub."""
+
+    versions: list[VersionText]
+    torch: list[MinorText]
+    cuda_majors: list[int]
+    pythons: list[MinorText]
+    cxx11_abi: list[bool]
+    source: Source
+
+
+class BitsandbytesFacts(Row):
+    """One bitsandbytes release: its CUDA libraries and the rule by which it picks one."""
+
+    torch: RangeText
+    python: RangeText
+    lookup: Literal["exact", "same-major"]
+    libraries: dict[MinorText, DeviceCode]
+    source: Source
+
+    def library_for(self, wheel_cuda: Minor) -> Minor | None:
+        """The library that bitsandbytes loads beside a torch of this CUDA (its own rule: cextension.py).
+
+        `same-major`: exact, else the highest lower minor of that major, else its lowest higher one.
+        """
+        return _library(tuple(self.libraries), self.lookup, wheel_cuda)
+
+    def file_for(self, wheel_cuda: Minor) -> str:
+        """The path of that library, or of the one it would look for in vain."""
+        return f"bitsandbytes/libbitsandbytes_cuda{(self.library_for(wheel_cuda) or wheel_cuda).digits}.so"
+
+
+class TorchaoFacts(Row):
+    """One torchao release: its torch, and the CUDA major its default wheel's libraries need (None: it has none)."""
+
+    torch: RangeText
+    cuda_major: int | None = None
+    source: Source
+
+
+class PackageFacts(Row):
+    """One release of a framework, or of what one asks for: its requirements, and what its binaries were made for."""
+
+    form: Literal["wheel", "source", "cuda-source"] = "wheel"
+    """What an index has of it: a wheel; pure Python as source; source that only nvcc can compile."""
+    python: RangeText = ""
+    requires: list[RequirementText] = []
+    """Requires-Dist, of the release itself without its extras."""
+    torch: RangeText = ""
+    """The torch its binaries were compiled against, where its metadata does not say so."""
+    cuda_majors: list[int] = []
+    """CUDA majors its binaries run with; empty: any."""
+    note: str = ""
+    source: Source
+
+
+class CudaFacts(Row):
+    """One CUDA toolkit release line."""
+
+    release: VersionText
+    driver: VersionText
+    nvcc_archs: list[Capability]
+    gcc_max: int
+    wheels_hold_nvcc: bool
+    source: Source
+
+
+class DriverFloor(Row):
+    """The oldest driver that runs any minor of a CUDA major (minor version compatibility)."""
+
+    driver: VersionText
+    source: Source
+
+
+class Replacement(Row):
+    """A dead distribution and its successor."""
+
+    by: str
+    source: Source
+
+
+class Facts(Row):
+    """The whole of facts.yaml."""
+
+    collected: str
+    torch_index: str
+    """Address of the index that has every torch variant; `{variant}` stands for cu126 and the like."""
+    flash_attn_release: str
+    """Address of an official flash-attn wheel; `{version}` and `{filename}` are filled in."""
+    torch: dict[VersionText, TorchFacts]
+    xformers: dict[VersionText, XformersFacts]
+    flash_attn: list[FlashAttnFacts]
+    bitsandbytes: dict[VersionText, BitsandbytesFacts]
+    torchao: dict[VersionText, TorchaoFacts]
+    packages: dict[str, dict[VersionText, PackageFacts]] = {}
+    """Canonical name -> version -> what is known of it."""
+    replaced: dict[str, Replacement] = {}
+    """Distributions that pages still name though they are dead."""
+    cuda: dict[MinorText, CudaFacts]
+    driver_floors: dict[str, DriverFloor]
+
+    def model_post_init(self, _context: Any) -> None:
+        unknown = sorted({cuda for torch in self.torch.values() for cuda in torch.variants} - set(self.driver_majors))
+        if unknown:
+            raise ValueError(f"no driver floor for CUDA {', '.join(unknown)}")
+
+    @property
+    def driver_majors(self) -> set[str]:
+        """Every CUDA version whose major has a driver floor."""
+        cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}
+        return {cuda for cuda in cudas if cuda.split(".")[0] in self.driver_floors}

@@ -1,0 +1,132 @@
+"""Which images a person means: names, globs, aliases and conditions such as `torch>=2.8`, several at once."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Protocol
+
+from images.config.names import Arch, ImageName, Minor
+from images.errors import Problem, UserError
+
+_COMPARE: dict[str, Callable[[Minor, Minor], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_VERSIONED = ("torch", "cuda", "wheel", "python")
+_CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
+HELP = (
+    "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, arch=sm90 or profile=axolotl"
+)
+
+
+class Selectable(Protocol):
+    """What a condition looks at; every planned image has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def versions(self) -> dict[str, Minor | None]: ...
+    @property
+    def archs(self) -> Sequence[Arch]: ...
+    @property
+    def profile(self) -> str | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """`torch>=2.8`: every image must satisfy all conditions that are given."""
+
+    key: str
+    op: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.op}{self.value}"
+
+    def __call__(self, image: Selectable) -> bool:
+        if self.key in _VERSIONED:
+            own = image.versions[self.key]
+            return own is not None and _COMPARE[self.op](own, Minor.parse(self.value))
+        holds = (
+            self.value == (image.profile or "none") if self.key == "profile" else Arch.parse(self.value) in image.archs
+        )
+        return holds if self.op == "=" else not holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glob:
+    """A name or a shell pattern over names: an image must match one of those that are given."""
+
+    pattern: str
+
+    def __str__(self) -> str:
+        return self.pattern
+
+    def __call__(self, image: Selectable) -> bool:
+        return fnmatch.fnmatchcase(image.name, self.pattern)
+
+    @property
+    def is_name(self) -> bool:
+        return not any(sign in self.pattern for sign in "*?[")
+
+
+Selector = Condition | Glob
+
+
+@cache
+def parse(text: str) -> Selector:
+    """Read one selector. Raises UserError saying what selectors there are."""
+    match = _CONDITION.fullmatch(text)
+    if not match:
+        if not text or re.search(r"[\s<>=!]", text):
+            raise UserError(Problem(where=repr(text), cause="is no selector", then=f"write {HELP}"))
+        return Glob(pattern=text)
+    condition = Condition(key=match["key"], op="=" if match["op"] == "==" else match["op"], value=match["value"])
+    if wrong := _wrong(condition):
+        raise UserError(Problem(where=text, cause=wrong, then=f"write {HELP}"))
+    return condition
+
+
+def _wrong(it: Condition) -> str:
+    if it.key not in (*_VERSIONED, "arch", "profile"):
+        return f"there is nothing called {it.key!r} to select by"
+    if it.key not in _VERSIONED and it.op not in ("=", "!="):
+        return f"{it.key} is compared with = or != only"
+    try:
+        if it.key in _VERSIONED and str(Minor.parse(it.value)) != it.value:
+            return f"images are told apart by X.Y alone, and {it.value} is more: write {Minor.parse(it.value)}"
+        if it.key == "arch":
+            Arch.parse(it.value)
+        if it.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", it.value):
+            return f"{it.value!r} is no profile name"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def unmatched(selector: Selector, near: Sequence[str]) -> UserError:
+    """The error for a selector that selects nothing."""
+    close = get_close_matches(str(selector), near, n=3, cutoff=0.5) or list(near[:3])
+    then = f"nearest: {', '.join(close)}; `nox -s plan` lists all"
+    return UserError(Problem(where=str(selector), cause="matches no image of the matrix", then=then))
+
+
+def is_image_name(selector: Selector) -> bool:
+    """Whether it could name an image that is planned ad hoc."""
+    if not (isinstance(selector, Glob) and selector.is_name):
+        return False
+    try:
+        ImageName.parse(selector.pattern)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,337 @@
+"""Image + lock into a build context: a dict of path to bytes. Pure: no clock, no engine, no environment.
+
+The same dict is written to disk (`nox -s render`), compared with what lies there, or packed for the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from images.config.matrix import ROOT
+from images.planning import expectations, profiles
+from images.planning.image import Image, Slicing
+
+TEMPLATES = ROOT / "templates"
+USER = 1001
+"""A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
+EPOCH = 1704067200
+"""2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
+GIVEN = "given"
+"""The origin of a person's own base."""
+LIBRARIES = "cuda"
+"""The stage of NVIDIA's libraries, below torch's."""
+LABELS = "dev.truetag"
+"""Prefix of our own image labels."""
+
+SLICER_MODULES = (
+    "__init__.py",
+    "binaries/__init__.py",
+    "binaries/elf.py",
+    "binaries/fatbin.py",
+    "binaries/kernelstates.py",
+    "binaries/lz4.py",
+    "environment/__init__.py",
+    "environment/installed.py",
+)
+"""What of the suite the slicer reads device code with."""
+
+_OFFLINE = b"""\
+unset UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
+export UV_OFFLINE=1 UV_DEFAULT_INDEX=file:///run/no-index UV_FIND_LINKS=/run/wheels
+"""
+"""Offline alone is not enough: uv then takes what its cache remembers of an index, and lacks the files."""
+
+Context = dict[str, bytes | Path]
+"""Path in the context -> its bytes, or the file on this machine that holds them (large wheels)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What the image is built on, as far as the Dockerfile must know."""
+
+    reference: str
+    """What stands after FROM."""
+    origin: str
+    """Where the base came from: digest, tag, bootstrapped, given."""
+    digest: str = ""
+    executable: str = "/opt/venv/bin/python"
+    """The interpreter that packages are installed for."""
+    environment: str = "/opt/venv"
+    python: bool = False
+    """The base brings its own Python and packages."""
+    kept: frozenset[str] = frozenset()
+    """Canonical names of packages that the base has and that stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One Python layer of the Dockerfile."""
+
+    name: str
+    below: str
+    holds: tuple[str, ...]
+    lock: bool
+    index: str = ""
+    wheels: tuple[str, ...] = ()
+    toolkit_above: bool = False
+    from_source: bool = False
+    """Some of its packages are built while they are installed."""
+    sliced: bool = True
+    """Device code of other architectures is taken out, in an image that is for one."""
+    wheels_kept: bool = True
+    """The engine keeps its wheels for other builds: of all but the largest layers, which images share as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """What only the machine that builds can know."""
+
+    host: Mapping[str, bytes] = field(default_factory=lambda: {"host/env": b""})
+    """Files under host/: CA bundle and index settings, lent to steps and kept in no layer."""
+    wheels: Mapping[str, Path] = field(default_factory=dict)
+    """File name -> file, of wheels that no index has."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Optional package -> why this image goes without it."""
+    offline: bool = False
+    """`wheels` holds everything that is installed: no step reaches an index."""
+    suite: Mapping[str, bytes] = field(default_factory=dict)
+    """The suite and the image's claims (trial.suite_files), for the commands `validate` and `doctor` in the image."""
+
+
+def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Extras | None = None) -> Context:
+    """The whole context of one image.
+
+    `locks` holds `torch.txt` and the like, one a layer, and `tools.txt`. Lines of packages that the base keeps
+    are taken out. Everything that differs between images of one torch comes after what they share.
+    """
+    extras = extras or Extras()
+    files: Context = {
+        # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
+        f"locks/{name}": less(content, ground.kept) if name.removesuffix(".txt") in image.layers else content
+        for name, content in locks.items()
+    }
+    files.update(parted(files, image.layers[0]))
+    files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
+    files.update(_slicer(image.slicing) if image.slicing else ())
+    if image.entrypoint:
+        files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
+    files.update(extras.host)
+    files.update({f"suite/{name}": content for name, content in extras.suite.items()})
+    if extras.offline:
+        files["host/env"] = offline(files["host/env"])
+    files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
+    files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
+    files["Dockerfile"] = _dockerfile(image, files, ground, extras).encode()
+    return dict(sorted(files.items()))
+
+
+def offline(environment: bytes | Path) -> bytes:
+    """host/env of a build whose steps reach no network, and find their wheels in /run/wheels."""
+    return b"%s%s" % (content_of(environment), _OFFLINE)
+
+
+def content_of(file: bytes | Path) -> bytes:
+    """A file of a context, wherever its bytes are."""
+    return file if isinstance(file, bytes) else file.read_bytes()
+
+
+def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["quoted"] = quoted
+    macros = module(environment, offline=extras.offline, slicing=image.slicing is not None)
+    return environment.get_template("Dockerfile.j2").render(
+        image=image,
+        torch=image.pin("torch"),
+        ground=ground,
+        user=USER,
+        layers=tuple(_stages(image, files, extras)),
+        environment=_environment(image, ground),
+        labels=labels(image, ground, extras.missing),
+        installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
+        mounts=macros.mounts,
+        slice=macros.slice,
+        seal=macros.seal,
+        epoch=EPOCH,
+        suite=bool(extras.suite),
+    )
+
+
+def module(environment: jinja2.Environment, *, offline: bool = False, slicing: bool = False) -> Any:
+    """What templates call: `mounts` of a step, `slice` and `seal` as its last commands."""
+    variables = {"offline": offline, "slicing": slicing, "epoch": EPOCH}
+    return environment.get_template("macros.j2").make_module(variables)
+
+
+def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
+    """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
+    order = {
+        "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
+        "nvidia": wanted.nvidia,
+        "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
+        "by_design": expectations.KERNELS_BY_DESIGN,
+    }
+    yield "slicer/order.json", json.dumps(order, indent=1).encode()
+    yield "slicer/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
+    for name in ("__main__.py", "slicing.py"):
+        yield f"slicer/{name}", (TEMPLATES / "slicer" / name).read_bytes()
+    for name in SLICER_MODULES:
+        yield f"slicer/validate/{name}", (ROOT / "validate" / name).read_bytes()
+
+
+def parted(files: Context, bottom: str) -> Context:
+    """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
+
+    They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
+    architectures have the same libraries as long as those are not sliced.
+    """
+    whole = content_of(files[f"locks/{bottom}.txt"])
+    names = [line.split("==")[0] for line in whole.decode().splitlines() if line and not line.startswith((" ", "#"))]
+    libraries = frozenset(name for name in names if name.startswith("nvidia-"))
+    if not libraries or libraries == frozenset(names):
+        return {}
+    others = less(whole, libraries)
+    return {f"locks/{LIBRARIES}.txt": less(whole, frozenset(names) - libraries), f"locks/{bottom}.txt": others}
+
+
+def libraries(index: str, *, sliced: bool = False) -> Stage:
+    """The stage that `parted` gave a lock of its own."""
+    return Stage(
+        name=LIBRARIES,
+        below="system",
+        holds=("NVIDIA's libraries",),
+        lock=True,
+        index=index,
+        sliced=sliced,
+        wheels_kept=False,
+    )
+
+
+def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
+    below = "system"
+    if f"locks/{LIBRARIES}.txt" in files:
+        yield libraries("" if extras.offline else index(image), sliced=bool(image.slicing and image.slicing.nvidia))
+        below = LIBRARIES
+    for name in image.layers:
+        pins = [pin for pin in image.pins if pin.layer == name]
+        # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
+        distributions = {pin.name.replace("-", "_") for pin in pins if not pin.locked}
+        lock = files.get(f"locks/{name}.txt", b"")
+        yield Stage(
+            name=name,
+            below=below,
+            holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in extras.missing),
+            lock=names_something(lock),
+            index="" if extras.offline else index(image),
+            wheels=tuple(file for file in sorted(extras.wheels) if file.split("-")[0] in distributions),
+            # Below what a profile adds, so that the toolkit's layer is shared too.
+            toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
+            from_source=name == profiles.LAYER and bool(image.from_source),
+            wheels_kept=name != image.layers[0],
+        )
+        below = name
+
+
+def index(image: Image) -> str:
+    """Arguments of the installer for images whose torch another index has."""
+    return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
+
+
+def _environment(image: Image, ground: Ground) -> dict[str, str]:
+    """ENV of the final stage: it differs between images, so no shared layer may see it."""
+    folders = f"{ground.executable.rpartition('/')[0]}:{image.toolkit_home}/bin"
+    return {
+        **image.environment,
+        "PATH": f"{folders}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/home/trainer",
+        # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
+        "USER": "trainer",
+        "LANG": "C.UTF-8",
+    }
+
+
+def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str, str]:
+    """What the image says of itself: OCI's own keys, and ours."""
+    pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    ours = {
+        "image": str(image.name),
+        "torch": pins["torch"],
+        "python": str(image.python),
+        "wheel-cuda": str(image.wheel_cuda),
+        "toolkit-cuda": str(image.toolkit_cuda),
+        "archs": " ".join(map(str, image.archs)),
+        "sliced": _sliced(image) if ground.origin != GIVEN else "",
+        "min-driver": image.min_driver,
+        "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
+        "matrix-revision": image.revision,
+        "base": ground.reference,
+        "base-origin": ground.origin,
+        "base-digest": ground.digest,
+        "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
+    }
+    oci = {
+        "org.opencontainers.image.title": str(image.name),
+        "org.opencontainers.image.description": (
+            f"CUDA training image: torch {pins['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
+        ),
+        "org.opencontainers.image.version": image.revision,
+        "org.opencontainers.image.base.name": ground.reference,
+        "org.opencontainers.image.base.digest": ground.digest,
+    }
+    own = {f"{LABELS}.{key}": value for key, value in ours.items()}
+    return {key: value for key, value in sorted({**oci, **own}.items()) if value}
+
+
+def _sliced(image: Image) -> str:
+    """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
+    if image.slicing is None:
+        return ""
+    return f"{image.slicing.arch}{' nvidia' if image.slicing.nvidia else ''}"
+
+
+def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
+    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so."""
+    try:
+        said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
+    except ValueError:
+        return {}
+    return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
+
+
+def on_given_base(labels: Mapping[str, str]) -> bool:
+    """Whether an image says it stands on a person's own base, whose other packages no lock knows."""
+    return labels.get(f"{LABELS}.base-origin") == GIVEN
+
+
+def quoted(value: str) -> str:
+    """A value for ENV or LABEL: in double quotes, with what the Dockerfile would expand made literal."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", " ")
+    return f'"{escaped}"'
+
+
+def names_something(lock: bytes | Path) -> bool:
+    """Whether a requirements file holds a package."""
+    return any(line and not line.startswith(("#", " ")) for line in content_of(lock).decode().splitlines())
+
+
+def less(lock: bytes, kept: frozenset[str]) -> bytes:
+    """A requirements file without the blocks (name line, hash lines, comments below it) of kept packages."""
+    lines, skipping = [], False
+    for line in lock.decode().splitlines(keepends=True):
+        if not line.startswith((" ", "#")):
+            skipping = line.split("==")[0].strip() in kept
+        if not skipping:
+            lines.append(line)
+    return "".join(lines).encode()

@@ -1,0 +1,287 @@
+"""GPUs of the host: what there is, read outside of any container, and how a container gets it.
+
+The inventory goes into the claims, so that an image can't skip its own GPU tier by hiding a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.hardware.inventory import SMI_FIELDS, Inventory, names, of_nvml, parse_smi
+from validate.environment import nvml
+
+DRIVER_FOLDERS = ("/usr/local/nvidia", "/home/kubernetes/bin/nvidia", "/opt/nvidia-driver")
+"""Where container hosts keep the driver in one folder: NVIDIA's old convention, Google's, the GPU operator's."""
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+_CDI_SINCE = (1, 44)
+"""The API version (engine 25) that takes CDI device names."""
+_CDI_ALL = "nvidia.com/gpu=all"
+_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+_LIBRARY_FOLDERS = ("lib64", "lib")
+_SMI_SECONDS = 30
+
+
+PASSED_ON = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+"""A host on which NVLink's multicast must stay off says so in these variables: they hold in its containers, too."""
+
+
+class Way(StrEnum):
+    """How a container gets GPUs."""
+
+    NONE = "none"
+    NVIDIA = "nvidia"
+    CDI = "cdi"
+    HOST_DRIVER = "host-driver"
+
+
+AUTO = "auto"
+HELP = "auto|none|nvidia|cdi|host-driver[:FOLDER]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was found on the host: everything that choosing a way depends on."""
+
+    local: bool
+    """The engine runs on this machine, so that what lies here is what a container can get."""
+    inventory: Inventory | None = None
+    runtime: bool = False
+    """NVIDIA's container runtime or its hook is installed."""
+    cdi: tuple[str, ...] = ()
+    """CDI device names that the engine can take."""
+    folder: str = ""
+    """A folder that holds the whole driver."""
+    nodes: tuple[str, ...] = ()
+    """Device nodes: /dev/nvidia0 and the like."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """How a container gets GPUs: arguments of `Engine.container`, and what they are called in the report."""
+
+    way: Way
+    reason: str
+    """Why this way; for `none` why there is no GPU."""
+    inventory: Inventory | None = None
+    requests: tuple[Mapping[str, Any], ...] = ()
+    devices: tuple[str, ...] = ()
+    binds: Mapping[str, str] = field(default_factory=dict)
+    library_path: str = ""
+    """A folder that goes in front of the image's own LD_LIBRARY_PATH."""
+    lent: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the host that hold in the container, too (PASSED_ON)."""
+
+    @property
+    def attached(self) -> bool:
+        return self.way is not Way.NONE
+
+    def environment(self, image: Mapping[str, str]) -> dict[str, str]:
+        """Variables of the container, given the image's."""
+        if not self.library_path:
+            return dict(self.lent)
+        own = image.get("LD_LIBRARY_PATH", "")
+        return {**self.lent, "LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
+
+    def __str__(self) -> str:
+        if not self.attached:
+            return f"no GPU: {self.reason}"
+        what = names(self.inventory.gpus) if self.inventory else "GPUs"
+        driver = f", driver {self.inventory.driver}" if self.inventory else ""
+        return f"{what}{driver}, attached by {self.way} ({self.reason})"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the evidence: what the trial itself added to the container."""
+        return {
+            "way": str(self.way),
+            "reason": self.reason,
+            "devices": list(self.devices),
+            "library_path": self.library_path,
+            "environment": dict(self.lent),
+        }
+
+
+NO_GPU = Attachment(way=Way.NONE, reason="no GPU was asked for")
+
+
+def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
+    """Look at the host and choose. Raises UserError: a way that can't be had, a driver below the floor."""
+    parse(wanted)
+    if wanted == Way.NONE:
+        return NO_GPU
+    chosen = choose(wanted, look(engine, folder_of(wanted)))
+    if chosen.inventory is not None and chosen.attached:
+        require_driver(chosen.inventory, min_driver)
+    return replace(chosen, lent=passed_on(os.environ)) if chosen.attached and engine.facts.local else chosen
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the host's environment must hold in its containers."""
+    return {name: environment[name] for name in PASSED_ON if name in environment}
+
+
+def parse(wanted: str) -> str:
+    """The way that `--gpus` names, without its folder. Raises UserError for anything else."""
+    way = wanted.partition(":")[0]
+    if way not in (AUTO, *Way) or (":" in wanted and way != Way.HOST_DRIVER):
+        raise UserError(Problem(where=f"--gpus {wanted}", cause="is no way to attach GPUs", then=f"say {HELP}"))
+    return way
+
+
+def folder_of(wanted: str) -> str:
+    """The FOLDER of `host-driver:FOLDER`, else nothing."""
+    return wanted.partition(":")[2]
+
+
+def choose(wanted: str, seen: Seen) -> Attachment:
+    """The way to attach GPUs. Pure. `auto` tries nvidia, cdi, host-driver, and says why it took one, or none.
+
+    Raises UserError where a way is asked for by name and can't be had.
+    """
+    way = parse(wanted)
+    tried = {one: _trouble(one, seen) for one in (Way.NVIDIA, Way.CDI, Way.HOST_DRIVER)}
+    if way != AUTO:
+        if trouble := tried[Way(way)]:
+            raise UserError(Problem(where=f"--gpus {wanted}", cause=trouble, then="`--gpus auto` takes what there is"))
+        return _attachment(Way(way), "asked for", seen)
+    if seen.inventory is None and not seen.runtime and not seen.cdi:
+        return Attachment(way=Way.NONE, reason="no GPU was found on the engine's host")
+    for one, trouble in tried.items():
+        if not trouble:
+            refused = [f"not {other}: {why}" for other, why in tried.items() if why and _before(other, one)]
+            return _attachment(one, "; ".join(["chosen by auto", *refused]), seen)
+    reasons = "; ".join(f"{one}: {why}" for one, why in tried.items())
+    return Attachment(way=Way.NONE, reason=f"the host's GPUs can't be attached ({reasons})", inventory=seen.inventory)
+
+
+def _before(one: Way, other: Way) -> bool:
+    order = list(Way)
+    return order.index(one) < order.index(other)
+
+
+def _trouble(way: Way, seen: Seen) -> str:
+    """Why a way can't be had; empty: it can."""
+    if way is Way.NVIDIA:
+        return "" if seen.runtime else "the engine has no NVIDIA container runtime"
+    if way is Way.CDI:
+        return "" if seen.cdi else "the engine knows no CDI device of NVIDIA's"
+    if not seen.local:
+        return "the engine runs on another machine, whose driver folder can't be seen"
+    if not seen.nodes:
+        return "there is no device node /dev/nvidia*"
+    return "" if seen.folder else f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
+
+
+def _attachment(way: Way, reason: str, seen: Seen) -> Attachment:
+    plain = Attachment(way=way, reason=reason, inventory=seen.inventory)
+    if way is Way.NVIDIA:
+        request = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
+        return Attachment(**{**vars(plain), "requests": (request,)})
+    if way is Way.CDI:
+        names = [_CDI_ALL] if _CDI_ALL in seen.cdi else list(seen.cdi)
+        request = {"Driver": "cdi", "Count": 0, "DeviceIDs": names, "Capabilities": None, "Options": {}}
+        return Attachment(**{**vars(plain), "requests": (request,)})
+    return Attachment(
+        **{
+            **vars(plain),
+            "devices": seen.nodes,
+            "binds": {seen.folder: seen.folder},
+            "library_path": f"{seen.folder}/{_library_folder(seen.folder)}",
+        }
+    )
+
+
+def _library_folder(folder: str) -> str:
+    return next((name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), _LIBRARY_FOLDERS[0])
+
+
+def require_driver(inventory: Inventory, floor: str) -> None:
+    """Refuse a driver that is older than the image's CUDA needs, before any container starts. Raises UserError."""
+    try:
+        old = bool(inventory.driver) and Version(inventory.driver) < Version(floor)
+    except InvalidVersion:
+        return
+    if old:
+        raise UserError(
+            Problem(
+                where=f"driver {inventory.driver}",
+                cause=f"is older than {floor}, which this image's CUDA needs",
+                then="update the host's driver, or take an image of an older CUDA (`nox -s plan` shows the floors)",
+            ),
+            code=1,
+        )
+
+
+# --- looking at the host --------------------------------------------------------------------------------------------
+
+
+def look(engine: Engine, folder: str = "") -> Seen:
+    """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
+    runtime = "nvidia" in engine.facts.runtimes
+    if not engine.facts.local:
+        return Seen(local=False, runtime=runtime, cdi=_discovered(engine))
+    if folder and not _holds_driver(folder):
+        cause = f"{folder} has no lib64/libcuda.so.1"
+        raise UserError(Problem(where="--gpus host-driver", cause=cause, then="name the folder that holds the driver"))
+    found = folder or next((one for one in DRIVER_FOLDERS if _holds_driver(one)), "")
+    return Seen(
+        local=True,
+        inventory=inventory(found),
+        runtime=runtime or any(shutil.which(name) for name in _HOOKS),
+        cdi=_discovered(engine) or _cdi_of_this_machine(engine),
+        folder=found,
+        nodes=device_nodes(),
+    )
+
+
+def inventory(folder: str = "") -> Inventory | None:
+    """The GPUs of this machine: NVML by ctypes, else nvidia-smi; the driver's own folder is looked into as well."""
+    for place in (None, *(Path(folder, name) for name in _LIBRARY_FOLDERS if folder)):
+        try:
+            return of_nvml(nvml.managed(place))
+        except nvml.DriverError:
+            continue
+    program = shutil.which("nvidia-smi") or (shutil.which("nvidia-smi", path=f"{folder}/bin") if folder else None)
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SMI_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_smi(done.stdout) if done.returncode == 0 else None
+
+
+def device_nodes() -> tuple[str, ...]:
+    """The GPUs' device nodes of this machine, and those of the driver's control."""
+    nodes = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    control = [f"/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")]
+    return (*nodes, *(node for node in control if Path(node).exists())) if nodes else ()
+
+
+def _holds_driver(folder: str) -> bool:
+    return any(Path(folder, name, "libcuda.so.1").exists() for name in _LIBRARY_FOLDERS)
+
+
+def _discovered(engine: Engine) -> tuple[str, ...]:
+    """CDI devices that the engine itself reports (28.2 and later)."""
+    return tuple(name for name in engine.facts.cdi_devices if name.startswith("nvidia.com/gpu="))
+
+
+def _cdi_of_this_machine(engine: Engine) -> tuple[str, ...]:
+    """Engines from 25 on take CDI names where it is switched on; specifications of NVIDIA's tell that it was set up."""
+    if tuple(int(part) for part in engine.facts.api.split(".")) < _CDI_SINCE:
+        return ()
+    files = (file for folder in CDI_FOLDERS for file in sorted(Path(folder).glob("*")) if file.is_file())
+    named = any("nvidia.com/gpu" in file.read_text(errors="replace") for file in files)
+    return (_CDI_ALL,) if named else ()

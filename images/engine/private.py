@@ -1,0 +1,266 @@
+"""A Docker Engine of our own, for a machine that has none: installed, started and stopped here.
+
+It lives in the project's cache folder, with a bridge of its own, so that it neither meets nor harms another engine that
+is started later. It goes on running when the command ends; `stop` ends it, `wipe` also frees its disk space.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from images.engine import Engine, NoEngine, connect, private_home, private_socket, private_store
+from images.errors import Problem, UserError
+from images.host.apt import install
+
+_SUBNETS = tuple(f"172.{second}.200.0/24" for second in range(31, 17, -1))
+_START_SECONDS = 90.0
+_STOP_SECONDS = 60.0
+_SOCKET_PATH_MAX = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
+_LONGEST_SOCKET = "exec/containerd/containerd-debug.sock"  # dockerd's own, below the folder
+
+
+def open_engine(url: str | None, *, say: Callable[[str], None]) -> Engine:
+    """The engine to work with: one that answers (see `engine.connect`), else a private one, installed and started.
+
+    `say` gets a sentence about each thing that is done to the machine. Raises UserError.
+    """
+    try:
+        return connect(url)
+    except NoEngine:
+        if os.geteuid() != 0 or not (is_debian(_os_release()) and shutil.which("apt-get")):
+            raise
+    with _locked():
+        if not shutil.which("dockerd"):
+            say("no Docker Engine answers: installing docker.io with apt-get")
+            install("docker.io", "iptables", "iproute2", "ca-certificates")
+        try:
+            return connect()  # somebody else started it while we waited, or the package did
+        except NoEngine:
+            _mend_store(say)
+            say(f"starting a private Docker Engine in {private_home()}")
+            return _start()
+
+
+def stop() -> bool:
+    """End the private engine and take its bridge away. False when it wasn't running. Raises UserError."""
+    with _locked():
+        return _end()
+
+
+def wipe() -> bool:
+    """End the private engine and throw away all it keeps: images, layers, build cache. Whether it was running.
+
+    Raises UserError.
+    """
+    with _locked():
+        ended = _end()
+        private_store.discard(private_home())
+        return ended
+
+
+def is_debian(os_release: str) -> bool:
+    """Whether the text of /etc/os-release describes Debian or something made from it."""
+    fields = dict(line.partition("=")[::2] for line in os_release.splitlines())
+    family = f"{fields.get('ID', '')} {fields.get('ID_LIKE', '')}".replace('"', "").split()
+    return "debian" in family
+
+
+def free_subnet(taken: Sequence[str]) -> str:
+    """A subnet for the bridge that overlaps none of the machine's (in CIDR form). Raises UserError."""
+    networks = [ipaddress.ip_network(network, strict=False) for network in taken]
+    for subnet in _SUBNETS:
+        if not any(ipaddress.ip_network(subnet).overlaps(network) for network in networks):
+            return subnet
+    raise UserError(
+        Problem(
+            where="private engine",
+            cause=f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})",
+            then="install and start an engine yourself: `apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`",
+        ),
+        code=1,
+    )
+
+
+def last_errors(log: str, count: int = 3) -> str:
+    """What dockerd's log says about its end: its last complaints, without time stamps."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    serious = [line for line in lines if "level=error" in line or "level=fatal" in line or "failed to start" in line]
+    messages = [line.partition(" msg=")[2].strip('"') or line for line in (serious or lines)]
+    return "; ".join(messages[-count:])
+
+
+def _end() -> bool:
+    pid = _running()
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while _running() is not None:
+        if time.monotonic() > deadline:
+            raise UserError(
+                Problem(where="private engine", cause=f"process {pid} does not end", then=f"read {_log()}"), code=1
+            )
+        time.sleep(0.2)
+    _remove_bridge()
+    return True
+
+
+def _mend_store(say: Callable[[str], None]) -> None:
+    """Before a start: an engine whose records name layers that are gone fails at everything, and never says so."""
+    if _running() is not None:
+        return
+    private_store.sweep(private_home())
+    lost = private_store.lost_layers(private_home())
+    if lost:
+        say(f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store")
+        private_store.discard(private_home())
+
+
+def _start() -> Engine:
+    home = private_home()
+    if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
+        raise UserError(
+            Problem(
+                where=str(home),
+                cause=f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)",
+                then="set XDG_CACHE_HOME to a shorter one",
+            ),
+            code=1,
+        )
+    if _running() is None:
+        _pid_file().unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
+    _make_bridge()
+    with _log().open("wb") as log:
+        process = subprocess.Popen(
+            _command(home), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+        )
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return Engine(base_url=f"unix://{private_socket()}")
+        except Exception as error:  # it is not there yet: each stage of the start fails in a way of its own
+            if isinstance(error, UserError):
+                raise
+            time.sleep(0.2)
+    process.terminate()
+    process.wait()
+    _remove_bridge()
+    raise UserError(
+        Problem(
+            where="private engine",
+            cause=f"dockerd did not start: {last_errors(_log().read_text(errors='replace'))}",
+            then=f"its log is {_log()}; or name an engine elsewhere: --engine ssh://HOST",
+        ),
+        code=1,
+    )
+
+
+def _command(home: Path) -> list[str]:
+    return [
+        "dockerd",
+        f"--data-root={home / 'data'}",
+        f"--exec-root={home / 'exec'}",
+        f"--pidfile={_pid_file()}",
+        f"--host=unix://{private_socket()}",
+        f"--bridge={bridge(home)}",
+        f"--mtu={_mtu()}",
+        # Apart from another engine's, should this machine run a containerd that both find.
+        "--containerd-namespace=truetag",
+        "--containerd-plugins-namespace=truetag-plugins",
+    ]
+
+
+def bridge(home: Path) -> str:
+    """The network interface of the engine that lives in `home`: stopping it must not take another's away.
+
+    Linux takes 15 characters (IFNAMSIZ, netdevice(7)).
+    """
+    return f"truetag-{hashlib.sha256(str(home).encode()).hexdigest()[:6]}"
+
+
+def _make_bridge() -> None:
+    """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
+    name = bridge(private_home())
+    if _ip("link", "show", "dev", name):
+        return
+    subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
+    address = f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}"
+    for command in (
+        ["link", "add", name, "type", "bridge"],
+        ["address", "add", address, "dev", name],
+        ["link", "set", name, "up"],
+    ):
+        done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise UserError(
+                Problem(
+                    where="private engine",
+                    cause=f"`ip {' '.join(command)}` failed: {done.stderr.strip()}",
+                    then="this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST",
+                ),
+                code=1,
+            )
+
+
+def _remove_bridge() -> None:
+    subprocess.run(["ip", "link", "delete", bridge(private_home())], capture_output=True, check=False)
+
+
+def _route_table() -> list[list[str]]:
+    return [line.split() for line in _ip("route").splitlines() if line.strip()]
+
+
+def _mtu() -> int:
+    """Bytes a packet may have on the way out: where tunnels make it small, larger ones from containers just vanish."""
+    default = next((words for words in _route_table() if words[0] == "default" and "dev" in words), None)
+    link = _ip("link", "show", "dev", default[default.index("dev") + 1]).split() if default else []
+    return int(link[link.index("mtu") + 1]) if "mtu" in link else 1500
+
+
+def _ip(*arguments: str) -> str:
+    """What `ip` prints; nothing when it fails."""
+    return subprocess.run(["ip", "-4", "-o", *arguments], capture_output=True, text=True, check=False).stdout
+
+
+def _running() -> int | None:
+    """The process id of our dockerd, if the number in its file is still it."""
+    try:
+        pid = int(_pid_file().read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if f"--data-root={private_home() / 'data'}".encode() in command else None
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """One process at a time: two builds started together must not start two engines."""
+    private_home().mkdir(parents=True, exist_ok=True)
+    with (private_home() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _pid_file() -> Path:
+    return private_home() / "dockerd.pid"
+
+
+def _log() -> Path:
+    return private_home() / "dockerd.log"
+
+
+def _os_release() -> str:
+    try:
+        return Path("/etc/os-release").read_text()
+    except OSError:
+        return ""

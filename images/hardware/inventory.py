@@ -1,0 +1,83 @@
+"""The GPUs of a host as plain data: models, memory, links. Pure: what NVML and nvidia-smi print goes in."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+SMI_FIELDS = "name,compute_cap,memory.total,driver_version"
+"""What `nvidia-smi --query-gpu` is asked for; `parse_smi` reads the answer."""
+_MIB = 1024**2
+
+
+class Link(StrEnum):
+    """How two GPUs reach each other, best first."""
+
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    APART = "apart"
+    """Only through the host's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU. Memory in bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    nvlinks: int = 0
+    """NVLink connections that are up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The GPUs of a host, and who says so."""
+
+    driver: str
+    gpus: tuple[Gpu, ...]
+    source: str
+    links: tuple[tuple[int, int, Link], ...] = ()
+    """Each pair of GPUs, by number; none where the driver does not tell."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For claims and evidence."""
+        return {**asdict(self), "gpus": [{**asdict(one), "capability": list(one.capability)} for one in self.gpus]}
+
+
+def of_nvml(found: Mapping[str, Any]) -> Inventory | None:
+    """What `nvml.managed` read; None where it counts no GPU."""
+    gpus = tuple(
+        Gpu(
+            name=one["name"],
+            capability=tuple(one["capability"]),
+            memory=one["memory"],
+            nvlinks=one.get("nvlinks", 0),
+        )
+        for one in found["gpus"]
+    )
+    links = tuple((one, other, Link(link)) for one, other, link in found.get("links", ()))
+    return Inventory(driver=found["driver"], gpus=gpus, source="NVML", links=links) if gpus else None
+
+
+def parse_smi(text: str) -> Inventory | None:
+    """The lines of `nvidia-smi --query-gpu=name,compute_cap,memory.total,driver_version --format=csv,...`."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if len(row) == 4]
+    gpus, driver = [], ""
+    for name, capability, memory, version in rows:
+        major, _, minor = capability.partition(".")
+        if not (major.isdigit() and minor.isdigit() and memory.isdigit()):
+            continue
+        gpus.append(Gpu(name=name, capability=(int(major), int(minor)), memory=int(memory) * _MIB))
+        driver = version
+    return Inventory(driver=driver, gpus=tuple(gpus), source="nvidia-smi") if gpus else None
+
+
+def names(found: Sequence[Gpu]) -> str:
+    """`2 x NVIDIA H100 80GB HBM3` for people."""
+    counts = {gpu.name: sum(one.name == gpu.name for one in found) for gpu in found}
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())

@@ -1,0 +1,95 @@
+"""Files that are made from others: JSON Schemas, tables in the docs, golden Dockerfiles for the tests."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from images.bench import page
+from images.bench import results as measured
+from images.config.facts import Facts, Row
+from images.config.matrix import ROOT, Matrix, Sources
+from images.context import render
+from images.errors import Problem, UserError
+from images.locking import lock
+from images.maintenance import hints, profile_docs
+from images.nightly import results
+from images.planning import plan
+from images.planning.plan import Planned
+from images.site import index
+from images.validation import schemas
+
+GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
+"""Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
+
+
+def files(sources: Sources) -> dict[str, bytes]:
+    """Path below the project's root -> content. Raises UserError when a document lost its markers."""
+    profiles = profile_docs.tables(sources, profile_docs.pages(), profile_docs.recorded())
+    documents = {
+        "docs/images.md": _with_table("docs/images.md", "images", _table(plan.plan(sources))),
+        "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
+        "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", _benchmarks()),
+    }
+    return {
+        "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
+        "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
+        **schemas.generated(),
+        **results.generated(),
+        **index.generated(),
+        "validate/hints.json": hints.generated(),
+        **documents,
+        **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
+    }
+
+
+def _benchmarks() -> str:
+    return page.tables(measured.read(), (ROOT / "results" / "README.md").read_text(encoding="utf-8"))
+
+
+def _golden(name: str, sources: Sources) -> bytes:
+    (planned,) = plan.select([name], sources)
+    if planned.image is None:
+        raise UserError(
+            Problem(where=name, cause="is refused", then="choose another image in images/maintenance/generate.py")
+        )
+    ground = render.Ground(reference=planned.image.base.reference, origin="tag")
+    extras = render.Extras(suite={"claims.json": b"{}"})
+    dockerfile = render.render(planned.image, lock.read(planned.image).files, ground, extras)["Dockerfile"]
+    return render.content_of(dockerfile)
+
+
+def _schema(model: type[Row], title: str) -> bytes:
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    return (json.dumps({**schema, "title": title}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _with_table(path: str, name: str, table: str) -> bytes:
+    """A document with the part between its markers made anew."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    place = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- /generated -->)", re.DOTALL)
+    if not place.search(text):
+        cause = f"has lost its markers <!-- generated: {name} --> ... <!-- /generated -->"
+        raise UserError(Problem(where=path, cause=cause, then=f"`git checkout {path}`"))
+    return place.sub(lambda match: match[1] + table + match[2], text).encode()
+
+
+def _table(planned: Sequence[Planned]) -> str:
+    rows = ["| image | torch | Python | toolkit | wheel | GPU archs | driver | |", "|---|---|---|---|---|---|---|---|"]
+    for image in planned:
+        archs = " ".join(arch.capability for arch in image.archs) or "-"
+        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join(image.warnings)
+        cells = [
+            f"`{image.name}`",
+            image.torch or "-",
+            str(image.python or "-"),
+            str(image.image_name.cuda),
+            str(image.wheel_cuda or "-"),
+            archs,
+            f">= {image.min_driver}" if image.min_driver else "-",
+            notes.replace("|", "\\|"),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"

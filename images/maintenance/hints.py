@@ -1,0 +1,80 @@
+"""validate/hints.yaml, which people write, into hints.json, which containers read (their Python has no YAML)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from images.config import yamlfile
+from images.config.facts import Row, Sentence
+from images.config.matrix import ROOT
+from images.config.yamlfile import YamlFile
+from images.errors import Problem, UserError
+
+FILE = ROOT / "validate" / "hints.yaml"
+
+
+def _pattern(value: object) -> str:
+    try:
+        re.compile(str(value))
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from None
+    return str(value)
+
+
+class HintRow(Row):
+    """One known error."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    pattern: Annotated[str, BeforeValidator(_pattern)]
+    examples: list[Sentence] = Field(min_length=1)
+    """Lines that must find this row first."""
+    cause: Sentence
+    fix: Sentence
+    source: Sentence
+    """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
+
+
+class Hints(Row):
+    """The whole of hints.yaml."""
+
+    hints: list[HintRow] = Field(min_length=1)
+
+
+def load(text: str | None = None) -> tuple[HintRow, ...]:
+    """Read and check the rows. Raises UserError with every fault and its line."""
+    name = str(FILE.relative_to(ROOT))
+    file = yamlfile.parse(name, FILE.read_text(encoding="utf-8") if text is None else text)
+    problems = list(file.duplicates)
+    try:
+        rows = tuple(TypeAdapter(Hints).validate_python(file.data).hints)
+    except ValidationError as error:
+        problems += [_problem(file, one) for one in error.errors()]
+        rows = ()
+    problems += _twice(file, rows)
+    if problems:
+        raise UserError(problems)
+    return rows
+
+
+def generated() -> bytes:
+    """The content of validate/hints.json."""
+    rows = [row.model_dump(include={"id", "pattern", "cause", "fix", "source"}) for row in load()]
+    return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _problem(file: YamlFile, error: Any) -> Problem:
+    where = file.where(tuple(error["loc"]))
+    return Problem(where=where, cause=f"{'.'.join(map(str, error['loc']))}: {error['msg']}", then="mend the line")
+
+
+def _twice(file: YamlFile, rows: tuple[HintRow, ...]) -> Iterator[Problem]:
+    names = [row.id for row in rows]
+    for index, row in enumerate(rows):
+        if row.id in names[:index]:
+            cause = f"{row.id} is the name of an earlier row"
+            yield Problem(where=file.where(("hints", index)), cause=cause, then="give it a name of its own")

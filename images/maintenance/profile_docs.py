@@ -1,0 +1,145 @@
+"""docs/profiles.md: what each profile's page asks, where it is proven, and what its last verdict was."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from images.config import yamlfile
+from images.config.facts import Row, Sentence
+from images.config.matrix import ROOT, Sources
+from images.errors import Problem, UserError
+from images.planning import plan
+from images.planning.image import Image
+from images.validation.claims.base import promises
+from validate.claims import Claim, Tier
+from validate.judging import Status
+
+PAGES = ROOT / "images" / "data" / "pages.yaml"
+RESULTS = ROOT / "results"
+_NO_RUN = "no run"
+_OPEN = (Status.FAIL, Status.UNPROVEN)
+_WORST_FIRST = (Status.FAIL, Status.UNPROVEN, Status.PASS, Status.NOT_APPLICABLE)
+
+
+class PageRow(Row):
+    """One requirement of a reference page."""
+
+    asks: Sentence
+    by: list[Sentence] = []
+    """Claims that prove it: `S1 torch`, `G5 *`."""
+    note: str = ""
+    open: str = ""
+    """Why it does not hold yet."""
+
+
+Pages = dict[str, list[PageRow]]
+Claims = Mapping[str, Sequence[Claim]]
+"""Image name -> its claims."""
+Verdicts = Mapping[str, Mapping[tuple[str, str], Status]]
+"""Image name -> claim id and subject -> what a recorded run found."""
+
+
+def pages(path: Path = PAGES) -> Pages:
+    """The rows of every page. Raises UserError (with lines: YAML alone) or pydantic's error for a row that is none."""
+    file = yamlfile.parse(path.name, path.read_text(encoding="utf-8"))
+    return TypeAdapter(Pages).validate_python(file.data)
+
+
+def recorded(folder: Path = RESULTS) -> Verdicts:
+    """What the runs in the repository found; of two runs of a claim, a PASS or FAIL counts before an UNPROVEN."""
+    found: dict[str, dict[tuple[str, str], Status]] = {}
+    for path in sorted(folder.rglob("verdict.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        known = found.setdefault(data["image"], {})
+        for claim in data["claims"]:
+            key, status = (claim["id"], claim["subject"]), Status(claim["verdict"])
+            if known.get(key, Status.UNPROVEN) is Status.UNPROVEN:
+                known[key] = status
+    return found
+
+
+def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
+    """The generated part of docs/profiles.md. Raises UserError: a page without rows, a claim that no image has."""
+    parts, unheld, problems = [], list[str](), list[Problem]()
+    accepted = [image.image for image in plan.plan(sources) if image.image and image.profile]
+    for name, profile in sources.matrix.profiles.items():
+        images = [image for image in accepted if image.profile == name]
+        claims = {str(image.name): promises(image, {}, {}, facts=sources.facts).claims for image in images}
+        rows = asked.get(profile.page, [])
+        problems += _problems(profile.page, rows, claims)
+        parts.append(_section(name, profile.page, images, rows, claims, verdicts))
+        unheld += [_line(name, row.asks, why) for row in rows if (why := _unheld(row, claims, verdicts))]
+    if problems:
+        raise UserError(problems)
+    head = ["## What does not hold yet", "", "| profile | requirement | why |", "|---|---|---|"]
+    return "\n".join([*parts, *head, *unheld, ""])
+
+
+def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Problem]:
+    where, then = f"images/data/pages.yaml: {page}", "name a claim of images/validation/claims/"
+    if not rows:
+        yield Problem(where=where, cause="has no rows", then="write what the page asks")
+    for row in rows:
+        if not (row.by or row.note or row.open):
+            yield Problem(where=where, cause=f"{row.asks!r} says nothing of where it is proven", then=then)
+        for pattern in row.by:
+            if not any(_matching([pattern], own) for own in claims.values()):
+                yield Problem(where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then)
+
+
+def _matching(patterns: Sequence[str], claims: Sequence[Claim]) -> list[Claim]:
+    return [
+        claim
+        for claim in claims
+        if any(fnmatch.fnmatchcase(f"{claim.id} {claim.subject}", pattern) for pattern in patterns)
+    ]
+
+
+def _section(
+    name: str, page: str, images: Sequence[Image], rows: Sequence[PageRow], claims: Claims, verdicts: Verdicts
+) -> str:
+    lines = [f"## {name}", "", f"After the page `{page}`.", ""]
+    for image in images:
+        own = ", ".join(f"{pin.name} {pin.version}" for pin in image.pins if pin.layer == "profile")
+        lines.append(f"- `{image.name}`: {own or 'the packages of its stack'}")
+        lines += [f"  - {warning}" for warning in image.warnings if not warning.startswith("xformers")]
+    names = [str(image.name) for image in images]
+    lines += ["", f"| requirement | proven by | {' | '.join(f'`{one}`' for one in names)} | |"]
+    lines.append("|---|---|" + "---|" * (len(names) + 1))
+    for row in rows:
+        found = [_verdict(row, claims[one], verdicts.get(one, {})) for one in names]
+        remark = f"**does not hold yet**: {row.open}" if row.open else row.note
+        lines.append(_line(row.asks, ", ".join(row.by) or "-", *found, remark))
+    return "\n".join([*lines, ""])
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _unheld(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
+    """Why a requirement can't be taken as met: it is known not to be, or some image's last runs leave it open."""
+    if row.open:
+        return row.open
+    found = {name: _verdict(row, own, verdicts.get(name, {})) for name, own in claims.items()}
+    unmet = {name: verdict for name, verdict in found.items() if verdict.startswith((*_OPEN, _NO_RUN))}
+    gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for own in claims.values() for claim in _matching(row.by, own))
+    told = ", ".join(f"`{name}`: {verdict}" for name, verdict in unmet.items())
+    return f"{told} (it needs a GPU)" if told and gpu else told
+
+
+def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
+    """The worst of the claims that were measured, and how many were."""
+    own = _matching(row.by, claims)
+    if not own:
+        return "-"
+    found = [verdicts[claim.id, claim.subject] for claim in own if (claim.id, claim.subject) in verdicts]
+    if not found:
+        return _NO_RUN
+    worst = min(found, key=_WORST_FIRST.index)
+    return f"{worst}" if len(found) == len(own) else f"{worst} ({len(found)} of {len(own)})"

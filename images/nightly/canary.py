@@ -1,0 +1,173 @@
+"""What a canary is made of: the newest versions that the matrix's ranges allow, and mixtures of old and new.
+
+Wheels' own metadata always holds, as uv resolves; what the facts know to be wrong is left out beforehand. Versions that
+the facts do not know are taken: finding out is what the canary is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from images.config.matrix import Matrix, Nightly, Sources
+from images.config.names import ImageName
+from images.locking import lock, uv
+from images.locking.lock import Lock
+from images.locking.uv import Runner
+from images.nightly.results import Change
+from images.planning import plan
+from images.planning.image import Image, Pin
+
+_SHORT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """An image and the lock it is built from."""
+
+    image: Image
+    lock: Lock
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Distribution -> version of all Python layers."""
+        return self.lock.versions(self.lock.inputs.layers)
+
+    @property
+    def hash(self) -> str:
+        """Short hash of everything that the lock installs."""
+        content = hashlib.sha256()
+        for name, text in sorted(self.lock.files.items()):
+            content.update(name.encode() + b"\0" + text + b"\0")
+        return content.hexdigest()[:_SHORT]
+
+
+def requirements(
+    control: Locked, wanted: Nightly, refused: Mapping[str, tuple[str, ...]], asked: Mapping[str, str]
+) -> list[str]:
+    """What a canary is resolved from: held layers exactly as they are locked, all other pins from theirs upward.
+
+    `refused` is distribution -> versions that the facts speak against; `asked` is distribution -> range for this run,
+    which neither the matrix's ranges nor the facts bend.
+    """
+    layers, held = control.lock.inputs.layers, held_layers(control.image, wanted)
+    ranges = {**wanted.ranges, **wanted.stacks.get(str(control.image.name.torch), {})}
+    lines = [f"{name}=={version}" for name, version in control.lock.versions(held).items()]
+    lines += [need for layer, needs in control.lock.inputs.needs.items() if layer not in held for need in needs]
+    for layer in layers:
+        for pin in _locked_pins(control, layer) if layer not in held else ():
+            if pin.name in asked:
+                lines.append(_requirement(pin.name, asked[pin.name]))
+            else:
+                excluded = (f"!={version}" for version in refused.get(pin.name, ()))
+                lines.append(_requirement(pin.name, f">={pin.version}", ranges.get(pin.name, ""), *excluded))
+    return lines
+
+
+def held_layers(image: Image, wanted: Nightly) -> tuple[str, ...]:
+    """The layers that a canary leaves alone: torch's, always, or it would be another image."""
+    torch = image.pin("torch")
+    return tuple(layer for layer in image.layers if layer in wanted.held or (torch and layer == torch.layer))
+
+
+def _locked_pins(locked: Locked, layer: str) -> Iterator[Pin]:
+    """The pins of a layer that the lock is made from: not those that no index has."""
+    names = {str(canonicalize_name(text.partition("==")[0])) for text in locked.lock.inputs.layers[layer]}
+    return (pin for pin in locked.image.pins if pin.layer == layer and pin.name in names)
+
+
+def _requirement(name: str, *ranges: str) -> str:
+    return f"{name}{','.join(text for text in ranges if text)}"
+
+
+def refused_by_facts(image: Image, sources: Sources) -> dict[str, tuple[str, ...]]:
+    """Distribution -> newer versions that the rules, by what the facts know of them, would refuse in this image."""
+    found: dict[str, tuple[str, ...]] = {}
+    for pin in image.pins:
+        newer = [version for version in _known(pin.name, sources) if Version(version) > Version(pin.version)]
+        wrong = tuple(version for version in newer if _refuses(image.name, {pin.name: version}, sources))
+        if wrong:
+            found[pin.name] = wrong
+    return found
+
+
+def _known(name: str, sources: Sources) -> list[str]:
+    facts = sources.facts
+    own: dict[str, Mapping[str, object]] = {
+        "xformers": facts.xformers,
+        "torchao": facts.torchao,
+        "bitsandbytes": facts.bitsandbytes,
+    }
+    return [*own.get(name, {}), *facts.packages.get(name, {})]
+
+
+def _refuses(name: ImageName, pins: Mapping[str, str], sources: Sources) -> bool:
+    matrix = with_pins(sources.matrix, name, pins)
+    return not plan.plan_one(name, replace(sources, matrix=matrix)).accepted
+
+
+def with_pins(matrix: Matrix, name: ImageName, pins: Mapping[str, str]) -> Matrix:
+    """The matrix as if these were its pins for one image: in its stack, and in the profiles that pin them over it."""
+    torch = str(name.torch)
+    stack = {**matrix.stacks[torch], **pins}
+    profiles = {
+        key: profile.model_copy(update={"stacks": {**profile.stacks, torch: _over(profile.stacks[torch], pins)}})
+        if torch in profile.stacks
+        else profile
+        for key, profile in matrix.profiles.items()
+    }
+    return matrix.model_copy(update={"stacks": {**matrix.stacks, torch: stack}, "profiles": profiles})
+
+
+def _over(own: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, str]:
+    return {name: pins.get(name, version) for name, version in own.items()}
+
+
+def newest(control: Locked, lines: list[str], run: Runner = uv.run) -> Locked:
+    """The canary. Raises NoSolution where no versions fit together, UserError where the index can't be asked."""
+    where = str(control.image.name)
+    chosen = uv.versions(lines, control.lock.inputs.target, preferred={}, run=run, where=where)
+    return relocked(control, chosen, run)
+
+
+def relocked(control: Locked, chosen: Mapping[str, str], run: Runner = uv.run) -> Locked:
+    """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
+    pins = tuple(_at(pin, chosen) for pin in control.image.pins)
+    image = replace(control.image, pins=pins)
+    return Locked(image=image, lock=lock.resolve(image, run, preferred=chosen))
+
+
+def _at(pin: Pin, chosen: Mapping[str, str]) -> Pin:
+    """Builds of torch other than the default index's are named by their local version, which the pin keeps apart."""
+    return replace(pin, version=Version(chosen[pin.name]).public) if pin.name in chosen and not pin.optional else pin
+
+
+def changes(control: Locked, canary: Locked) -> tuple[Change, ...]:
+    """What differs: pins first, then what came along, each in the order of the layers."""
+    before, after = control.versions, canary.versions
+    pinned = [pin.name for pin in control.image.pins]
+    others = sorted(name for name in {*before, *after} if name not in pinned)
+    return tuple(
+        Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=name in pinned)
+        for name in (*pinned, *others)
+        if before.get(name) != after.get(name)
+    )
+
+
+def mixed(control: Locked, canary: Locked, moved: Set[str], run: Runner = uv.run) -> Locked | None:
+    """The control with these packages moved to the canary's versions; None where that can't be had.
+
+    What a moved package asks for moves with it, as far as it must. Raises UserError where the index can't be asked.
+    """
+    before, after = control.versions, canary.versions
+    preferred = {**after, **before, **{name: after[name] for name in moved}}
+    try:
+        found = relocked(control, preferred, run)
+    except uv.NoSolution:
+        return None
+    versions = found.versions
+    return found if all(versions.get(name) == after[name] for name in moved) else None

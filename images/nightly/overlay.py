@@ -1,0 +1,101 @@
+"""Tries versions as one layer over an image that is there: nothing is built from the ground.
+
+Takes seconds and little room where a build takes minutes, and serves a night on a small machine. What it proves is the
+versions, not the way they are built: an offered lock is built and proven like any before it gets a name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from images.building import pipeline
+from images.context import render
+from images.context.hosting import HostSettings
+from images.context.render import Context
+from images.engine import Engine, ImageInfo
+from images.engine.progress import Progress
+from images.errors import UserError
+from images.locking import lock
+from images.nightly.canary import Locked, changes
+from images.nightly.run import Judge, own_fault, trial_of
+from images.nightly.state import Trial
+from images.validation.claims import base as base_claims
+from validate.claims import Tier
+
+_REQUIREMENTS = "locks/moved.txt"
+_MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,source=locks,target=/run/locks"
+
+
+def over(
+    engine: Engine, controls: Mapping[str, Locked], order: pipeline.Order, host: HostSettings, progress: Progress
+) -> Judge:
+    """A judge that lays versions over the images `controls` names. Raises NoSuchImage where the engine lacks one."""
+
+    def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
+        start = time.monotonic()
+        name = str(locked.image.name)
+        control, parent, tag = controls[name], engine.inspect(name), f"{name}-{label}"
+        network = "host" if host.loopback and engine.facts.local else None
+        try:
+            reference = parent.id
+            if changes(control, locked):
+                built = engine.build(
+                    context(control, locked, parent, host),
+                    tag,
+                    network=network,
+                    on_event=progress.job(tag),
+                    redact=host.redact,
+                )
+                reference = built.image_id
+            found = _judged(engine, locked, reference, tiers, order)
+        except UserError as error:
+            return Trial(claims=(), cause=own_fault(error), seconds=round(time.monotonic() - start, 1))
+        finally:
+            engine.untag(tag)
+        return found.model_copy(update={"seconds": round(time.monotonic() - start, 1)})
+
+    return judge
+
+
+def _judged(engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], order: pipeline.Order) -> Trial:
+    image, info = locked.image, engine.inspect(reference)
+    attachment, asked = pipeline.find_gpus(engine, image, order.gpus, tiers or order.tiers)
+    claims = base_claims.promises(
+        image,
+        pipeline.pins_of(locked.lock),
+        render.declared_missing(image, info.labels),
+        facts=order.facts,
+        inventory=attachment.inventory,
+        no_gpu="" if attachment.attached else attachment.reason,
+    )
+    evidence, verdict = pipeline.prove(engine, reference, claims, asked, attachment)
+    pipeline.record_trial(order.out / str(image.name), evidence, verdict)
+    return trial_of(info, evidence, verdict)
+
+
+def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings) -> Context:
+    """The layer: what moved is installed by hash, what is no longer needed goes, and the labels say so."""
+    moved = changes(control, locked)
+    names = {one.name for one in moved if one.after}
+    gone = [one.name for one in moved if not one.after]
+    layers = locked.lock.inputs.layers
+    packages = [package for layer in layers for package in locked.lock.layers[layer] if package.name in names]
+    missing = render.declared_missing(control.image, parent.labels)
+    image = replace(locked.image, revision=control.image.revision)
+    labels = render.labels(image, render.Ground(reference="", origin=""), missing)
+    steps = ["python -m pip install --quiet --no-deps --no-cache-dir --require-hashes -r /run/" + _REQUIREMENTS]
+    steps += [f"python -m pip uninstall --quiet --yes {' '.join(gone)}"] if gone else []
+    dockerfile = [
+        f"FROM {control.image.name}",
+        "USER root",
+        f"RUN {_MOUNTS} . /run/host/env && {' && '.join(steps)}",
+        f"USER {parent.user}",
+        *(f"LABEL {name}={render.quoted(value)}" for name, value in labels.items()),
+    ]
+    return {
+        "Dockerfile": ("\n".join(dockerfile) + "\n").encode(),
+        _REQUIREMENTS: lock.print_requirements(packages),
+        **host.files(),
+    }

@@ -1,0 +1,76 @@
+"""What a night says: sentences, issues for a tracker, a table. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from images.nightly.results import BreakageLine, Change, ClaimRow, LegLine
+from validate.judging import Status
+
+_REASON = 240
+
+
+def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
+    """`torchao 0.11.0 -> 0.14.1 breaks S3: ...`: both versions, all claims, and the first one's reason."""
+    moved = " with ".join(map(str, culprits))
+    verb = "breaks" if len(culprits) == 1 else "together break"
+    names = list(dict.fromkeys(claim.brief for claim in claims))
+    told = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"{moved} {verb} {told}: {brief(claims[0].reason)}"
+
+
+def brief(reason: str) -> str:
+    """A reason in one line of a bearable length."""
+    text = " ".join(reason.split())
+    return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
+
+
+def key(culprits: Sequence[Change]) -> str:
+    """Equal for the same culprits at the same versions, whatever image they break."""
+    text = "--".join(f"{one.name}-{one.after or 'gone'}" for one in sorted(culprits, key=lambda one: one.name))
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower())
+
+
+def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
+    """File name -> Markdown, one for each set of culprits: title in the first line, a mark to find it again last."""
+    groups: dict[str, list[BreakageLine]] = {}
+    for one in breakages:
+        groups.setdefault(one.key, []).append(one)
+    return {f"{name}.md": _issue(name, group) for name, group in groups.items()}
+
+
+def _issue(name: str, group: Sequence[BreakageLine]) -> str:
+    first = group[0]
+    moved = " with ".join(f"{one.name} {one.after}" for one in first.culprits)
+    images = ", ".join(dict.fromkeys(one.image for one in group))
+    lines = [f"# {moved} breaks {images}", ""]
+    for one in group:
+        lines += [f"**{one.image}**, {one.date:%Y-%m-%d %H:%M} UTC: {one.sentence}", ""]
+        lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
+        lines += [f"| {_cells(claim)} |" for claim in one.claims]
+        count = f"{one.candidates} packages that changed, {one.builds} images built, {one.unresolved} sets unresolvable"
+        lines += ["", f"Found by bisection over {count}, {one.seconds:.0f} s.", ""]
+    lines += ["To expect it until upstream has mended it, a row in matrix.yaml:", "", "```yaml", "xfail:"]
+    claim, culprit = first.claims[0], first.culprits[0]
+    row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'
+    lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", f"<!-- truetag: {name} -->", ""]
+    return "\n".join(lines)
+
+
+def _cells(claim: ClaimRow) -> str:
+    reason = brief(claim.reason).replace("|", "\\|")
+    return " | ".join((claim.id, claim.subject, claim.tier, claim.verdict, reason))
+
+
+def leg(line: LegLine) -> str:
+    """One leg in a line."""
+    counts = sum((Counter(tier.counts) for tier in line.tiers.values()), Counter[Status]())
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    parts = [f"{line.leg} {line.outcome}" + (f" ({told})" if told else "")]
+    parts += [f"{len(line.changes)} packages changed"] if line.changes else []
+    parts += [brief(line.cause)] if line.cause else []
+    parts += [f"{one.id} {one.subject} fails as expected ({one.issue})" for one in line.expected]
+    parts += [f"{one.id} {one.subject} PASSES AGAIN: take {one.issue} out of xfail" for one in line.passing_again]
+    return "; ".join(parts)

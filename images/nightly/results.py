@@ -1,0 +1,229 @@
+"""What nights found, as JSON lines under results/nightly/: appended, never rewritten. Their schema comes from here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from images.config.matrix import ROOT
+from images.errors import Problem, UserError
+from validate.claims import Tier
+from validate.judging import Status
+
+FOLDER = ROOT / "results" / "nightly"
+BUILD = "build"
+"""The claim's id where an image could not even be built or tried."""
+
+
+class Leg(StrEnum):
+    """Which versions a night's image is built from."""
+
+    CONTROL = "control"
+    """The committed lock."""
+    CANARY = "canary"
+    """The newest that the matrix's ranges allow."""
+
+
+class Outcome(StrEnum):
+    """What came of one leg. Only PASS is green."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    """A claim failed that no `xfail` row expects to."""
+    XFAIL = "XFAIL"
+    """Claims failed, each of them expected by an `xfail` row."""
+    UNPROVEN = "UNPROVEN"
+    """None failed, and a required one could not be measured."""
+    NOT_BUILT = "NOT_BUILT"
+    """A step of the build failed, or the suite did not start: `cause` says why."""
+    UNRESOLVED = "UNRESOLVED"
+    """No set of versions fits together: `cause` has the resolver's words."""
+    UNCHANGED = "UNCHANGED"
+    """The newest versions are the locked ones: there was nothing to build."""
+
+
+class Row(BaseModel):
+    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Change(Row):
+    """One package that differs between two locks."""
+
+    name: str
+    before: str
+    """Version in the committed lock; empty: it was not there."""
+    after: str
+    """Version in the canary; empty: it is gone."""
+    pinned: bool
+    """matrix.yaml pins it; else it came along with something."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
+
+
+class ClaimRow(Row):
+    """One claim that is not PASS."""
+
+    id: str
+    """Catalogue number: S1, C10, G3; `build` where there is no image to judge."""
+    subject: str
+    tier: Tier
+    verdict: Status
+    required: bool
+    reason: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.id} {self.subject}".strip()
+
+    @property
+    def brief(self) -> str:
+        """As a sentence names it: without a subject that says nothing."""
+        return self.id if self.subject in ("", "environment") else self.key
+
+
+class Expected(Row):
+    """A claim that an `xfail` row of the matrix is about."""
+
+    id: str
+    subject: str
+    issue: str
+    """`OWNER/REPOSITORY#NUMBER` or a URL."""
+    reason: str
+    """Why it failed tonight; empty where it passed."""
+
+
+class TierCount(Row):
+    """One tier's claims, counted by verdict."""
+
+    verdict: Status
+    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
+    counts: dict[Status, int]
+
+
+class LegLine(Row):
+    """One image, built from one set of versions and judged."""
+
+    kind: Literal["leg"] = "leg"
+    date: AwareDatetime
+    """When it was judged, UTC."""
+    image: str
+    leg: Leg
+    outcome: Outcome
+    versions: str
+    """First 12 hexadecimal digits of the sha256 over the lock's files; empty where nothing could be locked."""
+    revision: str
+    """Short hash of matrix and facts."""
+    tiers: dict[Tier, TierCount]
+    """The tiers that were judged; empty where there is no verdict."""
+    failing: list[ClaimRow]
+    """Claims that are FAIL, and required ones that are UNPROVEN."""
+    expected: list[Expected]
+    """Those of `failing` that an `xfail` row expects."""
+    passing_again: list[Expected]
+    """Claims that an `xfail` row expects to fail, and that passed."""
+    digest: str
+    """`sha256:...` of the image that was judged; empty where there is none."""
+    bytes: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+    """Resolving, building and judging."""
+    gpus: list[str]
+    """Names of the GPUs that the trial saw."""
+    changes: list[Change]
+    """What moved against the committed lock (canary only)."""
+    ranges: dict[str, str]
+    """Ranges asked for on the command line, over the matrix's: then it is a trial of them, and no plain night."""
+    cause: str
+    """Why there is no verdict; empty where there is one."""
+
+
+class BreakageLine(Row):
+    """What breaks a canary, found by bisection."""
+
+    kind: Literal["breakage"] = "breakage"
+    date: AwareDatetime
+    image: str
+    versions: str
+    """Of the canary."""
+    revision: str
+    claims: list[ClaimRow]
+    """What fails with the culprits alone moved; the first is the one that was bisected."""
+    culprits: list[Change]
+    """The smallest set that breaks it: with any one of them put back, the first claim does not fail."""
+    sentence: str
+    key: str
+    """Equal for the same culprits at the same versions on any image: what an issue is found again by."""
+    candidates: Annotated[int, Field(ge=0)]
+    """Changed packages that were searched."""
+    builds: Annotated[int, Field(ge=0)]
+    """Images built and judged by the search."""
+    unresolved: Annotated[int, Field(ge=0)]
+    """Sets that the search asked for and that don't fit together: no build."""
+    seconds: Annotated[float, Field(ge=0)]
+    ranges: dict[str, str]
+
+
+Line = Annotated[LegLine | BreakageLine, Field(discriminator="kind")]
+_LINE: TypeAdapter[LegLine | BreakageLine] = TypeAdapter(Line)
+
+
+def append(line: LegLine | BreakageLine, folder: Path = FOLDER) -> Path:
+    """Add a line to the month's file. What a night found stays as it was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{line.date:%Y-%m}.jsonl"
+    text = json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n"
+    with path.open("ab+") as file:
+        size = file.seek(0, 2)
+        if size and not _ends_its_line(path):  # a write that was cut off: what it left keeps its own line
+            text = "\n" + text
+        file.write(text.encode())
+    return path
+
+
+def _ends_its_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() == b"\n"
+
+
+def read(folder: Path = FOLDER) -> tuple[LegLine | BreakageLine, ...]:
+    """Every line of every night, oldest first; none where there is no folder. Raises UserError with all bad lines."""
+    lines: list[LegLine | BreakageLine] = []
+    problems: list[Problem] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                lines.append(_LINE.validate_json(text))
+            except ValidationError as error:
+                first = error.errors()[0]
+                cause = f"is no line of a night: {'.'.join(map(str, first['loc']))} {first['msg']}".replace(":  ", ": ")
+                then = "take the line out, or bring it back from git"
+                problems.append(Problem(where=f"{path.name}:{number}", cause=cause, then=then))
+    if problems:
+        raise UserError(problems)
+    return tuple(sorted(lines, key=lambda line: line.date))
+
+
+def latest(lines: Sequence[LegLine | BreakageLine], image: str, leg: Leg) -> LegLine | None:
+    """The newest line of one image's leg that no range of the command line bent."""
+    own = (one for one in lines if isinstance(one, LegLine) and one.image == image and one.leg is leg)
+    return max((one for one in own if not one.ranges), key=_date, default=None)
+
+
+def _date(line: LegLine) -> datetime:
+    return line.date
+
+
+def generated() -> dict[str, bytes]:
+    """Path below the project's root -> JSON Schema of a line."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_LINE.json_schema()}
+    text = json.dumps({**schema, "title": "a line of results/nightly/*.jsonl"}, indent=1, sort_keys=True) + "\n"
+    return {"docs/schema/nightly.schema.json": text.encode()}

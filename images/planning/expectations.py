@@ -1,0 +1,468 @@
+"""What every image is held to, as data: each row with its reason. `images/validation/claims/` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DENIED_VARIABLES: Mapping[str, str] = {
+    "BNB_CUDA_VERSION": "bitsandbytes loads another CUDA's library than torch's",
+    "TRITON_INTERPRET": "Triton kernels run in Python, not on the GPU",
+    "TRITON_PTXAS*": "Triton assembles with another ptxas than its own",
+    "TRITON_KERNEL_OVERRIDE": "Triton takes kernels from a folder",
+    "TRITON_OVERRIDE_*": "Triton compiles for another GPU than the one it runs on",
+    "TRITON_CACHE_DIR": "kernels compiled elsewhere are run, and a missing compiler is not noticed",
+    "TORCHDYNAMO_*": "torch.compile is switched off or swallows its errors",
+    "TORCH_COMPILE_*": "torch.compile is switched off or changed",
+    "TORCHINDUCTOR_*": "torch.compile generates other code, or takes it from a baked cache",
+    "PYTORCH_JIT": "TorchScript is switched off",
+    "PYTHONOPTIMIZE": "every `assert` of every library is gone",
+    "PYTHONPATH": "its folders come before the image's packages",
+    "PYTHONHOME": "Python takes its standard library from elsewhere",
+    "PYTHONUSERBASE": "packages of another folder are added",
+    "PYTHONSTARTUP": "interactive Python runs a file first",
+    "NVIDIA_TF32_OVERRIDE": "float32 products are rounded to TF32, or TF32 can't be switched on",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "float32 products are rounded to TF32",
+    "TORCH_CUDNN_*": "convolutions take another path",
+    "TORCH_BLAS_PREFER_*": "products take another library",
+    "LD_PRELOAD": "every process loads a library first",
+    "LD_AUDIT": "the loader's answers can be rewritten",
+    "NCCL_*": "it fits one machine's network and slows or breaks others",
+    "TORCH_NCCL_*": "it fits one machine's network and slows or breaks others",
+    "CUDA_VISIBLE_DEVICES": "GPUs are hidden",
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
+    "CUDA_FORCE_PTX_JIT": "machine code is thrown away and compiled again",
+    "CUDA_DISABLE_PTX_JIT": "newer GPUs can't run PTX",
+    "CUDA_MODULE_LOADING": "the driver's lazy loading is overridden",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every allocation goes to the driver",
+    "XFORMERS_*": "operators are switched on or off",
+    "FLASH_ATTENTION_*": "flash-attn takes another backend",
+    "ACCELERATE_USE_*": "training is moved off the GPU or onto another backend",
+    "TORCH_FORCE_*WEIGHTS_ONLY_LOAD": "torch.load's protection is switched off or forced",
+    "HF_HUB_OFFLINE": "no model can be downloaded",
+    "TRANSFORMERS_OFFLINE": "no model can be downloaded",
+    "OMP_NUM_THREADS": "it fits one machine's cores and slows others",
+    "MKL_NUM_THREADS": "it fits one machine's cores and slows others",
+    "*_PROXY": "it is the builder's network",
+    "*_proxy": "it is the builder's network",
+    "PIP_*": "pip installs from another index, or in another way",
+    "UV_*": "uv installs from another index, or in another way",
+    "SSL_CERT_*": "certificates of the builder's network are trusted",
+    "REQUESTS_CA_BUNDLE": "certificates of the builder's network are trusted",
+    "CURL_CA_BUNDLE": "certificates of the builder's network are trusted",
+    "NVCC_*_FLAGS": "every CUDA compilation gets extra flags",
+}
+"""Variable patterns that make a right answer come from the wrong path. A profile that needs
+one sets it in the matrix."""
+
+START_FILES: Mapping[str, str] = {
+    "_virtualenv.pth": "written by virtualenv and `uv venv`, which record no owner",
+    "_virtualenv.py": "written by virtualenv and `uv venv`, which record no owner",
+}
+"""Files that may run when Python starts, or lie beside packages, though no distribution lists them."""
+
+HOST_LIBRARIES: Sequence[str] = (
+    "libcuda.so.1",
+    "libcudadebugger.so.1",
+    "libnvidia-*.so.1",
+    "libnvcuvid.so.1",
+    "libnvoptix.so.1",
+)
+"""The driver's libraries: NVIDIA's container runtime lends them from the host."""
+
+OTHER_PLATFORMS: Mapping[str, str] = {
+    "libamdhip64.so*": "AMD ROCm",
+    "libhip*.so*": "AMD ROCm",
+    "libroc*.so*": "AMD ROCm",
+    "libhsa-*.so*": "AMD ROCm",
+    "librccl.so*": "AMD ROCm",
+    "libMIOpen.so*": "AMD ROCm",
+    "libsycl.so*": "Intel oneAPI",
+    "libze_loader.so*": "Intel oneAPI",
+    "libur_loader.so*": "Intel oneAPI",
+    "libmkl_sycl*.so*": "Intel oneAPI",
+    "libimf.so": "Intel oneAPI",
+    "libintlc.so*": "Intel oneAPI",
+    "libirng.so": "Intel oneAPI",
+    "libsvml.so": "Intel oneAPI",
+}
+"""Runtimes of other accelerators. A library that lacks only these (or another CUDA major's) is no fault where a sibling
+of the same family, in the same folder, serves the image's own CUDA."""
+
+_RDMA = ("libibverbs.so.*", "libmlx5.so.*", "librdmacm.so.*")
+
+LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
+    {
+        "path": "nvidia/*/libcufile_rdma.so.*",
+        "names": [*_RDMA],
+        "reason": "GPUDirect Storage over RDMA: libcufile opens it only where the network's libraries are installed",
+    },
+    {
+        "path": "nvidia/nvshmem/lib/nvshmem_transport_*.so*",
+        "names": [*_RDMA, "libucp.so.*", "libucs.so.*", "libfabric.so.*"],
+        "reason": "one NVSHMEM plugin a network: opened by name, only the one that the job asks for",
+    },
+    {
+        "path": "nvidia/nvshmem/lib/nvshmem_bootstrap_*.so*",
+        "names": ["libmpi.so.*", "libpmix.so.*", "liboshmem.so.*"],
+        "reason": "one NVSHMEM plugin a launcher: opened by name, only the one that the job asks for",
+    },
+    {
+        "path": "triton/backends/nvidia/lib/cupti/*",
+        "names": ["libcupti.so.*"],
+        "reason": "Triton's profiler opens its own CUPTI by path (Triton 3.6 beside CUDA 13 still brings CUDA 12's)",
+    },
+    {
+        "path": "numba/np/ufunc/tbbpool.*",
+        "names": ["libtbb.so.*"],
+        "reason": "one numba plugin a threading layer: Intel's TBB is taken only where it is installed",
+    },
+)
+"""Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
+
+TOOLKIT_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
+    {
+        "path": "bin/cuda-gdb-python3.*-tui",
+        "names": ["libpython3.*.so.*"],
+        "reason": "a debugger's builds for each Python, from CUDA 12.5 on: none of them need start to train a model",
+    },
+    *(
+        {
+            "path": f"{folder}/stubs/*.so",
+            "names": ["*"],
+            "reason": "a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
+        }
+        for folder in ("lib", "lib64")
+    ),
+)
+"""The same of what lies in a whole toolkit, as a person's own base brings it."""
+
+_ANY_MAJOR: Mapping[str, None] = dict.fromkeys(
+    (
+        "libcudnn",
+        "libcudnn_adv",
+        "libcudnn_cnn",
+        "libcudnn_engines_precompiled",
+        "libcudnn_engines_runtime_compiled",
+        "libcudnn_graph",
+        "libcudnn_heuristic",
+        "libcudnn_ops",
+        "libcufile",
+        "libcurand",
+        "libcusparseLt",
+        "libnccl",
+        "libnvshmem_host",
+    )
+)
+
+_CUDA_LIBRARIES: Mapping[int, Mapping[str, str]] = {
+    11: {
+        "libcudart": "11",
+        "libcublas": "11",
+        "libcublasLt": "11",
+        "libnvrtc": "11",
+        "libcupti": "11",
+        "libcufft": "10",
+    },
+    12: {
+        **dict.fromkeys(("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti"), "12"),
+        "libcufft": "11",
+        "libcusolver": "11",
+        "libcusparse": "12",
+    },
+    13: {
+        **dict.fromkeys(("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti"), "13"),
+        "libcufft": "12",
+        "libcusolver": "12",
+        "libcusparse": "12",
+    },
+}
+"""SONAME versions of NVIDIA's wheels of each CUDA major (read from the wheels that torch 2.7.1 and 2.11.0 bring; CUDA
+11 from what bitsandbytes' CUDA 11.8 library needs)."""
+
+
+def cuda_libraries(major: int) -> dict[str, str | None]:
+    """CUDA's libraries by stem, each with the SONAME version of this CUDA major; None: the version says nothing of it.
+
+    Raises KeyError for a major that is not known here.
+    """
+    return {**_ANY_MAJOR, **_CUDA_LIBRARIES[major]}
+
+
+TOOLKIT_PARTS: Sequence[str] = (
+    "ptxas",
+    "nvvm",
+    "libdevice",
+    "nvrtc",
+    "nvrtc headers",
+    "cudart",
+    "cudart headers",
+    "driver headers",
+    "crt headers",
+)
+"""The parts of a toolkit that are published as wheels for CUDA 12 and 13 alike."""
+
+DEVEL_TOOLKIT_PARTS: Sequence[str] = ("nvcc", "compiler passes")
+"""What a `-devel` image has besides."""
+
+IMPORT_NAMES: Mapping[str, tuple[str, ...]] = {
+    "nvidia-ml-py": ("pynvml",),
+    "fbgemm-gpu-genai": ("fbgemm_gpu",),
+    "pyyaml": ("yaml",),
+    "pillow": ("PIL",),
+    "scikit-learn": ("sklearn",),
+    "flash-attn-4": ("flash_attn",),
+    "tensorboardx": ("tensorboardX",),
+}
+"""Distributions that are imported under another name than their own."""
+
+NATIVE: Mapping[str, Mapping[str, Any]] = {
+    "triton": {"libraries": ["triton/_C/libtriton.so"], "symbols": ["PyInit_libtriton"], "cuda_major": None},
+    "xformers": {
+        "modules": ["xformers.ops"],
+        "libraries": ["xformers/**/_C*.so"],
+        "operators": ["xformers::sparse24_apply", "xformers::sparse24_sparsify_both_ways"],
+    },
+    "flash-attn": {
+        "modules": ["flash_attn"],
+        "libraries": ["flash_attn_2_cuda*.so"],
+        "symbols": ["PyInit_flash_attn_2_cuda"],
+    },
+    "causal-conv1d": {
+        "modules": ["causal_conv1d"],
+        "libraries": ["causal_conv1d_cuda*.so"],
+        "symbols": ["PyInit_causal_conv1d_cuda"],
+    },
+    "mamba-ssm": {
+        "modules": ["mamba_ssm"],
+        "libraries": ["selective_scan_cuda*.so"],
+        "symbols": ["PyInit_selective_scan_cuda"],
+    },
+    "torchao": {
+        "libraries": ["torchao/_C*.so"],
+        "operators": ["torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"],
+    },
+    "bitsandbytes": {
+        "loading": "by-path",
+        "symbols": [
+            "cquantize_blockwise_fp16_nf4",
+            "cquantize_blockwise_bf16_nf4",
+            "cdequantize_blockwise_bf16_nf4",
+            "cadam_8bit_blockwise_grad_bf16",
+            "cget_managed_ptr",
+            "cigemmlt_32",
+        ],
+    },
+}
+"""Distributions with compiled CUDA code, and what of it must load: keys as validate/probes/cpu/native.py reads them."""
+
+OPERATORS_BEFORE: Mapping[str, tuple[str, Sequence[str]]] = {
+    "torchao": ("0.10", ("torchao::rowwise_scaled_linear_cutlass_s8s4",)),
+}
+"""Operators of releases before one, which lack those of NATIVE: read from torchao 0.9.0 and 0.10.0."""
+
+SYMBOL_EXCEPTIONS: Sequence[Mapping[str, Any]] = ()
+"""Symbols that a library lacks by design: `path`, patterns of `symbols`, and the reason."""
+
+_NEVER_OLDER = 999
+KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "torch": (
+        {
+            "kernels": "*vectorized_elementwise_kernelILi8E*St5arrayIPcLm*EELb1EEEvi*",
+            "needed": [[100, 109]],
+            "reason": "sm_10x alone works on 128 bytes a thread, from torch 2.14 on (ATen/native/cuda/CUDALoops.cuh)",
+        },
+        {
+            "kernels": "*vectorized_elementwise_kernelILi8E*",
+            "needed": [[90, 109]],
+            "reason": "vectors of eight are used on sm_90 and sm_100 alone (ATen/native/cuda/CUDALoops.cuh)",
+        },
+        {
+            "kernels": "*fmha_cutlass*_sm70*",
+            "needed": [[70, 74]],
+            "reason": "memory-efficient attention has variants of its own for sm_70 and sm_75",
+        },
+        {"kernels": "*pytorch_flash*", "needed": [[80, _NEVER_OLDER]], "reason": "FlashAttention 2 begins at sm_80"},
+        {"kernels": "*m16n8k16*", "needed": [[80, _NEVER_OLDER]], "reason": "the int4 product needs sm_80's mma"},
+        {
+            "kernels": "*nvshmem_extension*tile_reduce*",
+            "needed": [[90, _NEVER_OLDER]],
+            "reason": "NVSHMEM's tile operations begin at sm_90",
+        },
+        {
+            "kernels": "*tma_scatter_*kernel*",
+            "needed": [[90, _NEVER_OLDER]],
+            "reason": "the tensor memory accelerator begins at sm_90 (ATen/native/cuda/TMAScatterAdd.cu)",
+        },
+        {
+            "kernels": "*_assert_async_cuda_kernel*",
+            "needed": [[0, 99]],
+            "reason": "whole, though short: nvcc copies its message in a loop from Blackwell on (read in torch 2.15.0)",
+        },
+    ),
+    "bitsandbytes": (
+        {
+            "kernels": "*gemm_4bit_sm80_*",
+            "needed": [[80, 80], [87, 87], [90, 119]],
+            "reason": "its largest tiles need more shared memory than sm_86, sm_89 and sm_120 have",
+        },
+    ),
+    "xformers": (
+        {
+            "kernels": "*prepare_varlen_num_blocks*",
+            "needed": [[80, _NEVER_OLDER]],
+            "reason": "it serves FlashAttention 3, which begins at sm_80",
+        },
+        {
+            "kernels": "*cub*EmptyKernel*",
+            "needed": [[80, _NEVER_OLDER]],
+            "reason": "CUB reads its attributes and never launches it; FlashAttention 3 begins at sm_80",
+        },
+        *(
+            {
+                "kernels": f"*5flash{len(kernel)}{kernel}*",
+                "needed": [[90, 90]],
+                "reason": "FlashAttention 3 as of xformers 0.0.29 is code for sm_90a, which runs on sm_90 alone",
+            }
+            for kernel in ("compute_attn_ws", "compute_attn_ws_fp8", "combine_attn_seqk_parallel")
+        ),
+    ),
+}
+"""Kernels that are empty, or left out, on archs where their library never calls them: `needed` are the archs, from and
+to, where they must be real. The first row that matches is taken. Read from the wheels of torch 2.5.1 to 2.15.0 and what
+goes with them."""
+
+DEVICE_CODE_HOLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "torch": (
+        {
+            "cuda": 13,
+            "file": "torch/lib/libtorch_cuda_linalg.so",
+            "archs": [75],
+            "reason": "PyTorch builds MAGMA for CUDA 13 from sm_80 on: torch.linalg routines that use it fail there",
+        },
+    ),
+}
+"""Archs that upstream promises and one of its files lacks. Said in the verdict, as a warning."""
+
+CUDA_DEVICE_LIBRARIES: Sequence[str] = (
+    "libcublas",
+    "libcublasLt",
+    "libcudnn_ops",
+    "libcudnn_cnn",
+    "libcudnn_adv",
+    "libcudnn_engines_precompiled",
+    "libcurand",
+    "libcusparse",
+    "libcusolver",
+    "libnccl",
+)
+"""NVIDIA's libraries that serve every arch of their release. libcufft keeps its kernels in a format of its own, and
+libcusparseLt begins at sm_80."""
+
+NO_CUDA_LIBRARY_FROM: Mapping[str, str] = {"libcurand": "2.15"}
+"""The torch from which on nothing requires one of them: read from the locks of torch 2.14.1 and 2.15.0."""
+
+TORCHAO_DEVICE_CODE: Mapping[str, Sequence[int]] = {
+    "_C": (80, 86),
+    "_C_cutlass_90a": (90,),
+    "_C_mxfp8": (100,),
+}
+"""torchao's libraries and the archs each is made for, read from 0.11.0, 0.13.0 and 0.18.0: its kernels are extras, each
+for some GPUs."""
+
+FLASH_ATTN_ARCHS = (80, 99)
+"""From and to: what every prebuilt wheel serves. sm_100 and sm_120 depend on the nvcc that made it."""
+
+MOST_BYTES = 10 * 1000**3
+MORE_BYTES_DEVEL = 6 * 1000**3
+MORE_BYTES_PROFILE = 4 * 1000**3
+"""Size budgets: the largest plain image, cu128-torch28, is 8.6 GB, its axolotl profile 10.1 GB (measured); a toolkit
+with its static libraries is under 6 GB."""
+
+DRIVER_CAPABILITIES: Sequence[str] = ("compute", "utility")
+"""CUDA and nvidia-smi (NVIDIA container toolkit, "Driver Capabilities")."""
+
+LEFTOVERS: Mapping[str, str] = {
+    "*/.cache/*": "a user's cache",
+    "/var/cache/uv/*": "uv's cache",
+    "*/uv/wheels-v*": "uv's cache",
+    "/var/lib/apt/lists/*": "apt's package lists",
+    "/var/cache/apt/*": "apt's cache",
+    "*/.triton/*": "Triton's cache",
+    "*/torchinductor_*": "TorchInductor's cache",
+    "*/fxgraph/*": "TorchInductor's cache",
+    "*/torch_extensions/*": "compiled extensions",
+    "*/.nv/ComputeCache/*": "the driver's cache of compiled kernels",
+    "*/triton/*.cubin": "Triton's cache",
+    "*/__triton_launcher*.so": "Triton's cache",
+    "*.ttgir": "Triton's cache",
+    "*/huggingface/hub/*": "downloaded models",
+    "*/.npm/*": "npm's cache",
+    "*/conda/pkgs/*": "conda's cache",
+    "/tmp/*": "temporary files",
+    "/var/tmp/*": "temporary files",
+    "/root/.local/*": "root's own packages",
+    "/workspace/*": "files where users put theirs",
+}
+"""What builds leave behind and no image needs. A warm compiler cache also hides a missing compiler."""
+
+IMPORTED: Mapping[str, tuple[str, ...]] = {
+    "triton": ("triton", "triton.language"),
+    "xformers": ("xformers.ops",),
+    "torchao": ("torchao", "torchao.quantization"),
+    "transformers": ("transformers", "transformers.models.llama.modeling_llama"),
+    "safetensors": ("safetensors.torch",),
+    "liger-kernel": ("liger_kernel.transformers",),
+}
+"""What to import of a distribution whose top module imports little."""
+
+NAMESPACES: Mapping[str, tuple[str, ...]] = {
+    "axolotl": ("axolotl-contribs-lgpl", "axolotl-contribs-mit"),
+}
+"""Distributions whose package others extend by design: they put files of their own names into its folder."""
+
+OWN_OPENMP: Mapping[str, str] = {
+    "scikit_learn.libs/libgomp-*.so*": "scikit-learn brings an OpenMP for its own loops, which torch never calls",
+    "sentencepiece.libs/libgomp-*.so*": "sentencepiece brings an OpenMP for its own loops, which torch never calls",
+}
+"""OpenMP runtimes that may be loaded beside torch's, by the end of their path."""
+
+NOT_IMPORTED = ("pip", "setuptools")
+"""Pins that are tools, not libraries."""
+
+IMPORT_TORCH_FIRST = (
+    "accelerate",
+    "bitsandbytes",
+    "einops",
+    "liger-kernel",
+    "peft",
+    "torchao",
+    "transformers",
+    "xformers",
+)
+"""What imports torch before any compiled code of its own, or has none: to import it first is to import torch first."""
+
+COMPLAINTS: Sequence[str] = (
+    r"(can.?t|cannot|could not|unable to|failed to) (load|import|open|find)",
+    r"undefined\s+symbol",
+    r"was (built|compiled) (for|with)",
+    r"(not|without) (compiled|built) (with|for)|compiled without",
+    r"skipping import",
+    r"no module named",
+    r"incompatible|not compatible|version mismatch",
+    r"fall(ing|s)? ?back",
+    r"(warning|error).*(cuda|c\+\+) extension",
+    r"^\s*Traceback",
+)
+"""What packages say at import when a part of them does not work."""
+
+HARMLESS: Mapping[str, str] = {
+    r"kernels-community": "bitsandbytes looks for a faster CPU kernel in a package that is downloaded at run time",
+    r"cannot find -laio": "DeepSpeed tries at import whether libaio is there, for offloading to NVMe: images have none",
+    r"no (cuda|nvidia|gpu)|cuda is not available|nvml": "a trial without a GPU",
+    r"triton is not supported on current platform|roll ?back to cpu": "fla's word for no GPU",
+}
+"""What may be said all the same."""
+
+AVX512_NOISE = {"most": 3, "per_bytes": 8_000_000}
+"""AVX-512 instructions that a file may seem to hold by chance: 3, and one more for each so many bytes of code."""

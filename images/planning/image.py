@@ -1,0 +1,136 @@
+"""The resolved image: everything the later steps need to know of one row, and nothing they must look up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from images.config.names import Arch, ImageName, Minor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """What an image stands on: a Debian suite (or Ubuntu) with the Python it brings."""
+
+    key: str
+    """Its name in the matrix: `bookworm`."""
+    reference: str
+    """What a registry calls it: `debian:bookworm-slim`."""
+    suite: str | None
+    """The Debian suite mmdebstrap can make it from; None if only a registry has it."""
+    python: Minor
+    glibc: Minor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """One package of an image, at one version."""
+
+    name: str
+    """Canonical (PEP 503) distribution name."""
+    version: str
+    layer: str
+    """The image layer that installs it: a key of the matrix's `layers`."""
+    optional: bool = False
+    """An image may lack it, with a warning, where no wheel of it can be had."""
+    local: str = ""
+    """The local version (`cu126`) where the wheel is not the default index's."""
+    compiled: bool = False
+    """Published as source only: its wheel is compiled here once, and taken from the wheelhouse (docs/wheels.md)."""
+    floor: Arch | None = None
+    """The oldest GPU architecture that a compiled one's code is written for; None: it has no GPU code."""
+    needs: tuple[str, ...] = ()
+    """What a compiled one requires beside the image's pins: the lock brings it, as no index knows of the wheel."""
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock has it: an index has a file of it that installs anywhere."""
+        return not (self.optional or self.compiled)
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.name}=={self.version}" + (f"+{self.local}" if self.local else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slicing:
+    """What an arch image goes without: device code for other GPUs (docs/arch-images.md)."""
+
+    arch: Arch
+    nvidia: bool
+    """NVIDIA's own libraries are sliced, too."""
+    alternatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Libraries of which one alone is ever loaded, by pattern -> those that stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prebuilt:
+    """An official binary wheel outside any index."""
+
+    name: str
+    version: str
+    filename: str
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """One buildable row. Made by `plan`, read by `lock`, `render`, `promises` and `build`."""
+
+    name: ImageName
+    base: Base
+    python: Minor
+    toolkit_cuda: Minor
+    wheel_cuda: Minor
+    index: str | None
+    """Address of the index that alone has this torch variant; None: the default index has it."""
+    archs: tuple[Arch, ...]
+    """The GPU architectures it promises to run on, ascending."""
+    ptx: tuple[Arch, ...]
+    """Architectures of which torch carries PTX (newer GPUs compile it at run time)."""
+    min_driver: str
+    cxx11_abi: bool
+    pins: tuple[Pin, ...]
+    """Every pinned package except the toolkit's, in layer order."""
+    toolkit: tuple[Pin, ...]
+    """The wheels that make up /usr/local/cuda-X.Y."""
+    layers: tuple[str, ...]
+    """Names of the Python layers, bottom first."""
+    environment: Mapping[str, str]
+    """What the image sets for its users."""
+    revision: str
+    """Short hash of matrix and facts."""
+    prebuilt: tuple[Prebuilt, ...] = ()
+    """Official wheels by URL for pins that no index has (flash-attn)."""
+    warnings: tuple[str, ...] = ()
+    from_source: tuple[str, ...] = ()
+    """Distributions that are installed from source: pure Python that no index has as a wheel."""
+    waived: tuple[str, ...] = ()
+    """Distributions that something requires and the image goes without, as the matrix says."""
+    beyond_proof: Mapping[str, str] = field(default_factory=dict)
+    """`C10` or `C10 subject` -> why the profile's own pins put that claim out of reach."""
+    slicing: Slicing | None = None
+    """None: it holds device code for every architecture that its packages have."""
+    entrypoint: str = ""
+    """A script of templates/entrypoints that each container starts with."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> str | None:
+        return self.name.profile
+
+    @property
+    def devel(self) -> bool:
+        return self.name.devel
+
+    @property
+    def lock_name(self) -> str:
+        """The lock it is built from: an arch image holds the same packages as its parent."""
+        return str(replace(self.name, arch=None) if self.name.arch else self.name)
+
+    @property
+    def toolkit_home(self) -> str:
+        return f"/usr/local/cuda-{self.toolkit_cuda}"
+
+    def pin(self, name: str) -> Pin | None:
+        return next((pin for pin in self.pins if pin.name == name), None)

@@ -1,0 +1,407 @@
+"""From names and selectors to accepted and refused images. Pure: the same files give the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from images.config import selectors, yamlfile
+from images.config.facts import Facts
+from images.config.matrix import ImageRow, Matrix, Sources
+from images.config.names import Arch, ImageName, Minor
+from images.errors import Problem, UserError
+from images.planning import profiles, requirements, rules
+from images.planning.image import Base, Image, Pin, Prebuilt, Slicing
+from images.planning.rules import Candidate, Finding, Weight
+
+_ALLOCATOR_RENAMED = Minor(2, 9)
+"""torch 2.9 renamed PYTORCH_CUDA_ALLOC_CONF to PYTORCH_ALLOC_CONF (axolotl's CUDA page, Credentials)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One image with the plan's answer. `image` is there when it is accepted."""
+
+    image_name: ImageName
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    image: Image | None = None
+    torch: str | None = None
+    python: Minor | None = None
+    wheel_cuda: Minor | None = None
+    pins: Mapping[str, str] | None = None
+    archs: tuple[Arch, ...] = ()
+    min_driver: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.image_name)
+
+    @property
+    def accepted(self) -> bool:
+        return self.image is not None
+
+    @property
+    def profile(self) -> str | None:
+        return self.image_name.profile
+
+    @property
+    def versions(self) -> dict[str, Minor | None]:
+        """What conditions such as `torch>=2.8` compare."""
+        return {
+            "torch": self.image_name.torch,
+            "cuda": self.image_name.cuda,
+            "wheel": self.wheel_cuda,
+            "python": self.python,
+        }
+
+
+def plan(sources: Sources) -> tuple[Planned, ...]:
+    """Every image of the matrix, accepted or refused, in the matrix's order."""
+    images = sources.matrix.images
+    return sources.once("plan", lambda: tuple(_planned(ImageName.parse(row.name), row, sources) for row in images))
+
+
+def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
+    """The images that selectors mean. A whole name that the matrix lacks is planned ad hoc.
+
+    Names and globs add up, conditions all have to hold. Raises UserError for a selector that matches nothing.
+    """
+    everything = plan(sources)
+    if not wanted:
+        return everything
+    parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
+    globs = [item for item in parsed if isinstance(item, selectors.Glob)]
+    conditions = [item for item in parsed if isinstance(item, selectors.Condition)]
+    chosen = _named(globs, everything, sources) if globs else everything
+    for condition in conditions:
+        if not any(map(condition, (*everything, *chosen))):
+            raise selectors.unmatched(condition, [image.name for image in everything])
+    both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
+    if not both:
+        cause = "each matches something, but no image matches all of them"
+        raise UserError(Problem(where=" ".join(wanted), cause=cause, then="drop one; `nox -s plan` lists all images"))
+    return both
+
+
+def _named(globs: Sequence[selectors.Glob], everything: Sequence[Planned], sources: Sources) -> tuple[Planned, ...]:
+    found: dict[str, Planned] = {}
+    for glob in globs:
+        matches = [image for image in everything if glob(image)]
+        if not matches and selectors.is_image_name(glob):
+            matches = [_ad_hoc(ImageName.parse(glob.pattern), everything, sources)]
+        if not matches:
+            raise selectors.unmatched(glob, [*(image.name for image in everything), *sources.matrix.aliases])
+        found.update((image.name, image) for image in matches)
+    return tuple(found.values())
+
+
+def _ad_hoc(name: ImageName, everything: Sequence[Planned], sources: Sources) -> Planned:
+    planned = plan_one(name, sources)
+    if planned.accepted:
+        return planned
+    close = ", ".join(nearest(name, [image for image in everything if image.accepted]))
+    return replace(planned, reasons=(*planned.reasons, f"nearest images that exist: {close}"))
+
+
+def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
+    """The images that differ least: same profile, an arch that serves, then the torch minor, then the CUDA version."""
+
+    def distance(planned: Planned) -> tuple[bool, bool, bool, int, int, int, int, str]:
+        other = planned.image_name
+        return (
+            other.profile != name.profile,
+            name.arch is not None and name.arch not in planned.archs,
+            other.devel != name.devel,
+            abs(other.torch.major - name.torch.major),
+            abs(other.torch.minor - name.torch.minor),
+            abs(other.cuda.major - name.cuda.major),
+            abs(other.cuda.minor - name.cuda.minor),
+            planned.name,
+        )
+
+    return tuple(planned.name for planned in sorted(others, key=distance)[:count])
+
+
+def check(sources: Sources) -> tuple[Planned, ...]:
+    """The whole plan. Raises UserError with everything that is wrong in the matrix, at once."""
+    planned = plan(sources)
+    problems = [*sources.problems, *profiles.problems(sources.matrix, sources.matrix_file)]
+    problems += _alias_problems(planned, sources)
+    problems += _nightly_problems(planned, sources)
+    if problems:
+        raise UserError(sorted(problems, key=lambda problem: _line(problem.where)))
+    return planned
+
+
+def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
+    by_name = {image.name: image for image in planned}
+    pruned_stacks = {str(path[1]) for path in sources.pruned if path[0] == "stacks" and len(path) > 1}
+    for alias, name in sources.matrix.aliases.items():
+        where, image = sources.matrix_file.where(("aliases", alias)), by_name.get(name)
+        if image is None:
+            close = ", ".join(nearest(ImageName.parse(name), planned))
+            cause = f"the alias {alias!r} names {name}, which is not in `images`"
+            yield Problem(where=where, cause=cause, then=f"name one of {close}")
+        elif not image.accepted and str(image.image_name.torch) not in pruned_stacks:
+            cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
+            yield Problem(where=where, cause=cause, then="point it at an accepted image, or mend that image")
+
+
+def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
+    """Selectors of nights that match no image: what they were to track, or to expect, would be forgotten silently."""
+    tracked = sources.matrix.nightly.track
+    rows: list[tuple[yamlfile.Path, str]] = [(("nightly", "track", index), text) for index, text in enumerate(tracked)]
+    rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(sources.matrix.xfail)]
+    for path, text in rows:
+        selector = selectors.parse(text)
+        if not any(map(selector, planned)):
+            (problem,) = selectors.unmatched(selector, [image.name for image in planned]).problems
+            yield replace(problem, where=sources.matrix_file.where(path), cause=f"{text} {problem.cause}")
+
+
+def _line(where: str) -> tuple[str, int]:
+    file, _, line = where.rpartition(":")
+    return (file or where, int(line) if line.isdigit() else 0)
+
+
+def plan_one(name: ImageName, sources: Sources) -> Planned:
+    """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
+    return _planned(name, sources.matrix.row(name) or ImageRow(name=str(name)), sources)
+
+
+def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
+    matrix, facts = sources.matrix, sources.facts
+    if hopeless := _hopeless(name, matrix, facts):
+        return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
+    candidate = _candidate(name, row, sources)
+    findings = rules.apply(candidate)
+    reasons = tuple(_texts(findings, Weight.REFUSE)) + _excluded(name, candidate, matrix)
+    warnings = tuple(_texts(findings, Weight.WARN))
+    planned = Planned(
+        image_name=name,
+        reasons=reasons,
+        warnings=warnings,
+        torch=candidate.torch,
+        python=candidate.base.python,
+        wheel_cuda=candidate.wheel_cuda,
+        pins=candidate.pins,
+        archs=candidate.promised_archs,
+        min_driver=rules.min_driver(facts, candidate.wheel_cuda),
+    )
+    return planned if reasons else _accepted(planned, candidate, sources)
+
+
+def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
+    """Reasons that leave nothing to reason about further."""
+    release = _release(name.torch, matrix, facts)
+    if release is None:
+        known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))
+        return (f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})",)
+    reasons = []
+    if release not in facts.torch:
+        return (f"nothing is known of torch {release}: add its row to images/data/facts.yaml",)
+    if rules.choose_variant(facts.torch[release], name.cuda) is None:
+        reasons.append(rules.no_variant(release, facts.torch[release], name.cuda))
+    if str(name.torch) not in matrix.stacks:
+        has = ", ".join(matrix.stacks)
+        reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {has})")
+    if unknown := profiles.refusal(matrix, name):
+        reasons.append(unknown)
+    if name.python and name.python == Minor.parse(matrix.bases[matrix.defaults.base].python):
+        plain = ImageName(cuda=name.cuda, torch=name.torch, arch=name.arch, devel=name.devel, profile=name.profile)
+        reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")
+    return tuple(reasons)
+
+
+def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
+    """The stack's torch, else the newest known release of that minor."""
+    if pinned := matrix.stacks.get(str(torch), {}).get("torch"):
+        return pinned
+    return max((text for text in facts.torch if Minor.parse(text) == torch), key=Version, default=None)
+
+
+def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
+    matrix, facts = sources.matrix, sources.facts
+    stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
+    profile = sources.once(f"profile {name.profile} {name.torch}", lambda: profiles.resolve(matrix, name))
+    asked = {**stack, **(profile.pins if profile else {})}
+    pins = {key: version for key, version in asked.items() if key not in row.without}
+    torch = pins["torch"]
+    wheel_cuda = rules.choose_variant(facts.torch[torch], name.cuda) or name.cuda
+    key = _base_key(name, matrix)
+    candidate = Candidate(
+        name=name,
+        facts=facts,
+        base=sources.once(f"base {key}", lambda: _base(key, matrix)),
+        gcc=matrix.bases[key].gcc,
+        torch=torch,
+        torch_facts=facts.torch[torch],
+        wheel_cuda=wheel_cuda,
+        variant=facts.torch[torch].variants[str(wheel_cuda)],
+        pins=pins,
+        optional=frozenset(matrix.optional),
+        toolkit=matrix.toolkits.get(str(name.cuda)),
+        toolkit_facts=facts.cuda.get(str(name.cuda)),
+        asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
+        known_toolkits=sources.once("toolkits", lambda: tuple(sorted(map(Minor.parse, matrix.toolkits)))),
+        profile=profile,
+        stack=stack,
+        sources=matrix.sources,
+    )
+    return _with_offers(candidate) if profile else candidate
+
+
+def _with_offers(it: Candidate) -> Candidate:
+    """The candidate with what its profile offers and the facts allow; the rest is noted with the reasons."""
+    for name, version in it.profile.offers.items() if it.profile else ():
+        row = it.facts.packages.get(name, {}).get(version)
+        unknown = f"nothing is known of {name} {version}"
+        reasons = tuple(rules.unfit(it, name, version, row)) if row else (unknown,)
+        if reasons:
+            it = replace(it, declined={**it.declined, f"{name} {version}": reasons})
+        else:
+            left_out = {name} if row and row.form == "cuda-source" else set()
+            it = replace(it, pins={**it.pins, name: version}, optional=it.optional | left_out)
+    return it
+
+
+def bases(sources: Sources) -> tuple[Base, ...]:
+    """Every base of the matrix."""
+    return tuple(_base(key, sources.matrix) for key in sources.matrix.bases)
+
+
+def _base(key: str, matrix: Matrix) -> Base:
+    row = matrix.bases[key]
+    return Base(
+        key=key,
+        reference=row.reference,
+        suite=row.suite or None,
+        python=Minor.parse(row.python),
+        glibc=Minor.parse(row.glibc),
+    )
+
+
+def _base_key(name: ImageName, matrix: Matrix) -> str:
+    wanted = name.python
+    if wanted is None:
+        return matrix.defaults.base
+    fitting = (key for key, base in matrix.bases.items() if Minor.parse(base.python) == wanted)
+    return next(fitting, matrix.defaults.base)
+
+
+def _excluded(name: ImageName, candidate: Candidate, matrix: Matrix) -> tuple[str, ...]:
+    seen = Planned(
+        image_name=name,
+        python=candidate.base.python,
+        wheel_cuda=candidate.wheel_cuda,
+        archs=candidate.promised_archs,
+    )
+    return tuple(
+        f"excluded by matrix.yaml: {row.reason}" for row in matrix.exclude if selectors.parse(row.select)(seen)
+    )
+
+
+def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
+    matrix, facts = sources.matrix, sources.facts
+    default_index = it.wheel_cuda == Minor.parse(it.torch_facts.default_cuda)
+    variant = f"cu{it.wheel_cuda.digits}"
+    pins = tuple(_pins(it, matrix, "" if default_index else variant))
+    own = any(pin.layer == profiles.LAYER for pin in pins)
+    parts = [*it.toolkit.parts, *(it.toolkit.devel if it.name.devel else ())] if it.toolkit else []
+    image = Image(
+        name=it.name,
+        base=it.base,
+        python=it.base.python,
+        toolkit_cuda=it.name.cuda,
+        wheel_cuda=it.wheel_cuda,
+        index=None if default_index else facts.torch_index.format(variant=variant),
+        archs=planned.archs,
+        ptx=tuple(map(Arch.parse, it.variant.ptx)),
+        min_driver=planned.min_driver or "",
+        cxx11_abi=it.variant.cxx11_abi,
+        pins=pins,
+        toolkit=_toolkit(tuple(parts)),
+        layers=profiles.layers(matrix, it.profile),
+        environment=_environment(it, planned, matrix),
+        revision=sources.revision,
+        prebuilt=tuple(_prebuilt(it, facts)),
+        warnings=planned.warnings,
+        from_source=tuple(sorted(matrix.pure_python)) if own else (),
+        waived=tuple(sorted(it.profile.waived)) if it.profile else (),
+        beyond_proof=it.profile.unproven if it.profile else {},
+        slicing=_slicing(it, matrix),
+        entrypoint=it.profile.entrypoint if it.profile else "",
+    )
+    return replace(planned, image=image)
+
+
+def _pins(it: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
+    """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
+    layered = {name for names in matrix.layers.values() for name in names}
+    for layer in profiles.layers(matrix, it.profile):
+        # What no layer of the matrix installs is the profile's own.
+        names = matrix.layers[layer] if layer in matrix.layers else [name for name in it.pins if name not in layered]
+        for name in names:
+            if name in it.pins:
+                yield _pin(it, name, layer, local if name == "torch" else "")
+
+
+def _pin(it: Candidate, name: str, layer: str, local: str = "") -> Pin:
+    version = it.pins[name]
+    pin = _plain_pin(name, version, layer, name in it.optional, local)
+    row = it.facts.packages.get(name, {}).get(version)
+    if row is None or row.form != "cuda-source":
+        return pin
+    others = (one for one in requirements.applying(row, it.base.python) if canonicalize_name(one.name) not in it.pins)
+    source = it.sources.get(name)
+    floor = Arch.parse(source.floor) if source and source.nvcc else None
+    needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
+    return replace(pin, compiled=True, floor=floor, needs=needs)
+
+
+@cache
+def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) -> Pin:
+    """The same pin stands in many images."""
+    return Pin(name=name, version=version, layer=layer, optional=optional, local=local)
+
+
+@cache
+def _toolkit(requirements: tuple[str, ...]) -> tuple[Pin, ...]:
+    split = (requirement.partition("==") for requirement in requirements)
+    return tuple(Pin(name=name, version=version, layer="toolkit") for name, _, version in split)
+
+
+def _slicing(it: Candidate, matrix: Matrix) -> Slicing | None:
+    if it.name.arch is None:
+        return None
+    bitsandbytes = it.facts.bitsandbytes.get(it.pins.get("bitsandbytes", ""))
+    kept = (bitsandbytes.file_for(it.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
+    alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
+    return Slicing(arch=it.name.arch, nvidia=matrix.slice.nvidia, alternatives=alternatives)
+
+
+def _prebuilt(it: Candidate, facts: Facts) -> Iterator[Prebuilt]:
+    if "flash-attn" in it.pins and rules.prebuilt_flash_attn(it):
+        version, filename = it.pins["flash-attn"], rules.flash_attn_filename(it)
+        url = facts.flash_attn_release.format(version=version, filename=filename.replace("+", "%2B"))
+        yield Prebuilt(name="flash-attn", version=version, filename=filename, url=url)
+
+
+def _environment(it: Candidate, planned: Planned, matrix: Matrix) -> dict[str, str]:
+    allocator = "PYTORCH_ALLOC_CONF" if it.name.torch >= _ALLOCATOR_RENAMED else "PYTORCH_CUDA_ALLOC_CONF"
+    return {
+        **{allocator if key == "PYTORCH_ALLOC_CONF" else key: value for key, value in matrix.environment.items()},
+        "CUDA_HOME": f"/usr/local/cuda-{it.name.cuda}",
+        "NVIDIA_REQUIRE_CUDA": f"cuda>={it.wheel_cuda.major}.0",
+        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in planned.archs),
+        **(it.profile.environment if it.profile else {}),
+    }
+
+
+def _texts(findings: Sequence[Finding], weight: Weight) -> Iterator[str]:
+    return (finding.text for finding in findings if finding.weight is weight)

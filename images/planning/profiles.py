@@ -1,0 +1,124 @@
+"""Profiles: environments that people train in, as pins of their own over a stack, in a layer of their own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from packaging.utils import canonicalize_name
+
+from images.config import yamlfile
+from images.config.matrix import Matrix, Profile
+from images.config.names import ImageName, Minor
+from images.config.yamlfile import YamlFile
+from images.errors import Problem
+
+LAYER = "profile"
+"""Where packages go that no layer of the matrix installs: above all that images share, below what moves most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A profile for one torch, with all that it inherits."""
+
+    name: str
+    pins: Mapping[str, str]
+    offers: Mapping[str, str]
+    """Optional package -> version: taken where it fits."""
+    waived: Mapping[str, str]
+    """Distribution that is required and left out -> why."""
+    unproven: Mapping[str, str]
+    """`C10` or `C10 subject` -> why it can't be proven."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    entrypoint: str = ""
+
+
+def resolve(matrix: Matrix, name: ImageName) -> Resolved | None:
+    """What the image's profile asks; None: it has none, or one that `refusal` speaks of."""
+    if name.profile is None or refusal(matrix, name):
+        return None
+    torch = str(name.torch)
+    line = tuple(_line(matrix, name.profile))
+    return Resolved(
+        name=name.profile,
+        pins=_merged(profile.stacks.get(torch, {}) for profile in line),
+        offers=_merged(profile.offers for profile in line),
+        waived=_merged(profile.waived.get(torch, {}) for profile in line),
+        unproven=_merged(profile.unproven.get(torch, {}) for profile in line),
+        environment=_merged(profile.environment for profile in line),
+        entrypoint=next((profile.entrypoint for profile in reversed(line) if profile.entrypoint), ""),
+    )
+
+
+def refusal(matrix: Matrix, name: ImageName) -> str:
+    """Why the image's profile can't be had; empty if it can, or if it has none."""
+    if name.profile is None:
+        return ""
+    if name.profile not in matrix.profiles:
+        known = ", ".join(matrix.profiles) or "none"
+        return f"matrix.yaml has no profile {name.profile!r} (it has {known})"
+    fits = matrix.profiles[name.profile].stacks
+    if str(name.torch) not in fits:
+        return f"the profile {name.profile} is pinned for torch {', '.join(fits)} alone"
+    return ""
+
+
+def layers(matrix: Matrix, profile: Resolved | None) -> tuple[str, ...]:
+    """An image's layers, bottom first: a profile's own comes below the last, which moves most."""
+    shared = tuple(matrix.layers)
+    return (*shared[:-1], LAYER, shared[-1]) if profile else shared
+
+
+def problems(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    """What the types can't say of the profiles."""
+    for name, profile in matrix.profiles.items():
+        yield from _named_well(profile, ("profiles", name), file)
+        yield from _placed_well(matrix, profile, ("profiles", name), file)
+
+
+def _named_well(profile: Profile, at: yamlfile.Path, file: YamlFile) -> Iterator[Problem]:
+    paths = [("stacks", torch, pin) for torch, pins in profile.stacks.items() for pin in pins]
+    paths += [("waived", torch, pin) for torch, pins in profile.waived.items() for pin in pins]
+    for path in [*paths, *(("offers", pin) for pin in profile.offers)]:
+        if canonicalize_name(path[-1]) != path[-1]:
+            cause = f"write {path[-1]!r} as {canonicalize_name(path[-1])!r}"
+            yield Problem(where=file.where((*at, *path)), cause=cause, then="mend it")
+
+
+def _placed_well(matrix: Matrix, profile: Profile, at: yamlfile.Path, file: YamlFile) -> Iterator[Problem]:
+    if profile.extends and (profile.extends not in matrix.profiles or matrix.profiles[profile.extends].extends):
+        cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"
+        yield Problem(where=file.where((*at, "extends")), cause=cause, then="extend a profile that stands alone")
+    for torch, pins in profile.stacks.items():
+        if torch not in matrix.stacks:
+            cause = f"there is no stack for torch {torch}"
+            yield Problem(where=file.where((*at, "stacks", torch)), cause=cause, then="name a torch of `stacks`")
+        elif pins.get("torch", matrix.stacks[torch].get("torch")) != matrix.stacks[torch].get("torch"):
+            cause = "a profile shares its torch with the stack"
+            yield Problem(where=file.where((*at, "stacks", torch, "torch")), cause=cause, then="take it out")
+        inherited = matrix.profiles[profile.extends].stacks if profile.extends in matrix.profiles else {torch: {}}
+        if torch not in inherited:
+            cause = f"extends {profile.extends}, which has nothing for torch {torch}"
+            yield Problem(where=file.where((*at, "stacks", torch)), cause=cause, then="pin it there too")
+    for torch in {*profile.waived, *profile.unproven} - {*profile.stacks}:
+        key = "waived" if torch in profile.waived else "unproven"
+        cause = f"the profile has no pins for torch {torch}"
+        yield Problem(where=file.where((*at, key, torch)), cause=cause, then="take it out")
+
+
+def _line(matrix: Matrix, name: str) -> Iterator[Profile]:
+    """The profile it extends, then itself."""
+    profile = matrix.profiles[name]
+    if profile.extends in matrix.profiles:
+        yield matrix.profiles[profile.extends]
+    yield profile
+
+
+def _merged(parts: Iterator[Mapping[str, str]]) -> dict[str, str]:
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def owner(name: str, profile: Resolved | None, torch: Minor) -> str:
+    """Who pins a distribution, for a sentence."""
+    own = {*profile.pins, *profile.offers} if profile else set()
+    return f"the profile {profile.name}" if profile and name in own else f"the stack of torch {torch}"

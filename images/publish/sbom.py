@@ -1,0 +1,128 @@
+"""What is in an image, as CycloneDX: Python distributions, the toolkit's wheels, Debian packages."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from packageurl import PackageURL
+from packaging.utils import canonicalize_name
+
+from images.engine import Engine
+from images.errors import Problem, UserError
+
+if TYPE_CHECKING:  # a sixth of what every verb would take to start, for the one that publishes
+    from cyclonedx.contrib.license.factories import LicenseFactory
+    from cyclonedx.model.component import Component
+
+MEDIA_TYPE = "application/vnd.cyclonedx+json"
+_SECONDS = 120.0
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
+"""Serial numbers come from it and the image's digest: the same image has the same SBOM, byte by byte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One package of an image. `licence` is an SPDX expression, empty where none is declared."""
+
+    name: str
+    version: str
+    licence: str = ""
+    architecture: str = ""
+    source: str = ""
+    """Debian's source package, where it is called otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """Everything that is installed in an image."""
+
+    python: tuple[Package, ...]
+    toolkit: tuple[Package, ...]
+    debian: tuple[Package, ...]
+    os: Mapping[str, str]
+    """ID, VERSION_ID and VERSION_CODENAME of /etc/os-release."""
+
+
+def read(engine: Engine, reference: str) -> Packages:
+    """Read the packages in a container with no network. Raises UserError when its Python can't run."""
+    script = importlib.resources.files("images.publish").joinpath("read_packages.py").read_text()
+    with engine.container(reference, ["python3", "-I", "-c", script], name=f"{reference} (its packages)") as box:
+        done = box.run(timeout=_SECONDS)
+    if done.exit.code != 0:
+        cause = f"its packages can't be read: {(done.stderr or done.stdout).strip()[-300:]}"
+        raise UserError(Problem(where=reference, cause=cause, then="an image needs a python3 on its PATH"), code=1)
+    return packages_of(json.loads(done.stdout))
+
+
+def packages_of(found: Mapping[str, Any]) -> Packages:
+    """What `read_packages.py` printed."""
+    kinds = {kind: tuple(Package(**row) for row in found[kind]) for kind in ("python", "toolkit", "debian")}
+    return Packages(**kinds, os=dict(found["os"]))
+
+
+def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> bytes:
+    """The SBOM of an image, as CycloneDX 1.6 JSON. `digest` is the image's. Pure: the clock stays outside."""
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output.json import JsonV1Dot6
+
+    root = Component(type=ComponentType.CONTAINER, name=name, version=digest, bom_ref=digest)
+    serial = uuid.uuid5(_NAMESPACE, digest)
+    bom = Bom(serial_number=serial, metadata=BomMetaData(component=root, timestamp=created))
+    components = list(_components(packages))
+    for component in components:
+        bom.components.add(component)
+    bom.register_dependency(root, components)
+    return JsonV1Dot6(bom).output_as_string(indent=1).encode()
+
+
+def versions(content: bytes) -> dict[str, str]:
+    """Canonical distribution name -> version (without its local part) of the Python packages in an SBOM."""
+    found: dict[str, str] = {}
+    for component in json.loads(content).get("components", ()):
+        url = PackageURL.from_string(component["purl"])
+        if url.type == "pypi" and "toolkit" not in url.qualifiers and url.version:
+            found[canonicalize_name(url.name)] = url.version.partition("+")[0]
+    return found
+
+
+def _components(packages: Packages) -> Iterator[Component]:
+    from cyclonedx.contrib.license.factories import LicenseFactory
+
+    licences = LicenseFactory()
+    for package in packages.python:
+        yield _python(package, {}, licences)
+    for package in packages.toolkit:
+        yield _python(package, {"toolkit": "true"}, licences)
+    family = packages.os.get("ID") or "debian"
+    for package in packages.debian:
+        qualifiers = {"arch": package.architecture, "distro": _distro(packages.os)}
+        qualifiers.update({"upstream": package.source} if package.source else {})
+        url = PackageURL("deb", family, package.name, package.version, qualifiers)
+        yield _component(package, url)
+
+
+def _python(package: Package, qualifiers: Mapping[str, str], licences: LicenseFactory) -> Component:
+    url = PackageURL("pypi", None, canonicalize_name(package.name), package.version, dict(qualifiers))
+    component = _component(package, url)
+    if package.licence:
+        component.licenses.add(licences.make_from_string(package.licence))
+    return component
+
+
+def _component(package: Package, url: PackageURL) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+
+    return Component(
+        type=ComponentType.LIBRARY, name=package.name, version=package.version, purl=url, bom_ref=url.to_string()
+    )
+
+
+def _distro(os: Mapping[str, str]) -> str:
+    return "-".join(filter(None, (os.get("ID"), os.get("VERSION_ID")))) or "unknown"

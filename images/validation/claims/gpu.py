@@ -1,0 +1,97 @@
+"""The claims of the gpu tier, from the resolved image, the table of kernels and the host's inventory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from images.hardware.inventory import Inventory
+from images.planning.image import Image
+from validate.claims import Claim, Tier
+from validate.kernels import Kernel, table
+
+_LLAMA = {
+    "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
+    "nf4-logits": "on the GPU, the 4-bit model computes what its dequantised weights say",
+    "qlora": "QLoRA with gradient checkpointing learns, leaves the base alone, and gives the same bits twice",
+}
+
+
+def gpu_claims(
+    image: Image,
+    inventory: Inventory | None,
+    missing: Mapping[str, str],
+    *,
+    llama: Mapping[str, Any] | None,
+    no_gpu: str = "",
+) -> Iterator[Claim]:
+    """G0 to G10. `inventory` None: what the container's own driver says is taken as it is.
+
+    `llama` is what NF4 is held to, None where the image lacks a part of that stack. `no_gpu` says why there is no GPU:
+    then every claim exists, and is unproven.
+    """
+    capability = min((gpu.capability for gpu in inventory.gpus), default=None) if inventory else None
+    versions = {pin.name: pin.version for pin in image.pins}
+    yield Claim(
+        id="G0",
+        subject="device",
+        tier=Tier.GPU,
+        probe="gpu.device",
+        promise="the container sees the host's GPUs, all of them and no others",
+        expect={"inventory": inventory.as_json() if inventory else None, "archs": [str(arch) for arch in image.archs]},
+        unproven=no_gpu,
+    )
+    yield Claim(
+        id="G1",
+        subject="cudnn",
+        tier=Tier.GPU,
+        probe="gpu.numerics",
+        promise="the cuDNN that runs is the one torch was compiled for",
+        unproven=no_gpu,
+    )
+    for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
+        if row.package in versions and all(name in versions for name in row.needs):
+            claim = _kernel(subject, row, capability, versions, no_gpu)
+            yield _without(claim, row.package, missing) if row.package in missing else claim
+    for subject, promise in _LLAMA.items() if llama is not None else ():
+        yield Claim(
+            id="G10",
+            subject=subject,
+            tier=Tier.GPU,
+            probe="gpu.llama",
+            promise=promise,
+            expect=dict(llama or {}) if subject == "nf4-weights" else {},
+            unproven=no_gpu,
+        )
+
+
+def _without(claim: Claim, package: str, missing: Mapping[str, str]) -> Claim:
+    return replace(claim, required=False, unproven=f"{package} is not in this image: {missing[package]}")
+
+
+def _kernel(
+    subject: str, row: Kernel, capability: tuple[int, int] | None, versions: Mapping[str, str], no_gpu: str
+) -> Claim:
+    gate = row.supports(capability, versions) if capability else None
+    return Claim(
+        id=row.claim,
+        subject=subject,
+        tier=Tier.GPU,
+        probe=row.probe,
+        promise=row.promise,
+        # What this GPU can't do is no promise of the image.
+        required=gate is None,
+        expect={
+            "cases": list(row.cases),
+            "tolerance": dict(row.tolerance),
+            "figures": {name: list(bounds) for name, bounds in row.figures.items()},
+            "facts": dict(row.facts),
+            "ran": list(row.ran),
+            "libraries": list(row.libraries),
+            "package": row.package,
+            **({"capability": list(capability)} if capability else {}),
+            **({"not_applicable": gate} if gate else {}),
+        },
+        unproven=no_gpu,
+    )

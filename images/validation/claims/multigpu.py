@@ -1,0 +1,279 @@
+"""The claims of the multigpu tier, from the resolved image and the host's inventory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.version import Version
+
+from images.hardware.inventory import Inventory, Link
+from images.planning.image import Image
+from validate.claims import Claim, Tier
+
+MOST_RANKS = 8
+LEAST_SHARED_MEMORY = 1 << 30
+"""Bytes of /dev/shm: Docker's 64 MiB do not hold one prefetched batch a worker."""
+_NVLINK_BYTES = 25e9
+"""A link's bytes a second in one direction: NVLink 2, 3 and 4 (NVIDIA's data sheets of V100, A100 and H100); NVLink 5
+has twice that. The floor is a fraction of it, as what a program gets is less."""
+_NVLINK_SHARE = 0.3
+_PCIE_FLOOR = 5e9
+"""A third of what 16 lanes of PCIe 4 carry (31.5 GB/s of which 16 reach a program), half of what 8 do."""
+_SHM_FLOOR = 1e9
+_SAME, _TRAINED = 1e-6, 1e-5
+"""Relative errors of gradients and of trained weights (AdamW divides by small numbers). Measured: 6e-8 both."""
+_FP8_CAPABILITY = (8, 9)
+_FLASH_CAPABILITY = (8, 0)
+_EVENLY = {"sharded": True, "parts make the whole": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One promise of the tier. `ranks` in `expect` is filled in."""
+
+    id: str
+    probe: str
+    promise: str
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """Pins without which there is nothing to promise."""
+    torch: str = "0"
+    """The first torch release that can."""
+    capability: tuple[int, int] | None = None
+    """The least that every GPU must have."""
+    required: bool = True
+
+
+ROWS: Mapping[str, Row] = {
+    "collectives": Row(
+        id="M1",
+        probe="multigpu.collectives",
+        promise="collectives of whole numbers are exact, on different data a rank",
+        expect={
+            "operations": [
+                "all_reduce",
+                "all_gather",
+                "reduce_scatter",
+                "broadcast",
+                "all_to_all",
+                "send and receive",
+            ],
+            "sizes": [1, 1027, 1 << 20],
+        },
+    ),
+    "settings": Row(id="M1", probe="multigpu.collectives", promise="no file and no variable of the image bends NCCL"),
+    "nccl": Row(
+        id="M1",
+        probe="multigpu.collectives",
+        promise="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
+    ),
+    "transport": Row(
+        id="M1", probe="multigpu.collectives", promise="ranks of one host talk over the best way its GPUs have"
+    ),
+    "ddp": Row(
+        id="M2",
+        probe="multigpu.ddp",
+        promise="gradients of DDP are those of one process",
+        expect={"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
+    ),
+    "ray train": Row(
+        id="M2",
+        probe="multigpu.ray_train",
+        promise="the same under ray[train], a worker a GPU",
+        needs=("ray",),
+        expect={"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
+    ),
+    "fsdp2 float32": Row(
+        id="M3",
+        probe="multigpu.fsdp",
+        promise="FSDP2 trains as one process does",
+        expect={"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": _EVENLY},
+    ),
+    "fsdp2 bfloat16": Row(
+        id="M3",
+        probe="multigpu.fsdp",
+        promise="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
+        expect={"tolerance": {"gradients": _TRAINED}, "facts": {**_EVENLY, "gradients": ["torch.float32"]}},
+    ),
+    "fsdp2 4-bit": Row(
+        id="M3",
+        probe="multigpu.fsdp",
+        promise="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
+        needs=("bitsandbytes",),
+        # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
+        torch="2.8",
+        expect={
+            "tolerance": {"outputs": _TRAINED, "gradients": _TRAINED},
+            "facts": {**_EVENLY, "stored as": ["torch.bfloat16"], "frozen": 2},
+        },
+    ),
+    "fsdp2 checkpoint": Row(
+        id="M3",
+        probe="multigpu.fsdp",
+        promise="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
+        expect={
+            "facts": {
+                "differed before": True,
+                "same weights": True,
+                "same moments": True,
+                "same third step": True,
+                "moments": 24,
+            }
+        },
+    ),
+    **{
+        f"zero {stage}": Row(
+            id="M4",
+            probe="multigpu.zero",
+            promise=f"DeepSpeed's ZeRO {stage} trains as one process does",
+            needs=("deepspeed",),
+            expect={
+                "stage": stage,
+                "tolerance": {"losses": _SAME, "weights": _TRAINED},
+                "facts": {"stage": stage, "weights partitioned": stage == 3, "same on every rank": True},
+            },
+        )
+        for stage in (1, 2, 3)
+    },
+    "fp8 fsdp2": Row(
+        id="M5",
+        probe="multigpu.fp8",
+        promise="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
+        needs=("torchao",),
+        torch="2.7",
+        capability=_FP8_CAPABILITY,
+        expect={
+            "tolerance": {"gradients": 1e-3},
+            # SQNR 18 dB; exactly float32 would not be FP8.
+            "figures": {"distance from float32": [0.005, 0.126]},
+            "facts": {**_EVENLY, "layers": ["Float8Linear"]},
+        },
+    ),
+    "bandwidth": Row(
+        id="M6",
+        probe="multigpu.bandwidth",
+        promise="ranks talk as fast as their link lets expect (a warning, never a failure)",
+        required=False,
+    ),
+    "/dev/shm": Row(
+        id="M7",
+        probe="multigpu.shared_memory",
+        promise="data loader workers hand over batches through /dev/shm",
+        expect={"least": LEAST_SHARED_MEMORY},
+    ),
+    "tensor parallel": Row(
+        id="M8",
+        probe="multigpu.parallel",
+        promise="a step of tensor parallelism is one process's",
+        expect={
+            "tolerance": {"outputs": _SAME, "gradients": _SAME},
+            "facts": {"split evenly": True, "same on every rank": True},
+        },
+    ),
+    "context parallel": Row(
+        id="M8",
+        probe="multigpu.parallel",
+        promise="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
+        torch="2.7",
+        capability=_FLASH_CAPABILITY,
+        expect={"tolerance": {"gradients": "T"}},
+    ),
+    "hsdp": Row(
+        id="M8",
+        probe="multigpu.parallel",
+        promise="on a mesh that replicates and shards, FSDP2 trains as one process does",
+        expect={
+            "tolerance": {"gradients": _SAME, "weights": _TRAINED},
+            "facts": {"placements": ["(Replicate(), Shard(dim=0))"]},
+        },
+    ),
+}
+"""Subject -> what is promised, in the order that reports show."""
+
+
+def multigpu_claims(
+    image: Image,
+    inventory: Inventory | None,
+    *,
+    lent: Mapping[str, str] | None = None,
+    no_gpu: str = "",
+    device: str = "cuda",
+) -> Iterator[Claim]:
+    """M1 to M8. `inventory` None: what the container's own driver says is taken as it is.
+
+    `lent` is what the trial itself adds to the environment. With `no_gpu`, or one GPU alone, every claim exists and is
+    unproven. `device` "cpu" is a rehearsal: the same probes over gloo.
+    """
+    count = len(inventory.gpus) if inventory else 0
+    if not no_gpu and inventory and count < 2 and device == "cuda":
+        no_gpu = f"the host has one GPU ({inventory.gpus[0].name}), several are needed"
+    ranks = _power_of_two(count) if inventory else None
+    torch = Version(next(pin.version for pin in image.pins if pin.name == "torch"))
+    link = link_of(inventory)
+    for subject, row in ROWS.items():
+        if not all(image.pin(name) for name in row.needs):
+            continue
+        gate = _gate(row, torch, inventory)
+        yield Claim(
+            id=row.id,
+            subject=subject,
+            tier=Tier.MULTIGPU,
+            probe=row.probe,
+            promise=row.promise,
+            # What these GPUs or this torch can't do is no promise of the image.
+            required=row.required and not gate,
+            expect={
+                **row.expect,
+                "device": device,
+                "ranks": ranks,
+                **_of_host(subject, image, link, lent or {}, inventory),
+                **({"not_applicable": gate} if gate else {}),
+            },
+            unproven=no_gpu,
+        )
+
+
+def link_of(inventory: Inventory | None) -> str:
+    """How the host's GPUs reach each other, the weakest pair's way; empty where the host could not tell."""
+    links = {link for _, _, link in inventory.links} if inventory else set()
+    return str(max(links, key=list(Link).index)) if links else ""
+
+
+def _power_of_two(count: int) -> int:
+    """As validate/probes/multigpu/_launch.py, which runs in the container."""
+    return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
+
+
+def _gate(row: Row, torch: Version, inventory: Inventory | None) -> str:
+    if torch < Version(row.torch):
+        return f"takes torch {row.torch}, this is {torch}"
+    for gpu in inventory.gpus if inventory and row.capability else ():
+        if gpu.capability < (row.capability or (0, 0)):
+            wanted, has = (".".join(map(str, one)) for one in (row.capability or (), gpu.capability))
+            return f"takes compute capability {wanted}, {gpu.name} has {has}"
+    return ""
+
+
+def _of_host(
+    subject: str, image: Image, link: str, lent: Mapping[str, str], inventory: Inventory | None
+) -> dict[str, Any]:
+    """What a claim expects of this host, beside what it expects everywhere."""
+    if subject == "nccl":
+        return {"cuda": str(image.wheel_cuda)}
+    if subject == "settings":
+        return {"lent": dict(lent)}
+    if subject == "transport":
+        return {"link": link, "lent": dict(lent)}
+    if subject == "bandwidth":
+        return {"link": link, "floor": _floor(link, inventory)}
+    return {}
+
+
+def _floor(link: str, inventory: Inventory | None) -> float:
+    """Bytes a second that the link should give at least."""
+    if link == Link.NVLINK:
+        links = min((gpu.nvlinks for gpu in inventory.gpus), default=0) if inventory else 0
+        return max(_PCIE_FLOOR, links * _NVLINK_BYTES * _NVLINK_SHARE)
+    return _PCIE_FLOOR if link == Link.PCIE else _SHM_FLOOR

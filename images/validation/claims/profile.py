@@ -1,0 +1,182 @@
+"""The claims of profiles: what their pages ask beyond packages, versions and variables (S1, S7). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from images.planning.image import Image
+from validate.claims import Claim, Tier
+
+ENTRYPOINT = "/usr/local/bin/entrypoint"
+"""Where templates/stages/image.j2 puts a profile's entrypoint."""
+_SAME_NUMBERS = 1e-4
+"""Float32 logits of order 1 to 10 through another path; a result 1 % off is 0.05 away (measured with torch 2.8)."""
+_TOLD_APART = 1e-2
+_LEARNED = 0.2
+"""Eight steps on one batch bring a tiny model's loss below 1 % of its start (measured): it learns, or it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """A row of the table below."""
+
+    profiles: tuple[str, ...]
+    probe: str
+    promise: str
+    tier: Tier = Tier.CPU
+    needs: tuple[str, ...] = ()
+    """Pins without which there is nothing to promise."""
+    expect: Mapping[str, Any] = field(default_factory=dict)
+
+
+_AXOLOTL = ("axolotl", "axolotl-multigpu")
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "device-map": Behaviour(
+        profiles=("transformers",),
+        probe="cpu.profile_transformers",
+        promise='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
+        expect={
+            "equal": {"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},
+            "at_most": {"deviation": _SAME_NUMBERS, "split_deviation": _SAME_NUMBERS},
+            "at_least": {"split_control": _TOLD_APART},
+        },
+    ),
+    "mixed-precision": Behaviour(
+        profiles=("transformers",),
+        probe="cpu.profile_transformers",
+        promise="bf16 mixed precision multiplies in bfloat16, keeps weights and gradients in float32, and learns",
+        expect={
+            "equal": {
+                "products": ["torch.bfloat16"],
+                "parameters": ["torch.float32"],
+                "gradients": ["torch.float32"],
+            },
+            "at_most": {"loss_ratio": _LEARNED},
+        },
+    ),
+    "compile": Behaviour(
+        profiles=("transformers",),
+        probe="cpu.profile_transformers",
+        promise="torch.compile captures a transformers model, with the same numbers",
+        expect={
+            "at_least": {"graphs": 1, "control": _TOLD_APART},
+            "at_most": {"deviation": _SAME_NUMBERS},
+        },
+    ),
+    "trainer": Behaviour(
+        profiles=("transformers",),
+        probe="cpu.profile_transformers",
+        promise="Trainer trains a model, moves every weight, and saves it",
+        expect={"equal": {"steps": 8}, "at_most": {"loss_ratio": _LEARNED}, "at_least": {"moved_share": 0.99}},
+    ),
+    "axolotl commands": Behaviour(
+        profiles=_AXOLOTL,
+        probe="cpu.profile_axolotl",
+        promise="axolotl's command line loads, with its trainers and tools",
+        expect={
+            "holds": {
+                "commands": [
+                    "train",
+                    "preprocess",
+                    "inference",
+                    "evaluate",
+                    "merge-lora",
+                    "merge-sharded-fsdp-weights",
+                ]
+            }
+        },
+    ),
+    "axolotl configuration": Behaviour(
+        profiles=_AXOLOTL,
+        probe="cpu.profile_axolotl",
+        promise="axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
+        expect={"equal": {"adapter": "qlora", "load_in_4bit": True, "control_refused": True}},
+    ),
+    "AXOLOTL_NCCL_TIMEOUT": Behaviour(
+        profiles=("axolotl-multigpu",),
+        probe="cpu.profile_axolotl",
+        promise="two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
+        expect={"equal": {"world": 2, "seconds": 77.0, "default": 1800.0}},
+    ),
+    "NCCL_P2P_DISABLE": Behaviour(
+        profiles=("axolotl-multigpu",),
+        probe="cpu.profile_entrypoint",
+        promise="the entrypoint sets NCCL_P2P_DISABLE=1 where GPUs can't reach each other, and nowhere else",
+        expect={
+            "program": ENTRYPOINT,
+            "equal": {
+                "linked": "unset",
+                "apart": "1",
+                "unsupported": "1",
+                "single": "unset",
+                "none": "unset",
+                "given": "0",
+            },
+        },
+    ),
+    "deepspeed configuration": Behaviour(
+        profiles=("axolotl-multigpu",),
+        probe="cpu.profile_deepspeed",
+        promise="DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
+        needs=("deepspeed",),
+        expect={
+            "equal": {
+                "stages": [0, 1, 2, 3],
+                "zero3_init": True,
+                "control_refused": True,
+                "nvcc_there_or_ignored": True,
+            }
+        },
+    ),
+    "ray train": Behaviour(
+        profiles=("axolotl-multigpu",),
+        probe="cpu.profile_deepspeed",
+        promise="ray[train] trains a torch model on two workers",
+        needs=("ray",),
+        expect={"equal": {"workers": 2}, "at_most": {"spread": 1e-6}, "at_least": {"moved": 1e-3}},
+    ),
+    "colossalai launch": Behaviour(
+        profiles=("colossalai",),
+        probe="cpu.profile_colossalai",
+        promise="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
+        expect={"equal": {"connections_before": "1", "connections_after": "1", "world": 1}},
+    ),
+    "colossalai booster": Behaviour(
+        profiles=("colossalai",),
+        probe="cpu.profile_colossalai",
+        promise="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
+        expect={"at_most": {"deviation": 1e-6}, "at_least": {"moved": 1e-3}},
+    ),
+    "unsloth import": Behaviour(
+        profiles=("unsloth",),
+        probe="gpu.profile_unsloth",
+        promise="unsloth imports, and takes the precision that the GPU has",
+        tier=Tier.GPU,
+        expect={"equal": {"device_type": "cuda", "bf16_as_capable": True}},
+    ),
+    "unsloth 4-bit": Behaviour(
+        profiles=("unsloth",),
+        probe="gpu.profile_unsloth",
+        promise="unsloth loads a model in 4-bit: every projection is stored as NF4",
+        tier=Tier.GPU,
+        expect={"equal": {"dtypes": ["torch.uint8"], "quant_types": ["nf4"]}, "at_least": {"projections": 14}},
+    ),
+}
+"""Subject -> what is promised, in the order that reports show."""
+
+
+def profile_claims(image: Image, *, no_gpu: str = "") -> Iterator[Claim]:
+    """P1 (cpu) and P2 (gpu) of an image's profile; none of an image without one."""
+    for subject, row in BEHAVIOURS.items():
+        if image.profile in row.profiles and all(image.pin(name) for name in row.needs):
+            yield Claim(
+                id="P2" if row.tier is Tier.GPU else "P1",
+                subject=subject,
+                tier=row.tier,
+                probe=row.probe,
+                promise=row.promise,
+                expect=row.expect,
+                unproven=no_gpu if row.tier is Tier.GPU else "",
+            )

@@ -1,0 +1,205 @@
+"""Runs the suite in a container of an image and brings back evidence. The judge brings its own yardstick:
+suite and claims come from this checkout, over whatever copy the image holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from images.config.matrix import ROOT
+from images.engine import Engine, Exit, ImageInfo
+from images.engine.gpus import NO_GPU, Attachment
+from images.errors import Problem, UserError
+from images.validation import inspection
+from validate.claims import AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
+from validate.evidence import Evidence, Record
+
+SUITE = ROOT / "validate"
+_INSIDE = "/judge"
+"""A volume of its own: the container's root is read-only."""
+_GIB = 1024**3
+_MOST_ON_GPUS = 6
+_GPU_MEMORY_EACH = 3 * _GIB
+"""A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
+RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
+"""What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a trial may use. Memory in bytes, timeout in seconds for the whole suite."""
+
+    memory: int = 12 * _GIB
+    gpu_memory: int = 24 * _GIB
+    """In place of `memory` where probes use GPUs: each holds torch and a CUDA context."""
+    shared_memory: int = 8 * _GIB
+    """/dev/shm of the room where ranks of several GPUs run: as `--shm-size` gives users."""
+    scratch: int = 4 * _GIB
+    timeout: float = 1200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """How to try an image."""
+
+    tiers: Sequence[Tier]
+    bounds: Bounds = field(default_factory=Bounds)
+    gpus: Attachment = NO_GPU
+    on_record: Callable[[Record], None] = lambda _record: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Room:
+    """A container and what is measured in it."""
+
+    claims: ClaimSet
+    writable: Sequence[str] = ("/tmp",)
+    """Folders that are empty and writable there, whatever the image has in them."""
+    user: str | None = None
+    """None: the image's own."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: Attachment = NO_GPU
+    ranks: bool = False
+    """Probes start a process a GPU."""
+
+
+def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
+    """Measure an image: no network, read-only root, its own user, bounded memory, always removed.
+
+    Raises UserError when the suite could not even start there (no Python, say).
+    """
+    image = engine.inspect(reference)
+    asked = claims.of(trial.tiers)
+    records: list[Record] = []
+    for record in inspection.records(engine, image, asked):
+        records.append(record)
+        trial.on_record(record)
+    host: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": engine.facts.version,
+        "cpus": engine.facts.cpus,
+        **_gpus_of_host(trial.gpus),
+    }
+    for room in _rooms(image, asked.inside(), trial):
+        if room.claims.claims:
+            found, end, refused = _run_suite(engine, image, room, trial)
+            records += found
+            host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
+            if refused:
+                host["ulimits"] = refused
+    return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host, claims=asked.claims)
+
+
+def _rooms(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_Room]:
+    """Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
+    gets an empty, writable home. Only the gpu tiers' room gets GPUs: what attaches them (the driver's libraries,
+    LD_LIBRARY_PATH) is never taken for the image's.
+    """
+    run_in = ["/tmp", image.env.get("HOME", "/root")]
+    special = {*AS_ROOT, *AS_STRANGER}
+    static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
+    yield _Room(claims=static.less(special))
+    yield _Room(claims=static.only(AS_ROOT), writable=(), user="0", environment={"TMPDIR": _INSIDE})
+    yield _Room(claims=cpu.less(special), writable=run_in)
+    yield _Room(claims=cpu.only(AS_STRANGER), writable=run_in, user=f"{STRANGER}:{STRANGER}")
+    if trial.gpus.attached:
+        yield _Room(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
+        yield _Room(claims=claims.of([Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus, ranks=True)
+
+
+def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit, str]:
+    """Records, how the container ended, and why it has not the limits that ranks should have (an engine that may not
+    raise its own, as it runs in a container itself); empty: it has.
+    """
+    if not room.ranks:
+        return *_run_in(engine, image, room, trial, None), ""
+    try:
+        return *_run_in(engine, image, room, trial, RANKS_ULIMITS), ""
+    except UserError as error:
+        if "rlimit" not in (cause := error.problems[0].cause):
+            raise
+        return *_run_in(engine, image, room, trial, None), cause
+
+
+def _run_in(
+    engine: Engine, image: ImageInfo, room: _Room, trial: Trial, ulimits: Mapping[str, int] | None
+) -> tuple[list[Record], Exit]:
+    gpus = room.gpus
+    tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
+    command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
+    command += ["--jobs", str(_at_once(engine, room))] if gpus.attached else []
+    memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
+    records: list[Record] = []
+    complaints: list[str] = []
+    with engine.container(
+        image.id,
+        command,
+        tmpfs=dict.fromkeys(room.writable, tmpfs),
+        scratch=[_INSIDE],
+        memory=min(memory, engine.facts.memory * 3 // 4),
+        env={**gpus.environment(image.env), **room.environment},
+        user=room.user,
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.requests,
+        shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if room.ranks else None,
+        ulimits=ulimits,
+    ) as container:
+        container.put(suite_files(room.claims), _INSIDE)
+        container.start()
+        for line in container.lines(timeout=trial.bounds.timeout):
+            record = _record(line.text) if line.stream == "stdout" else None
+            if record is None:
+                complaints.append(line.text)
+                continue
+            records.append(record)
+            trial.on_record(record)
+        end = container.wait(timeout=30)
+    if not records:
+        name = image.tags[0] if image.tags else image.id
+        raise UserError(_not_started(name, end.code, complaints), code=1)
+    return records, end
+
+
+def _at_once(engine: Engine, room: _Room) -> int:
+    """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow; one of ranks counts for each."""
+    found = room.gpus.inventory.gpus if room.gpus.inventory else ()
+    memory = min((gpu.memory for gpu in found), default=0)
+    processes = min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH)
+    return max(1, processes // (len(found) if room.ranks else 1))
+
+
+def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:
+    """The host's GPUs and how the container got them, for the evidence."""
+    seen = gpus.inventory.as_json() if gpus.inventory else {"driver": "", "gpus": []}
+    return {**seen, "attached": gpus.as_json()}
+
+
+def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
+    """The suite as it goes into the container."""
+    files = {
+        f"validate/{path.relative_to(SUITE)}": path.read_bytes()
+        for path in sorted(SUITE.rglob("*"))
+        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
+    }
+    return {**files, "claims.json": claims.dumps().encode()}
+
+
+def _record(line: str) -> Record | None:
+    try:
+        data: Any = json.loads(line)
+        return Record.from_json(data)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _not_started(reference: str, code: int, complaints: Sequence[str]) -> Problem:
+    tail = " | ".join(text.strip() for text in complaints[-3:] if text.strip()) or f"status {code}, nothing printed"
+    return Problem(
+        where=reference,
+        cause=f"the suite did not start in it: {tail}",
+        then=f"`docker run --rm -it {reference} python3 --version`: an image needs a python3 on its PATH",
+    )

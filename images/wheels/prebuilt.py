@@ -1,0 +1,234 @@
+"""Wheels that no index has: from a local wheelhouse, or official prebuilt ones by URL."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import re
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from images.config.names import Minor
+from images.errors import Problem, UserError
+from images.locking.lock import TOOLS, Lock
+from images.locking.uv import Package
+from images.planning.image import Image, Pin, Prebuilt
+
+_PATIENCE = 20.0
+"""Seconds for a host to answer, and between two chunks of its answer."""
+_NOT_COMPILED = "which is published as source only and not compiled for this image yet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What was found of the pins that no lock holds."""
+
+    files: Mapping[str, Path]
+    """File name -> wheel on this machine."""
+    missing: Mapping[str, str]
+    """Distribution -> why it could not be had."""
+
+    def digests(self) -> dict[str, str]:
+        """File name -> sha256, for the build's record."""
+        return {name: _sha256(path) for name, path in self.files.items()}
+
+
+def gather(
+    image: Image,
+    *,
+    wheelhouse: Path | None,
+    cache: Path,
+    kept: Collection[str] = (),
+    fetch: Callable[[str, Path], None] | None = None,
+    compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None,
+) -> Gathered:
+    """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
+
+    `kept` are packages that the base has already. They stay pins of the image: a wheel is compiled for its torch.
+    The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. `fetch` gets
+    URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit, and for
+    every pin that must be compiled first.
+    """
+    listing = _listing(wheelhouse)
+    files: dict[str, Path] = {}
+    missing: dict[str, str] = {}
+    lacking: list[Problem] = []
+    for pin in image.pins:
+        if pin.locked or pin.name in kept:
+            continue
+        found = _in_wheelhouse(pin, image, listing) or compiled(image, pin)
+        if found:
+            files[found.name] = found
+            continue
+        prebuilt = next((row for row in image.prebuilt if row.name == pin.name), None)
+        path, reason = _official(prebuilt, cache, fetch or download)
+        if path:
+            files[path.name] = path
+        elif not pin.optional:
+            lacking.append(_to_be_compiled(image, pin))
+        elif pin.compiled:
+            missing[pin.name] = f"{pin.requirement}: {_NOT_COMPILED} (`nox -s wheels -- {image.name} {pin.name}`)"
+        else:
+            missing[pin.name] = f"{pin.requirement}: {reason}" + ("" if wheelhouse else "; no --wheelhouse given")
+    if lacking:
+        raise UserError(lacking, code=1)
+    for requirement in TOOLS:
+        name, _, version = requirement.partition("==")
+        if installer := _in_wheelhouse(Pin(name=name, version=version, layer="tools"), image, listing):
+            files[installer.name] = installer
+    return Gathered(files=files, missing=missing)
+
+
+def _to_be_compiled(image: Image, pin: Pin) -> Problem:
+    then = (
+        f"`nox -s wheels -- {image.name} {pin.name}` compiles it once, for every image that asks the same; "
+        "`nox -s build -- NAME --compile` does both; --wheelhouse FOLDER takes one of yours"
+    )
+    return Problem(where=str(image.name), cause=f"needs {pin.requirement}, {_NOT_COMPILED}", then=then)
+
+
+def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[str, Path]:
+    """The locked wheels that a build without a network installs, by file name, each of the lock's own hash.
+
+    `kept` are packages that the base has already. Raises UserError with everything that the wheelhouse lacks.
+    """
+    return in_stock(
+        [
+            package
+            for layer, packages in locked.layers.items()
+            for package in packages
+            if package.name not in kept or layer not in locked.inputs.layers
+        ],
+        wheelhouse,
+    )
+
+
+def in_stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
+    """The wheels of these packages in a wheelhouse, by file name, each of its own hash. Raises as `stock` does."""
+    held = {_sha256(path): path for path in _listing(wheelhouse)}
+    found: dict[str, Path] = {}
+    lacking: list[str] = []
+    for package in packages:
+        path = next((held[digest] for digest in package.hashes if digest in held), None)
+        if path:
+            found[path.name] = path
+        else:
+            lacking.append(f"{package.name} {package.version}")
+    if lacking:
+        cause = (
+            f"lacks {len(lacking)} locked wheels, or has them with other contents: {', '.join(sorted(set(lacking)))}"
+        )
+        then = "`pip download --no-deps NAME==VERSION` on a machine with a network, then --wheelhouse FOLDER"
+        raise UserError(Problem(where=str(wheelhouse or "--offline without --wheelhouse"), cause=cause, then=then))
+    return found
+
+
+def fits(filename: str, pin: Pin, image: Image) -> bool:
+    """Whether a wheel file is this pin for this image: name, version, Python, and the build if its name tells one."""
+    try:
+        name, version, _, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
+        return False
+    return _runs_on(tags, image) and _same_build(version.local or "", image)
+
+
+def _runs_on(tags: frozenset[Tag], image: Image) -> bool:
+    return any(_is_for(tag, image.python) and _platform_fits(tag.platform, image.base.glibc) for tag in tags)
+
+
+def _is_for(tag: Tag, python: Minor) -> bool:
+    """Its own Python, any Python 3, or the stable ABI of this Python or an older one."""
+    stable_since = re.fullmatch(r"cp3(\d+)", tag.interpreter) if tag.abi == "abi3" else None
+    if stable_since:
+        return int(stable_since[1]) <= python.minor
+    return tag.interpreter in (f"cp{python.digits}", f"py{python.digits}", "py3")
+
+
+def _platform_fits(platform: str, glibc: Minor) -> bool:
+    """Linux with glibc on x86-64; manylinux names the oldest glibc that will do (PEP 600)."""
+    if needed := re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform):
+        return Minor(int(needed[1]), int(needed[2])) <= glibc
+    return platform in ("any", "linux_x86_64") or re.fullmatch(r"manylinux(1|2010|2014)_x86_64", platform) is not None
+
+
+def _same_build(local: str, image: Image) -> bool:
+    """flash-attn writes CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue."""
+    if "torch" not in local:
+        return True
+    abi = "true" if image.cxx11_abi else "false"
+    return local.lower() == f"cu{image.wheel_cuda.major}torch{image.name.torch}cxx11abi{abi}"
+
+
+def _listing(wheelhouse: Path | None) -> Sequence[Path]:
+    if wheelhouse is None:
+        return ()
+    if not wheelhouse.is_dir():
+        raise UserError(
+            Problem(where=str(wheelhouse), cause="is no folder", then="give --wheelhouse a folder of wheels")
+        )
+    return sorted(wheelhouse.glob("*.whl"))
+
+
+def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | None:
+    fitting = [path for path in listing if fits(path.name, pin, image)]
+    if len(fitting) > 1:
+        names = ", ".join(path.name for path in fitting)
+        raise UserError(
+            Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one")
+        )
+    return fitting[0] if fitting else None
+
+
+def _official(prebuilt: Prebuilt | None, cache: Path, fetch: Callable[[str, Path], None]) -> tuple[Path | None, str]:
+    if prebuilt is None:
+        return None, "no official wheel for this combination"
+    target = cache / prebuilt.filename
+    if zipfile.is_zipfile(target):
+        return target, ""
+    try:
+        fetch(prebuilt.url, target)
+    except OSError as error:
+        return None, f"its official wheel could not be fetched ({_host(prebuilt.url)}: {_short(error)})"
+    return target, ""
+
+
+def download(url: str, target: Path) -> None:
+    """Fetch a wheel whole or not at all. Raises OSError, also for an answer that is no whole wheel (a proxy's page)."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # A folder of its own: builds that run at once fetch the same file.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+        partial = Path(folder, target.name)
+        try:
+            with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+        except http.client.HTTPException as error:
+            raise OSError(f"{type(error).__name__}: {error}") from None
+        if not zipfile.is_zipfile(partial):
+            raise OSError(f"the answer of {partial.stat().st_size} bytes is no whole wheel")
+        partial.replace(target)
+
+
+def _host(url: str) -> str:
+    return url.split("/")[2]
+
+
+def _short(error: OSError) -> str:
+    return str(error.reason if isinstance(error, urllib.error.URLError) else error)
+
+
+def _sha256(path: Path) -> str:
+    """Of a file that may be larger than memory."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

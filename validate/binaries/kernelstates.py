@@ -1,0 +1,202 @@
+"""What each kernel of a fat-binary region is on a GPU, and which code no GPU asked for has a use for.
+
+S5 judges by it and the slicer cuts by it, so that slicing can't take away what S5 would have found.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from validate.binaries import fatbin
+from validate.binaries.fatbin import Buffer, Entry, Kernel, Region
+
+STUB_BYTES = 768
+REAL_BYTES = 2048
+REAL_RATIO = 8
+"""A stub is at most STUB_BYTES of machine code (a call to trap or printf) where the same kernel is REAL_RATIO times
+that, and at least REAL_BYTES, on another arch. Told by size, not by registers: bitsandbytes has real kernels of 4
+registers, and a stub that prints takes 24."""
+
+FAULTS = ("absent", "stub", "jit")
+"""What S5 has to say of a kernel. Code from PTX is none where no more is promised."""
+_ARCH_IN_NAME = re.compile(r"(?i)sm_?(1[0-2]\d|[5-9]\d)")
+
+
+class Code:
+    """What is left of a region's code. Each entry is read once, and only when it is asked for; that may raise
+    FatbinError.
+    """
+
+    def __init__(self, data: Buffer, region: Region) -> None:
+        self._data, self._region = data, region
+        self._read: dict[Entry, Mapping[str, Kernel]] = {}
+        self._of_all: Mapping[str, int] | None = None
+        self.left = left(data, region)
+
+    @property
+    def largest(self) -> Mapping[str, int]:
+        """Every kernel with its largest machine code, in bytes: 0 where there is PTX alone."""
+        if self._of_all is None:  # functools.cached_property lets one thread at a time in, before Python 3.12
+            self._of_all = self._largest(self.left)
+        return self._of_all
+
+    def states(self, target: int) -> Iterator[tuple[str, str]]:
+        """Each kernel on a GPU of `target`: `cubin`; `jit`, from PTX; `absent`; `stub`, there in name alone."""
+        return self._states(target, self.largest)
+
+    def states_among(self, entries: Collection[Entry], target: int) -> Iterator[tuple[str, str]]:
+        """As if the region had nothing but these. What serves `target` has to be one of them."""
+        return self._states(target, self._largest([entry for entry in self.left if entry in entries]))
+
+    def is_lost(self, target: int) -> bool:
+        """Whether code that would run there was taken out, and nothing is left in its place."""
+        serving = self._region.serving(target)
+        if serving:
+            return serving not in self.left
+        return any(entry.runs_on(target) for entry in self._region.taken_out)
+
+    def _states(self, target: int, largest: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        serving = self._region.serving(target)
+        entry = serving if serving in self.left else None
+        kernels = self._kernels(entry) if entry else {}
+        for name, most in largest.items():
+            kernel = kernels.get(name)
+            if kernel is None:
+                yield name, "absent"
+            elif entry is not None and entry.ptx:
+                yield name, "jit"
+            elif kernel.size <= STUB_BYTES and most >= max(REAL_BYTES, REAL_RATIO * kernel.size):
+                yield name, "stub"
+            else:
+                yield name, "cubin"
+
+    def _largest(self, entries: Collection[Entry]) -> Mapping[str, int]:
+        largest: dict[str, int] = {}
+        for entry in entries:
+            for name, kernel in self._kernels(entry).items() if not entry.ptx else ():
+                if kernel.size > largest.get(name, -1):
+                    largest[name] = kernel.size
+        return largest or {name: 0 for entry in entries if entry.ptx for name in self._kernels(entry)}
+
+    def _kernels(self, entry: Entry) -> Mapping[str, Kernel]:
+        if entry not in self._read:
+            self._read[entry] = fatbin.kernels(self._data, entry)
+        return self._read[entry]
+
+
+def left(data: Buffer, region: Region) -> tuple[Entry, ...]:
+    """Entries that still hold code."""
+    return tuple(entry for entry in region.entries if not fatbin.is_emptied(data, entry))
+
+
+def served(entries: Iterable[Entry], target: int) -> str:
+    """What the best of these entries is to a GPU of `target`: `cubin`; `jit`, PTX; `none`."""
+    ptx = [entry.ptx for entry in entries if entry.runs_on(target)]
+    return "none" if not ptx else "jit" if all(ptx) else "cubin"
+
+
+class Excuses:
+    """Tells kernels that must not be real on an arch from those that lack.
+
+    Rows: `kernels` is a pattern of their names, `needed` the archs, from and to, where they must be real.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows = [(re.compile(fnmatch.translate(row["kernels"])), row["needed"]) for row in rows]
+        self._needed: dict[str, Any] = {}
+        self._tags: dict[str, list[int]] = {}
+
+    def sort(self, name: str, state: str, target: int) -> str:
+        """The state of a kernel, or why it is no fault."""
+        return state if state in ("cubin", "jit") else self._reason(name, target) or state
+
+    def _reason(self, name: str, target: int) -> str:
+        """Why this kernel need not be real there; empty: it must be."""
+        if self._made_for_others(name, target):
+            return "for_other_archs"
+        needed = self._row(name)
+        return "by_design" if needed is not None and not any(low <= target <= high for low, high in needed) else ""
+
+    def _row(self, name: str) -> Any:
+        if name not in self._needed:
+            self._needed[name] = next((needed for pattern, needed in self._rows if pattern.match(name)), None)
+        return self._needed[name]
+
+    def _made_for_others(self, name: str, target: int) -> bool:
+        """A kernel that carries archs in its name (`..._sm80`, `Sm90`) is for the newest generation that it names, from
+        the oldest of that on. Older ones are the instructions that it uses.
+        """
+        if name not in self._tags:
+            self._tags[name] = [int(found) for found in _ARCH_IN_NAME.findall(name)]
+        tags = self._tags[name]
+        if not tags:
+            return False
+        newest = max(tags) // 10
+        return newest != target // 10 or target < min(tag for tag in tags if tag // 10 == newest)
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """What of one region no GPU asked for has a use for."""
+
+    region: Region
+    entries: tuple[Entry, ...]
+    kept: tuple[Entry, ...] = ()
+    """What would be among them, too, if S5 did not need it to see a fault."""
+
+
+Each = Callable[[Callable[[Region], Surplus], Sequence[Region]], Iterable[Surplus]]
+"""`map`, or that of a pool."""
+
+
+def surplus(data: Buffer, targets: Sequence[int], excuses: Excuses | None, each: Each = map) -> Iterator[Surplus]:
+    """Of each region of a file, the code that no GPU of `targets` has a use for. Raises FatbinError.
+
+    There is none where S5 would find something else without it: in a region where kernels are absent or stubs on a
+    target, say. NVIDIA's libraries (no `excuses`) are judged as a whole: none in those where nothing runs on a target.
+    """
+    found = tuple(fatbin.regions(data, fatbin.ALL))
+    if excuses is None:
+        keep = not _serve_alike(data, found, targets)
+        return (_surplus(region, _unneeded(region, targets), keep=keep) for region in found)
+    return iter(each(lambda region: _surplus_by_kernel(data, region, targets, excuses), found))
+
+
+def _surplus_by_kernel(data: Buffer, region: Region, targets: Sequence[int], excuses: Excuses) -> Surplus:
+    found = _unneeded(region, targets)
+    if not found or not region.loaded:
+        return _surplus(region, found, keep=False)
+    code, rest = Code(data, region), frozenset(region.entries).difference(found)
+    return _surplus(region, found, keep=not all(_seen_alike(code, rest, target, excuses) for target in targets))
+
+
+def _surplus(region: Region, found: tuple[Entry, ...], *, keep: bool) -> Surplus:
+    return Surplus(region, entries=(), kept=found) if keep else Surplus(region, entries=found)
+
+
+def _unneeded(region: Region, targets: Sequence[int]) -> tuple[Entry, ...]:
+    """What no target would ever take, whatever S5 makes of it."""
+    needed = {entry for target in targets for entry in region.needed(target)}
+    return tuple(entry for entry in region.entries if entry not in needed)
+
+
+def _seen_alike(code: Code, rest: Collection[Entry], target: int, excuses: Excuses) -> bool:
+    """Whether S5 finds the same in the rest of a region as in all of it."""
+    return _faults(code.states(target), target, excuses) == _faults(code.states_among(rest, target), target, excuses)
+
+
+def _faults(states: Iterable[tuple[str, str]], target: int, excuses: Excuses) -> Mapping[str, str]:
+    found = ((name, excuses.sort(name, state, target)) for name, state in states if state in FAULTS)
+    return {name: sort for name, sort in found if sort in FAULTS}
+
+
+def _serve_alike(data: Buffer, found: Sequence[Region], targets: Sequence[int]) -> bool:
+    """Whether code of a library runs on each target, and the same kind of it without what is unneeded."""
+    whole = [entry for region in found if region.loaded for entry in left(data, region)]
+    gone = {entry for region in found for entry in _unneeded(region, targets)}
+    rest = [entry for entry in whole if entry not in gone]
+    return all(served(whole, target) == served(rest, target) != "none" for target in targets)

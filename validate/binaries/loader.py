@@ -1,0 +1,173 @@
+"""How glibc's dynamic loader finds a shared library, replayed over files: nothing is loaded.
+
+Order (ld.so(8)): what the process already holds under that name; DT_RPATH of the asking file and of those that asked
+for it, where the asking file has no DT_RUNPATH; LD_LIBRARY_PATH; DT_RUNPATH; ld.so.cache; the default folders.
+Not replayed: hardware-capability subfolders of a search path (no CUDA or Python package uses them).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from validate.binaries import elf
+from validate.binaries.elf import Elf, ElfError
+
+DEFAULT_FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+"""Debian's and Red Hat's, in Debian's order."""
+
+CACHE = "/etc/ld.so.cache"
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_CACHE_ENTRY = struct.Struct("<iIIIQ")
+_CACHE_HEADER_BYTES = 48
+_X86_64_LIBC6 = 0x0303
+
+
+def read_cache(data: bytes) -> dict[str, list[str]]:
+    """Name to files of an ld.so.cache, in its order. Raises ElfError on a damaged one.
+
+    Layout: glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
+    """
+    begin = data.find(_CACHE_MAGIC)
+    if begin < 0 or len(data) < begin + _CACHE_HEADER_BYTES:
+        raise ElfError("it is no ld.so.cache of the format that glibc 2.32 and later write")
+    data = data[begin:]
+    (count,) = struct.unpack_from("<I", data, len(_CACHE_MAGIC))
+    if _CACHE_HEADER_BYTES + count * _CACHE_ENTRY.size > len(data):
+        raise ElfError(f"ld.so.cache ends before its {count} entries do")
+    table: dict[str, list[str]] = {}
+    for index in range(count):
+        flags, name, path, _, _ = _CACHE_ENTRY.unpack_from(data, _CACHE_HEADER_BYTES + index * _CACHE_ENTRY.size)
+        if flags == _X86_64_LIBC6:
+            table.setdefault(_text(data, name), []).append(_text(data, path))
+    return table
+
+
+def _text(data: bytes, offset: int) -> str:
+    end = data.find(b"\0", offset)
+    if offset >= len(data) or end < 0:
+        raise ElfError("ld.so.cache names a string outside of itself")
+    return os.fsdecode(data[offset:end])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPath:
+    """What the environment and the system add to a file's own search path."""
+
+    library_path: tuple[str, ...] = ()
+    """LD_LIBRARY_PATH's folders; an empty entry is the working directory."""
+    cache: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    defaults: tuple[str, ...] = DEFAULT_FOLDERS
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], directory: str, cache: str = CACHE) -> SearchPath:
+        """The search path of a process with this environment and working directory. Raises ElfError, see read_cache."""
+        value = environ.get("LD_LIBRARY_PATH", "")
+        entries = value.replace(";", ":").split(":") if value else []
+        found = read_cache(Path(cache).read_bytes()) if Path(cache).exists() else {}
+        return cls(library_path=tuple(str(Path(directory, entry)) for entry in entries), cache=found)
+
+    def everywhere(self, name: str) -> Iterator[str]:
+        """Each file that this search path alone offers under a name, in the loader's order."""
+        yield from (f"{folder}/{name}" for folder in self.library_path)
+        yield from self.cache.get(name, ())
+        yield from (f"{folder}/{name}" for folder in self.defaults)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A library that a file needs and the loader does not find."""
+
+    name: str
+    needed_by: str
+
+
+class Files:
+    """Files by path, each read once; what can't be read counts as absent, as it does for the loader."""
+
+    def __init__(self, read: Callable[[str], Elf] = elf.read) -> None:
+        self._read = read
+        self._known: dict[str, Elf | None] = {}
+
+    def get(self, path: str) -> Elf | None:
+        if path not in self._known:
+            try:
+                self._known[path] = self._read(path)
+            except (OSError, ElfError):
+                self._known[path] = None
+        return self._known[path]
+
+    def loadable(self, path: str) -> bool:
+        found = self.get(path)
+        return found is not None and found.dynamic and found.machine == elf.X86_64
+
+
+class Process:
+    """The libraries that a process holds, by the names it knows them under."""
+
+    def __init__(self, search: SearchPath, files: Files, held: Mapping[str, str] | None = None) -> None:
+        self._search = search
+        self._files = files
+        self.held: dict[str, str] = dict(held or {})
+
+    def copy(self) -> Process:
+        return Process(self._search, self._files, self.held)
+
+    def load(self, path: str) -> list[Missing]:
+        """Load a file and all that it needs; gives back what was not found."""
+        return self.scope(path)[1]
+
+    def scope(self, path: str) -> tuple[list[str], list[Missing]]:
+        """Load a file and all that it needs, breadth first as the loader does: its local scope in lookup order, and
+        what was not found."""
+        missing: list[Missing] = []
+        queue: list[tuple[str, tuple[str, ...]]] = [(path, ())]
+        self._hold(os.path.basename(path), path)  # noqa: PTH119
+        seen = {path}
+        for current, ancestors in queue:
+            found = self._files.get(current)
+            for name in found.needed if found else ():
+                resolved = self.resolve(name, current, ancestors)
+                if resolved is None:
+                    missing.append(Missing(name, current))
+                elif resolved not in seen:
+                    seen.add(resolved)
+                    self._hold(name, resolved)
+                    queue.append((resolved, (*ancestors, current)))
+        return [path for path, _ in queue], missing
+
+    def resolve(self, name: str, asking: str, ancestors: Sequence[str] = ()) -> str | None:
+        """The file that `asking` gets for a NEEDED name. None: there is none."""
+        if name in self.held:
+            return self.held[name]
+        candidates = [name] if "/" in name else self._candidates(name, asking, ancestors)
+        return next((os.path.realpath(path) for path in candidates if self._files.loadable(path)), None)
+
+    def _candidates(self, name: str, asking: str, ancestors: Sequence[str]) -> Iterator[str]:
+        own = self._files.get(asking)
+        runpath = own.runpath if own else ()
+        if not runpath:
+            for path in (asking, *reversed(ancestors)):
+                found = self._files.get(path)
+                if found and not found.runpath:
+                    yield from _in(found.rpath, path, name)
+        yield from (f"{folder}/{name}" for folder in self._search.library_path)
+        yield from _in(runpath, asking, name)
+        yield from self._search.cache.get(name, ())
+        yield from (f"{folder}/{name}" for folder in self._search.defaults)
+
+    def _hold(self, name: str, path: str) -> None:
+        found = self._files.get(path)
+        self.held.setdefault(name, path)
+        if found and found.soname:
+            self.held.setdefault(found.soname, path)
+
+
+def _in(folders: Iterable[str], path: str, name: str) -> Iterator[str]:
+    origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    for folder in folders:
+        expanded = folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+        yield f"{expanded.replace('$LIB', 'lib/x86_64-linux-gnu')}/{name}"

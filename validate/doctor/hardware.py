@@ -1,0 +1,196 @@
+"""What there is to train on and with, asked of the driver and of torch in processes of their own: both may crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from validate.doctor.advice import Gpu, Hardware, Stack
+
+_MARK = "validate:found:"
+_SECONDS = 120
+_HERE = Path(__file__).resolve().parent
+_IMPORTS = {
+    "flash-attn": "flash_attn",
+    "xformers": "xformers.ops",
+    "bitsandbytes": "bitsandbytes",
+    "transformers": "transformers",
+}
+"""What advice depends on, and the module whose import shows that it works."""
+_INSTALLED = ("axolotl", "unsloth")
+"""Frameworks whose import takes long or a GPU: that they are installed is enough."""
+
+_SAY = """
+import json
+import sys
+def say(**facts):
+    print("\\n" + MARK + json.dumps(facts), flush=True)
+"""
+_ASK_DRIVER = """
+sys.path.insert(0, sys.argv[1])
+from validate.environment import nvml
+errors = []
+for call in (nvml.computing, nvml.managed):
+    try:
+        say(**{call.__name__: call()})
+    except nvml.DriverError as error:
+        errors.append(f"{error}")
+if errors:
+    say(error=errors[0])
+"""
+_ASK_TORCH = """
+import importlib
+from importlib import metadata
+def failing(error):
+    return f"{type(error).__name__}: {error}"
+try:
+    torch = importlib.import_module("torch")
+except BaseException as error:
+    say(torch_error=failing(error))
+else:
+    say(torch=torch.__version__, cuda=torch.version.cuda)
+    try:
+        say(archs=torch._C._cuda_getArchFlags().split())
+    except AttributeError:
+        pass
+    try:
+        torch.cuda.init()
+        for index in range(torch.cuda.device_count()):
+            found = torch.cuda.get_device_properties(index)
+            say(gpu={"name": found.name, "capability": [found.major, found.minor], "memory": found.total_memory})
+    except BaseException as error:
+        say(cuda_error=failing(error))
+for name in json.loads(sys.argv[2]):
+    try:
+        say(package=[name, metadata.version(name)])
+    except metadata.PackageNotFoundError:
+        pass
+for name, module in json.loads(sys.argv[1]).items():
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        continue
+    try:
+        importlib.import_module(module)
+        say(package=[name, version])
+    except BaseException as error:
+        say(broken=[name, failing(error)])
+say(closing=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Everything that was found, and what stood in the way."""
+
+    hardware: Hardware
+    stack: Stack
+    troubles: tuple[str, ...] = ()
+    """Error texts of the driver, torch and packages."""
+
+
+def detect() -> Found:
+    """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
+    driver = _ask(_ASK_DRIVER, [str(_HERE.parent.parent)], isolated=True)
+    torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
+    return interpret(driver, torch, cpus=len(os.sched_getaffinity(0)), memory=_memory(), shm=_shm())
+
+
+def interpret(
+    driver: Sequence[Mapping[str, Any]],
+    torch: Sequence[Mapping[str, Any]],
+    *,
+    cpus: int,
+    memory: int,
+    shm: int | None,
+) -> Found:
+    """What the two processes said, as one picture: torch's GPUs, or the driver's where there is no torch. Pure."""
+    said = {key: value for facts in torch for key, value in facts.items()}
+    nothing: dict[str, Any] = {"driver": "", "gpus": []}
+    managed = next((facts["managed"] for facts in driver if "managed" in facts), nothing)
+    gpus = [facts["gpu"] for facts in torch if "gpu" in facts] if "torch" in said else managed["gpus"]
+    return Found(
+        hardware=Hardware(
+            gpus=tuple(_gpu(gpu) for gpu in gpus), driver=managed["driver"], cpus=cpus, memory=memory, shm=shm
+        ),
+        stack=Stack(
+            torch=said.get("torch", ""),
+            archs=tuple(said.get("archs", ())),
+            packages=dict(facts["package"] for facts in torch if "package" in facts),
+        ),
+        troubles=tuple(dict.fromkeys(_troubles(driver, torch))),
+    )
+
+
+def _gpu(facts: Mapping[str, Any]) -> Gpu:
+    major, minor = facts["capability"]
+    return Gpu(
+        name=facts["name"], capability=(major, minor), memory=facts["memory"], mig=" MIG " in f"{facts['name']} "
+    )
+
+
+def _troubles(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for facts in (*driver, *torch):
+        yield from (facts[key] for key in ("error", "torch_error", "cuda_error") if key in facts)
+        if "broken" in facts:
+            yield f"{facts['broken'][0]}: {facts['broken'][1]}"
+
+
+def _ask(question: str, arguments: Sequence[str], *, isolated: bool) -> list[dict[str, Any]]:
+    """The answers of a Python process; how it ended is one more, if it did not end well."""
+    flags = ("-I", "-S") if isolated else ()
+    source = _SAY.replace("MARK", repr(_MARK)) + question
+    try:
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", source, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        return [*_answers(error.stdout or b""), {"error": f"no answer in {_SECONDS} s"}]
+    except OSError as error:
+        return [{"error": f"Python does not start: {error}"}]
+    answers = _answers(done.stdout)
+    if done.returncode:
+        tail = done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:]
+        answers.append({"error": f"a process ended with status {done.returncode}: {' | '.join(tail)}"})
+    return answers
+
+
+def _answers(output: bytes) -> list[dict[str, Any]]:
+    lines = output.decode("utf-8", "replace").splitlines()
+    return [json.loads(line[len(_MARK) :]) for line in lines if line.startswith(_MARK) and line.endswith("}")]
+
+
+def _memory() -> int:
+    """Bytes that this container may use; 0 if nothing tells."""
+    limits = [_number(file) for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
+    except (OSError, ValueError):
+        pass
+    return min((limit for limit in limits if limit), default=0)
+
+
+def _number(file: str) -> int:
+    """The number in a file; 0 where there is none (`max`)."""
+    try:
+        return int(Path(file).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _shm() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_frsize * found.f_blocks

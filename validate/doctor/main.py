@@ -1,0 +1,138 @@
+"""`doctor`: what this machine is good for, and the settings to train with on it.
+
+docker run --rm --gpus all IMAGE doctor --model-size 7b --for axolotl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from validate import hints, report
+from validate.doctor import hardware, snippets
+from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Setting, advise
+from validate.doctor.hardware import Found
+
+_WIDEST = 120
+_VALUES = 17
+"""Width of the column of values: flash_attention_2."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look, advise, print. 0 whatever is found; 2 for arguments that mean nothing."""
+    options = _parser().parse_args(arguments)
+    found = hardware.detect()
+    goal = Goal(billions=options.model_size, framework=options.framework or at_hand(found))
+    advice = advise(found.hardware, found.stack, goal)
+    shown = json.dumps(json_data(found, advice), indent=1) if options.json else "\n".join(text(found, advice))
+    sys.stdout.write(shown + "\n")
+    return 0
+
+
+def at_hand(found: Found) -> Framework:
+    """The framework that the image was made for."""
+    made_for = (one for one in (Framework.AXOLOTL, Framework.UNSLOTH) if one in found.stack.packages)
+    return next(made_for, Framework.TRANSFORMERS)
+
+
+def model_size(value: str) -> float:
+    """`7b`, `1.5B`, `350m` or a number of billions. Raises argparse.ArgumentTypeError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bm]?)", value.strip().lower())
+    size = float(match[1]) / (1000 if match[2] == "m" else 1) if match else 0.0
+    if not size:
+        raise argparse.ArgumentTypeError(f"{value!r} is no model size: write 7b, 1.5b or 350m")
+    return size
+
+
+def json_data(found: Found, advice: Advice) -> dict[str, Any]:
+    """The content of `doctor --json`."""
+    framework, snippet = snippets.snippet(advice, found.stack)
+    return {
+        "hardware": asdict(found.hardware),
+        "stack": asdict(found.stack),
+        "goal": asdict(advice.goal),
+        "gpus": [asdict(gpu) for gpu in advice.gpus],
+        "settings": [asdict(setting) for setting in advice.settings],
+        "warnings": list(advice.warnings),
+        "troubles": list(found.troubles),
+        "hints": [{"id": hint.id, "cause": hint.cause, "fix": hint.fix} for hint in hints.find(found.troubles)],
+        "snippet": {"framework": str(framework), "text": snippet},
+    }
+
+
+def text(found: Found, advice: Advice) -> Iterator[str]:
+    """What a person reads, line by line."""
+    width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
+    yield from _machine(found)
+    yield ""
+    goal = advice.goal
+    yield f"Settings for LoRA fine-tuning of a {goal.billions:g}b model ({goal.framework}):"
+    for setting in advice.settings:
+        yield from _row(setting, width)
+    for warning in advice.warnings:
+        yield ""
+        yield from textwrap.wrap(f"! {warning}", width, **_indented(2))
+    for trouble in found.troubles:
+        yield ""
+        yield from textwrap.wrap(f"trouble: {trouble}", width, **_indented(2))
+    for hint in hints.find(found.troubles):
+        yield from textwrap.wrap(report.advice(hint), width, **_indented(2))
+    framework, snippet = snippets.snippet(advice, found.stack)
+    yield ""
+    yield f"---- {framework}"
+    yield snippet.rstrip()
+
+
+def _row(setting: Setting, width: int) -> Iterator[str]:
+    """Name, value and why; below one another where the value is long."""
+    value = ("yes" if setting.value else "no") if isinstance(setting.value, bool) else str(setting.value) or "-"
+    head, why = f"  {setting.name:<23} {value:<{_VALUES}} ", f"{setting.why} [{setting.source}]"
+    if len(value) > _VALUES:
+        yield head
+        head = " " * (27 + _VALUES)
+    yield from textwrap.wrap(why, width, initial_indent=head, **_indented(27 + _VALUES))
+
+
+def _indented(columns: int) -> dict[str, Any]:
+    return {"subsequent_indent": " " * columns, "break_on_hyphens": False, "break_long_words": False}
+
+
+def _machine(found: Found) -> Iterator[str]:
+    machine, stack = found.hardware, found.stack
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    for gpu in dict.fromkeys(machine.gpus):
+        yield f"GPU       {machine.gpus.count(gpu)} x {_shown(gpu)}{driver}"
+    if not machine.gpus:
+        yield f"GPU       none{driver}"
+    yield f"torch     {stack.torch or 'none'}, with {_listed(stack.packages)}"
+    shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
+    yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
+
+
+def _shown(gpu: Gpu) -> str:
+    return f"{gpu.name}, {gpu.memory / GB:.1f} GB, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+
+
+def _listed(packages: Any) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages.items()) or "nothing that matters here"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="doctor", description="What this machine is good for in training.")
+    parser.add_argument("--model-size", type=model_size, default=7.0, metavar="7b", help="parameters (default: 7b)")
+    parser.add_argument(
+        "--for",
+        dest="framework",
+        type=Framework,
+        choices=list(Framework),
+        help="whose settings to print (default: what the image holds)",
+    )
+    parser.add_argument("--json", action="store_true", help="machine-readable, on stdout and nothing else")
+    return parser

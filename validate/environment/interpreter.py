@@ -1,0 +1,103 @@
+"""How Python starts for a user of the image: asked of a fresh interpreter, in the image's environment and folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from validate.environment.surroundings import Surroundings
+
+_MARK = "validate:start:"
+_SECONDS = 60
+_QUESTION = """
+import sys
+import os
+at_start = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+flags = {"optimize": sys.flags.optimize, "no_site": sys.flags.no_site, "isolated": sys.flags.isolated}
+path, environ = list(sys.path), dict(os.environ)
+import importlib.util
+import json
+def find(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception as error:
+        return {"error": repr(error)}
+    if spec is None:
+        return None
+    return {"origin": spec.origin, "locations": list(spec.submodule_search_locations or ())}
+print("\\n" + MARK + json.dumps({
+    "path": path,
+    "flags": flags,
+    "environ": environ,
+    "modules": {name: file for name, file in at_start.items() if file},
+    "standard": sorted(sys.stdlib_module_names),
+    "version": "%d.%d" % sys.version_info[:2],
+    "prefix": sys.prefix,
+    "found": {name: find(name) for name in sys.argv[1:]},
+}))
+"""
+
+
+class StartError(RuntimeError):
+    """Python does not start, or does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a user's interpreter is before it has run a line."""
+
+    path: Sequence[str]
+    """sys.path; an empty entry is the working directory."""
+    flags: Mapping[str, int]
+    environ: Mapping[str, str]
+    """After sitecustomize and .pth files have run."""
+    modules: Mapping[str, str]
+    """Already imported modules that come from a file, by name."""
+    standard: Sequence[str]
+    """Names of the standard library's modules."""
+    version: str
+    """`3.11`."""
+    prefix: str
+    found: Mapping[str, Mapping[str, Any] | None]
+    """Where each asked top-level module would be imported from; None: nowhere."""
+
+
+def start(surroundings: Surroundings, modules: Sequence[str] = ()) -> Start:
+    """Start Python as a user would and ask where it would find these top-level modules. Raises StartError."""
+    command = [surroundings.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(surroundings.environ),
+            cwd=surroundings.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StartError(f"python did not start in {_SECONDS} s") from error
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith(_MARK):
+            return Start(**json.loads(line[len(_MARK) :]))
+    said = done.stderr.decode("utf-8", "replace")[-2000:] or "no word"
+    suspects = ", ".join(_start_files(surroundings.python)) or "no .pth file that imports"
+    raise StartError(f"python ended with status {done.returncode} and {said}; what runs before that: {suspects}")
+
+
+def runs(file: Path) -> bool:
+    """Whether site.py executes lines of a .pth file: those that begin with `import`."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.startswith(("import ", "import\t")) for line in lines)
+
+
+def _start_files(python: str) -> list[str]:
+    """.pth files of this interpreter's environment that run code. Python itself can't be asked: it does not start."""
+    prefix = Path(python).parent.parent
+    return [str(file) for file in sorted(prefix.glob("lib/python*/*-packages/*.pth")) if runs(file)]
