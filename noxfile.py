@@ -193,7 +193,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
-    session.run("pytest", "-q", "tests/lint")
+    session.run("pytest", "-q", "tests/repository")
 
 
 @nox.session
@@ -204,3 +204,11 @@ def tests(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("pytest", *session.posargs, env={"PIP_FIND_LINKS": ""})
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """The tests that need no Docker Engine. [PYTEST ARGUMENT...]"""
+    _install(session, "test")
+    folders = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
+    session.run("pytest", *(session.posargs or folders), env={"PIP_FIND_LINKS": ""})

@@ -11,7 +11,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import site_samples as samples
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from images.commands.site import write
@@ -20,6 +19,7 @@ from images.host import apt
 from images.nightly import results
 from images.site import pages, runs
 from images.site.index import Known
+from tests.support import site_samples as samples
 
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import site_samples as samples
 from packaging.version import Version
 from playwright.sync_api import Browser, Page, expect
 
@@ -17,6 +16,7 @@ from images.chooser.choose import Machine, Wish
 from images.config.names import Arch
 from images.errors import UserError
 from images.site import index, pages
+from tests.support import site_samples as samples
 
 KNOWN = samples.known(
     runs=[

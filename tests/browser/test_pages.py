@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import site_samples as samples
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from site_samples import NEVER, PARTLY, PROVEN, REBUILT, STALE, UNDATED
+
+from tests.support import site_samples as samples
+from tests.support.site_samples import NEVER, PARTLY, PROVEN, REBUILT, STALE, UNDATED
 
 PAGES = [
     "index.html",

@@ -1,0 +1,423 @@
+"""The site: what was never proven is never green, nothing recorded can break a page, the bytes are fixed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from posixpath import dirname, join, normpath
+from urllib.parse import unquote, urlsplit
+
+import jsonschema
+import pytest
+
+from images.chooser import choose
+from images.commands.site import write
+from images.config.matrix import ROOT
+from images.errors import UserError
+from images.nightly import results
+from images.nightly.results import BreakageLine, Leg, LegLine, Outcome
+from images.site import badges, index, pages, runs
+from images.site.index import Index, Known, Standing
+from tests.support import site_samples as samples
+from tests.support.site_samples import (
+    ARCH,
+    FAILING,
+    H100,
+    HOSTILE,
+    NEVER,
+    NEW,
+    OLD,
+    PARTLY,
+    PROVEN,
+    REBUILT,
+    STALE,
+    TODAY,
+    UNDATED,
+)
+from validate.claims import Tier
+from validate.judging import Status
+
+FILES = pages.files(samples.known())
+INDEX = index.make(samples.known())
+BY_NAME = {image.name: image for image in INDEX.images}
+HTML = {path: content.decode() for path, content in FILES.items() if path.endswith(".html")}
+OF_THE_REPOSITORY = pages.files(
+    Known(sources=samples.sources(), today=TODAY, runs=runs.recorded(), nights=results.read())
+)
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and whether every one that was opened is closed."""
+
+    void = {"meta", "link", "img", "input", "option", "rect", "circle", "path", "line"}
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.open:
+            assert self.open.pop() == tag
+
+    def ids(self) -> list[str]:
+        return [attrs["id"] for _, attrs in self.elements if "id" in attrs]
+
+
+PARSED = {path: Page(text) for path, text in HTML.items()}
+
+
+def cells(name: str) -> str:
+    """The row of an image in the matrix."""
+    (row,) = re.findall(rf'<tr[^>]*data-words="{name} .*?</tr>', HTML["index.html"], re.DOTALL)
+    return row
+
+
+def test_the_same_inputs_and_date_give_the_same_bytes() -> None:
+    assert pages.files(samples.known()) == FILES
+    later = pages.files(samples.known(today=date(2026, 11, 22)))
+    assert later.keys() == FILES.keys() and later["index.json"] != FILES["index.json"]
+
+
+def test_the_index_is_as_its_published_schema_says_and_is_read_back() -> None:
+    schema = json.loads((ROOT / "docs" / "schema" / "index.schema.json").read_text())
+    for files in (FILES, OF_THE_REPOSITORY):
+        data = json.loads(files["index.json"])
+        jsonschema.validate(data, schema)
+        assert index.dumps(Index.model_validate(data)) == files["index.json"]
+        assert files["index.schema.json"] == (ROOT / "docs" / "schema" / "index.schema.json").read_bytes()
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(FILES["index.json"]), "more": 1}, schema)
+
+
+@pytest.mark.parametrize(
+    ("name", "standing"),
+    [
+        (PROVEN, Standing.PROVEN),
+        (PARTLY, Standing.PARTLY),
+        (FAILING, Standing.FAILS),
+        (STALE, Standing.PROVEN),
+        (UNDATED, Standing.PROVEN),
+        (REBUILT, Standing.NEVER),
+        (ARCH, Standing.PARTLY),
+        (NEVER, Standing.NEVER),
+    ],
+)
+def test_an_image_is_worth_what_was_proven_of_its_digest(name: str, standing: Standing) -> None:
+    assert BY_NAME[name].standing is standing
+
+
+def test_what_was_never_proven_is_never_green() -> None:
+    row, page, badge = cells(NEVER), HTML[f"images/{NEVER}.html"], json.loads(FILES[f"badges/{NEVER}.json"])
+    assert row.count('class="cell never"') == row.count('<td class="cell') and "PASS" not in row
+    assert "Never proven" in page and "PASS" not in page.split("<main")[1]
+    assert (badge["message"], badge["color"]) == ("never proven", "lightgrey")
+
+
+def test_a_gpu_tier_without_a_gpu_was_not_judged() -> None:
+    blind = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
+    (image,) = (one for one in index.make(samples.known(runs=[blind])).images if one.name == NEVER)
+    assert {one.tier for one in image.proofs} == {Tier.STATIC, Tier.CPU}
+    assert "never proven on a GPU" in pages.files(samples.known(runs=[blind]))[image.page].decode()
+
+
+def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
+    image = BY_NAME[REBUILT]
+    assert image.digest == NEW and image.proofs and not any(proof.current for proof in image.proofs)
+    assert cells(REBUILT).count("other build") == 3
+    assert "No proof is of the digest that the tag means today." in HTML[image.page]
+    assert image.get == f"docker pull registry.example/images:{REBUILT}" and image.published.endswith(samples.OTHER)
+    assert json.loads(FILES[f"badges/{REBUILT}.json"])["color"] == "lightgrey"
+    unpublished = index.make(samples.known(published=()))
+    assert next(one for one in unpublished.images if one.name == REBUILT).standing is Standing.PROVEN
+
+
+def test_a_verdict_without_a_digest_proves_no_image() -> None:
+    """An image that judges itself does not know its own digest."""
+    image = next(
+        one for one in index.make(samples.known(runs=[samples.run(NEVER, digest="")])).images if one.name == NEVER
+    )
+    assert image.standing is Standing.NEVER and image.proofs and not any(one.current for one in image.proofs)
+
+
+def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
+    both = [samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))]
+    both.append(samples.run(NEVER, samples.gpu(Status.FAIL), gpus=("NVIDIA H200",)))
+    image = next(one for one in index.make(samples.known(runs=both)).images if one.name == NEVER)
+    assert image.standing is Standing.FAILS
+
+
+def test_required_claims_make_a_tier_and_nothing_else() -> None:
+    optional = samples.claim(Tier.STATIC, Status.FAIL, required=False)
+    assert runs.tier_counts([samples.claim(Tier.STATIC), optional])[Tier.STATIC].verdict is Status.PASS
+    assert runs.tier_counts([samples.claim(Tier.STATIC, required=False)])[Tier.STATIC].verdict is Status.UNPROVEN
+    unproven = samples.claim(Tier.STATIC, Status.UNPROVEN)
+    assert runs.tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
+
+
+def test_a_badge_is_green_only_for_what_is_proven_and_fresh() -> None:
+    colours = {name: json.loads(FILES[f"badges/{name}.json"])["color"] for name in BY_NAME}
+    assert {name for name, colour in colours.items() if colour == "brightgreen"} == {PROVEN}
+    assert (colours[STALE], colours[UNDATED], colours[FAILING], colours[PARTLY]) == (
+        "lightgrey",
+        "lightgrey",
+        "red",
+        "yellow",
+    )
+    assert json.loads(FILES[f"badges/{PROVEN}.json"])["message"] == f"proven {TODAY}"
+    last = index.make(samples.known(today=date(2026, 11, 20)))
+    assert badges.of(next(one for one in last.images if one.name == STALE), last).colour == "brightgreen", "14 days old"
+    assert "cu130-torch214: proven 2026-11-21" in FILES[f"badges/{PROVEN}.svg"].decode()
+
+
+def test_what_is_undated_is_not_shown_as_proven() -> None:
+    chip = re.search(r'<span class="chip[^>]*>.*?</span> <span class="word">(.*?)</span>', cells(UNDATED))
+    assert chip and chip[1] == "undated" and 'class="chip PASS stale"' in chip[0]
+    assert "undated" not in cells(PROVEN)
+
+
+def test_every_gpu_has_its_column() -> None:
+    assert INDEX.columns(Tier.GPU) == ("H100", "H200")
+    assert INDEX.columns(Tier.MULTIGPU) == ("2 x H200",)
+    assert '<th scope="col">2 x H200</th>' in HTML["index.html"]
+    alone = index.make(samples.known(runs=(), nights=()))
+    assert alone.columns(Tier.GPU) == ("",)
+    assert index.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
+
+
+def test_a_night_s_control_is_a_proof_and_its_canary_is_not() -> None:
+    bent = samples.leg(PARTLY, Leg.CONTROL, Outcome.PASS, ranges={"torchao": ">=0.11"})
+    failed = samples.leg(PARTLY, Leg.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
+    found = list(runs.of_nights([*samples.NIGHTS, bent, failed]))
+    assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
+
+
+def test_the_front_page_tells_what_breaks_now_and_once() -> None:
+    bent = samples.breakage(key="trial", sentence="a trial broke", ranges={"torchao": ">=0.11"})
+    old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
+    lines = [old, bent, samples.breakage(), samples.breakage()]
+    files = pages.files(samples.known(nights=lines))
+    assert (
+        files["index.html"].count(b"breaks S4 symbols") == 1 and files["nights.html"].count(b"breaks S4 symbols") == 2
+    )
+    assert b" broke" not in files["index.html"] and files["nights.html"].count(b" broke") == 2
+    assert "expected: G4 device" in HTML["nights.html"] and "passes again: <b>G4 device" in HTML["nights.html"]
+
+
+def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
+    morning = samples.leg(NEVER, Leg.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
+    evening = samples.leg(NEVER, Leg.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
+    for order in ([morning, evening], [evening, morning]):
+        image = next(
+            one for one in index.make(samples.known(runs=[*runs.of_nights(order)])).images if one.name == NEVER
+        )
+        assert image.digest == NEW and [size.digest for size in image.sizes] == [OLD, NEW]
+
+
+def test_an_arch_image_shows_its_parent_s_lock() -> None:
+    assert "The whole lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
+    assert "No lock is committed" in HTML[f"images/{NEVER}.html"]
+
+
+def test_changes_between_builds_are_told() -> None:
+    (diff,) = BY_NAME[PARTLY].builds
+    assert (diff.before, diff.after) == (OLD, NEW)
+    assert [str(change) for change in diff.changes] == ["torch 2.7.0 -> 2.7.1"]
+    page = HTML[f"images/{PARTLY}.html"]
+    assert page.count('<rect x="') == 2 and "6.10" in page, "two builds, two sizes"
+
+
+@pytest.mark.parametrize("path", sorted(HTML))
+def test_nothing_recorded_becomes_markup(path: str) -> None:
+    page, text = PARSED[path], HTML[path]
+    assert page.open == [], "every element is closed"
+    scripts = [attrs for tag, attrs in page.elements if tag == "script"]
+    assert all("src" in attrs or attrs.get("type") == "application/json" for attrs in scripts)
+    assert "<img src=x" not in text and "alert(1)</script>" not in text and "\u202e" not in text and "\x00" not in text
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on") or name == "style"]
+    assert len(page.ids()) == len(set(page.ids()))
+
+
+def test_hostile_words_are_there_as_text() -> None:
+    assert sum("&lt;/script&gt;" in text for text in HTML.values()) >= 5
+    assert "{{ 7 * 7 }}" in HTML["nights.html"]
+
+
+def test_no_json_can_end_its_script() -> None:
+    text = str(pages._json({"told": HOSTILE}))
+    assert "<" not in text and json.loads(text)["told"] == HOSTILE
+
+
+@pytest.mark.parametrize("path", sorted(HTML))
+def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere(path: str) -> None:
+    for tag, attrs in PARSED[path].elements:
+        for target in (attrs[name] for name in ("href", "src", "action") if name in attrs):
+            parts = urlsplit(target)
+            assert not parts.scheme and not parts.netloc, f"{tag} {target}"
+            found = normpath(join(dirname(path), unquote(parts.path))) if parts.path else path
+            assert found in FILES, target
+            assert not parts.fragment or parts.fragment in PARSED[found].ids(), target
+
+
+@pytest.mark.parametrize(
+    ("sizes", "room", "most"),
+    [([1, 2, 3], 100, 3), ([10, 10, 10], 15, 5), ([1, 10, 100], 50, 39), ([5], 3, 3), ([], 9, 0)],
+)
+def test_room_is_shared_so_that_small_evidence_is_whole(sizes: list[int], room: int, most: int) -> None:
+    assert pages._share(sizes, room) == most and sum(min(size, most) for size in sizes) <= room
+
+
+@pytest.mark.parametrize("files", [FILES, OF_THE_REPOSITORY], ids=["samples", "repository"])
+def test_no_page_is_over_300_kb_with_all_that_it_loads(files: dict[str, bytes]) -> None:
+    assets = sum(len(content) for path, content in files.items() if path.startswith("assets/"))
+    sizes = {path: len(content) + assets for path, content in files.items() if path.endswith(".html")}
+    assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
+
+
+def test_a_year_of_nights_keeps_pages_small_and_what_they_rest_on() -> None:
+    def night(day: int) -> list[LegLine | BreakageLine]:
+        date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
+        digest = "sha256:" + f"{day:064x}"
+        control = samples.leg(PARTLY, Leg.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
+        changes = [samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)]
+        canary = samples.leg(PARTLY, Leg.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
+        return [control, canary, samples.breakage(date=date, key=f"{day}")]
+
+    lines = [line for day in range(365) for line in night(day)]
+    first = samples.run(
+        PARTLY, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), digest="sha256:" + f"{364:064x}", day=None
+    )
+    known = samples.known(nights=lines, runs=[first, *runs.of_nights(lines)])
+    files = pages.files(known)
+    assert max(len(content) for path, content in files.items() if path.endswith(".html")) < 250_000
+    image = next(one for one in index.make(known).images if one.name == PARTLY)
+    assert len(image.proofs) < 20 and len(image.sizes) == 60
+    assert image.newest(Tier.GPU, "H100") and image.newest(Tier.CPU), (
+        "undated, and older than any night: but of its digest"
+    )
+
+
+def test_what_a_standing_rests_on_is_kept_however_old() -> None:
+    tag = replace(samples.TAG, image=NEVER, digest=NEW)
+    old = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1))
+    others = [
+        samples.run(
+            NEVER,
+            *samples.STATIC_CPU,
+            samples.gpu(),
+            gpus=(H100,),
+            digest=f"sha256:{day:064x}",
+            day=date(2026, 11, day),
+        )
+        for day in range(2, 20)
+    ]
+    image = next(
+        one for one in index.make(samples.known(runs=[old, *others], published=(tag,))).images if one.name == NEVER
+    )
+    assert image.standing is Standing.PROVEN and image.proven_on == date(2026, 11, 1)
+    assert [one.date for one in image.proofs if one.current] == [date(2026, 11, 1)] * 3
+    assert image.told.startswith("Judged: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
+
+
+def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
+    assert INDEX.refused and len({one.name for one in INDEX.refused}) == len(INDEX.refused)
+    for one in INDEX.refused:
+        assert one.reasons and one.nearest and f'id="{one.name}"' in HTML["combinations.html"]
+        assert set(one.nearest) <= set(BY_NAME)
+
+
+def test_what_was_judged_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
+    known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
+    (one,) = (row for row in index.make(known).refused if row.name == "cu130-torch211-nothing")
+    assert not one.listed and one.reasons
+    assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
+    assert any(row.listed for row in INDEX.refused)
+
+
+def test_the_index_holds_what_choosing_needs() -> None:
+    facts = samples.sources().facts
+    for image in index.planned(samples.known()):
+        if image.image:
+            row = BY_NAME[image.name]
+            assert (row.min_driver, row.native_driver) == (image.min_driver, facts.cuda[row.wheel_cuda].driver)
+            assert row.archs == [arch.capability for arch in image.archs]
+            assert row.arch == (image.image_name.arch.capability if image.image_name.arch else None)
+    data = pages.chooser_data(INDEX)
+    assert len(data["models"]) == len(choose._by_name()) and len(data["images"]) == len(INDEX.images)
+
+
+def test_what_is_recorded_here_is_dated_and_of_images_that_can_be() -> None:
+    found = runs.recorded()
+    assert len(found) >= 2 and all(one.date for one in found), f"add {runs.DATED} where the evidence has no date"
+    assert all(f"images/{one.image}.html" in OF_THE_REPOSITORY for one in found)
+
+
+def test_a_record_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
+    source = next(iter(sorted((ROOT / "results").glob("*/*/evidence.json")))).parent
+    for name in ("bent", "damaged", "elsewhere"):
+        (tmp_path / "x" / name).mkdir(parents=True)
+        for file in source.iterdir():
+            if file.is_file():
+                (tmp_path / "x" / name / file.name).write_bytes(file.read_bytes())
+    verdict = json.loads((source / "verdict.json").read_text())
+    verdict["claims"][0]["verdict"] = "FAIL"
+    (tmp_path / "x" / "bent" / "verdict.json").write_text(json.dumps(verdict))
+    (tmp_path / "x" / "damaged" / "build.json").write_text("[")
+    (tmp_path / "x" / "elsewhere" / "evidence.json").unlink()
+    (tmp_path / "x" / "elsewhere" / "verdict.json").write_text(json.dumps({**verdict, "image": "../../x"}))
+    with pytest.raises(UserError) as told:
+        runs.recorded(tmp_path)
+    causes = [problem.cause for problem in told.value.problems]
+    assert len(causes) == 3 and "not what the evidence says" in causes[0] and "can't be read" in causes[1]
+    assert told.value.problems[2].where == "../../x"
+
+
+def test_the_day_comes_from_the_evidence_else_from_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / PARTLY / "here"
+    folder.mkdir(parents=True)
+    row = samples.claim(Tier.STATIC).model_dump(mode="json", exclude_defaults=True)
+    verdict = {"image": PARTLY, "digest": NEW, "overall": "PASS", "claims": [row]}
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    assert runs.recorded(tmp_path)[0].date is None
+    (folder / runs.DATED).write_text('{"date": "2026-11-20T23:30:00-05:00"}')
+    assert runs.recorded(tmp_path)[0].date == date(2026, 11, 21), "UTC"
+
+
+def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "CNAME").write_text("mine")
+    write({"index.html": b"1", "images/a.html": b"1", "images/b.html": b"1"}, tmp_path)
+    write({"index.html": b"2", "images/b.html": b"2"}, tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"CNAME", "index.html", "images/b.html"} and (tmp_path / "index.html").read_bytes() == b"2"
+
+
+def test_the_command_writes_a_site_and_tells_wrong_words(tmp_path: Path) -> None:
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "images", "site", "--out", str(tmp_path / "out"), *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    done = call("--date", "2026-11-21")
+    assert done.returncode == 0 and "index.html: " in done.stdout, done.stderr
+    assert json.loads((tmp_path / "out" / "index.json").read_text())["date"] == "2026-11-21"
+    done = call("--date", "yesterday")
+    assert done.returncode == 2 and "write it as 2026-11-21" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "results" / "nightly").mkdir(parents=True)
+    (tmp_path / "results" / "nightly" / "2026-11.jsonl").write_text("{}\n")
+    done = call("--results", str(tmp_path / "results"))
+    assert done.returncode == 2 and "2026-11.jsonl:1" in done.stderr

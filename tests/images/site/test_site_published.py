@@ -1,0 +1,180 @@
+"""A site of what a registry has, proofs and lies attached; and choosing from the index that a site publishes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from images.bench import loopback
+from images.commands.site import write
+from images.config.matrix import ROOT
+from images.publish.publication import PROOF
+from images.registry.client import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
+from images.site.index import Index, dumps, make
+from tests.support import site_samples as samples
+from validate import report
+from validate.evidence import Evidence
+from validate.judge import judge
+
+NAME = "cu130-torch211"
+RECORDED = ROOT / "results" / "cu130-torch211-py312-sm90" / "h100" / "evidence.json"
+CREATED = "2026-11-20T10:00:00.5Z"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`HOST:PORT/images` of Debian's docker-registry on loopback."""
+    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
+        yield f"{host}/images"
+
+
+def pushed(registry: Registry, name: str) -> tuple[Manifest, str]:
+    """A tagged image of one small layer, with our labels: its manifest, and the digest that verdicts name."""
+    labels = {"dev.truetag.image": name, "dev.truetag.torch": "2.11.0"}
+    config = json.dumps({"created": CREATED, "config": {"Labels": labels}, "rootfs": {}}).encode()
+    layer = b"a layer of an image that nobody runs"
+    registry.put_blob(config)
+    registry.put_blob(layer)
+    described = Descriptor.of("application/vnd.oci.image.config.v1+json", config)
+    data = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": described.as_json(),
+        "layers": [Descriptor.of("application/vnd.oci.image.layer.v1.tar", layer).as_json()],
+    }
+    manifest = Manifest(media_type=OCI_MANIFEST, content=json.dumps(data).encode())
+    registry.put(manifest, name)
+    return manifest, described.digest
+
+
+def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[File]:
+    """Real evidence of pip, as an H100's run recorded it, said to be of this image."""
+    recorded = Evidence.loads(RECORDED.read_text())
+    claims = tuple(claim for claim in recorded.claims if (claim.id, claim.subject) == ("S1", "pip"))
+    host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
+    evidence = replace(recorded, image=name, digest=digest, claims=claims, host=host)
+    verdict = report.json_data(judge(evidence.promised, evidence))
+    files = {
+        "verdict.json": json.dumps({**verdict, **(lie or {})}).encode(),
+        "evidence.json": evidence.dumps().encode(),
+    }
+    return [File(name=key, media_type="application/json", content=content) for key, content in files.items()]
+
+
+def site(repository: str, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "images", "site", "--from", repository, "--out", str(out), "--date", "2026-11-21"]
+    command += ["--results", str(out / "none")]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_tags_digests_and_proofs_come_from_the_registry(repository: str, tmp_path: Path) -> None:
+    with Registry(Repository.parse(repository)) as registry:
+        manifest, digest = pushed(registry, NAME)
+        fixed = f"{NAME}-20261120-{digest[7:19]}"
+        registry.put(manifest, fixed)
+        registry.put(manifest, "cu999-torch99")
+        registry.attach(manifest.descriptor, PROOF, proof(NAME, digest))
+    done = site(repository, tmp_path)
+    assert done.returncode == 0, done.stderr
+    images = {one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]}
+    image = images[NAME]
+    assert (image["digest"], image["published"]) == (digest, f"{repository}@{manifest.digest}")
+    assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
+    (row,) = image["proofs"]
+    assert (row["tier"], row["verdict"], row["date"], row["current"]) == ("static", "PASS", "2026-11-20", True)
+    assert image["standing"] == "partly" and (tmp_path / row["page"]).is_file()
+    assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
+
+
+def test_a_proof_that_its_evidence_denies_stops_the_site(repository: str, tmp_path: Path) -> None:
+    with Registry(Repository.parse(f"{repository}/lying")) as registry:
+        manifest, digest = pushed(registry, NAME)
+        lie = {"claims": [{**json.loads(proof(NAME, digest)[0].content)["claims"][0], "verdict": "FAIL"}]}
+        registry.attach(manifest.descriptor, PROOF, proof(NAME, digest, lie))
+    done = site(f"{repository}/lying", tmp_path)
+    assert done.returncode == 1 and "not what the evidence says" in done.stderr
+    assert not list(tmp_path.iterdir()), "written last"
+
+
+def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path: Path) -> None:
+    with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
+        manifest, digest = pushed(registry, NAME)
+        registry.attach(manifest.descriptor, PROOF, proof("cu126-torch27", digest))
+    done = site(f"{repository}/mistaken", tmp_path)
+    assert done.returncode == 1 and f"its proof is of cu126-torch27, the tag says {NAME}" in done.stderr
+
+
+def chosen(place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "images", "choose", "--published", place, "--gpu", "H100", "--driver", "580.95.05"]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Path) -> None:
+    write({"index.json": dumps(make(samples.known()))}, tmp_path)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    command = [
+        sys.executable,
+        "-m",
+        "images",
+        "choose",
+        "--gpu",
+        "H100",
+        "--driver",
+        "580.95.05",
+        "--json",
+        "--torch",
+        "<2.15",
+    ]
+    plain = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        for place in (str(tmp_path), str(tmp_path / "index.json"), f"http://127.0.0.1:{server.server_port}/"):
+            found = chosen(place, "--json", "--torch", "<2.15")
+            assert found.returncode == 0, found.stderr
+            names = [one["name"] for one in json.loads(found.stdout)["fitting"]]
+            assert set(names) - {samples.ARCH} == {one["name"] for one in json.loads(plain.stdout)["fitting"]}
+        missing = chosen(f"http://127.0.0.1:{server.server_port}/none.json")
+        assert missing.returncode == 2 and "answers 404" in missing.stderr
+    finally:
+        server.shutdown()
+        server.server_close()
+    told = chosen(str(tmp_path), "--torch", "2.14").stdout
+    assert f"Take {samples.PROVEN}: " in told and "Judged: static PASS, cpu PASS, gpu on H100 PASS, " in told
+    told = chosen(str(tmp_path), "--torch", "2.9", "--driver", "550.90").stdout
+    assert f"    docker pull registry.example/images:{samples.REBUILT}\n" in told and "Never proven" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "is no index.json of this version"),
+        ('{"schema_version": 2}', "schema_version: Input should be 1"),
+        ("nonsense", "is no index.json of this version"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_what_is_no_index_is_told(tmp_path: Path, content: str | None, told: str) -> None:
+    if content is not None:
+        (tmp_path / "index.json").write_text(content)
+    done = chosen(str(tmp_path / "index.json"))
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert chosen("http://127.0.0.1:9/").returncode == 2 and chosen("gopher://x/").returncode == 2
+
+
+def test_an_index_can_smuggle_no_command_and_no_arch_in() -> None:
+    data = json.loads(dumps(make(samples.known())))
+    for key, value in (("get", "docker pull x\x1b[2J"), ("archs", ["ninety"]), ("name", "../x"), ("min_driver", "new")):
+        bent = {**data, "images": [{**data["images"][0], key: value}]}
+        with pytest.raises(ValidationError, match=key):
+            Index.model_validate(bent)

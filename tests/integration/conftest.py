@@ -1,0 +1,96 @@
+"""One engine for all engine tests, reached as the product reaches it: none to be had is a failure, not a skip."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.building import pipeline
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.context import bases, render
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo, private
+from images.locking import lock
+from images.planning import plan
+from images.planning.image import Image
+from images.validation import trial
+from images.validation.claims import base as base_claims
+from tests.support.broken_images import NAME, SOURCES, Fault
+from tests.support.other_engine import Other, other_engine
+from validate.claims import ClaimSet
+
+say = logging.getLogger("truetag.tests").warning
+
+
+# A shell that starts tests in the background has them ignore SIGINT, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    with private.open_engine(None, say=say) as found:
+        yield found
+        left = [container.id for container in found.containers(f"dev.truetag.run={found.run}")]
+        assert not left, f"containers left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def trixie() -> Iterator[Other]:
+    """A second engine, empty and newer (26.1), in a root and a network of its own."""
+    with other_engine("trixie") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def base(engine: Engine) -> AcquiredBase:
+    """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
+    wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
+    return bases.acquire(engine, wanted, pinned={}, host=host_settings(), say=say)
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    (planned,) = plan.select([NAME], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+@pytest.fixture(scope="session")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="session")
+def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
+    """The product's own way, from the command line: the big layers are kept by the engine from run to run."""
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+    return engine.inspect(NAME)
+
+
+@pytest.fixture(scope="session")
+def claims(image: Image, parent: ImageInfo) -> ClaimSet:
+    missing = render.declared_missing(image, parent.labels)
+    return base_claims.promises(image, pipeline.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+
+
+@pytest.fixture
+def broken(engine: Engine, parent: ImageInfo, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The parent with one thin layer on top, removed afterwards."""
+    fault: Fault = request.param
+    tag = f"truetag-test-{fault.name}"
+    dockerfile = f"FROM {NAME}\nUSER root\n{fault.layer}\nUSER {parent.user}\n{fault.last}\n"
+    scripts = {f"breaks/{file.name}": file.read_bytes() for file in (Path(__file__).parent / "breaks").iterdir()}
+    suite = {f"suite/{path}": content for path, content in trial.suite_files(ClaimSet(image=NAME, claims=())).items()}
+    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
+    yield tag
+    engine.remove(tag, force=True)

@@ -1,0 +1,41 @@
+"""The engine tests on newer engines than this machine's: Debian trixie's (26.1) and sid's (28.5), each empty."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.config.matrix import ROOT
+from images.engine import connect
+from tests.support.other_engine import Other, other_engine
+
+pytestmark = pytest.mark.engine
+TESTS = Path(__file__).with_name("test_engine.py")
+
+
+@pytest.fixture(scope="module")
+def sid() -> Iterator[Other]:
+    with other_engine("sid") as found:
+        yield found
+
+
+@pytest.mark.parametrize(("suite", "oldest"), [("trixie", (26, 1)), ("sid", (28, 5))])
+def test_engine_tests_pass_on_the_engine_of(
+    suite: str, oldest: tuple[int, int], request: pytest.FixtureRequest
+) -> None:
+    other: Other = request.getfixturevalue(suite)
+    with connect(other.url) as engine:
+        version = engine.facts.version
+    found = re.match(r"(\d+)\.(\d+)", version)
+    assert found and (int(found[1]), int(found[2])) >= oldest, version
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS)]
+    environment = {**os.environ, "DOCKER_HOST": other.url}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    last = done.stdout.strip().splitlines()[-1]
+    assert done.returncode == 0 and "skipped" not in last, done.stdout[-4000:] + done.stderr[-1000:]
+    logging.getLogger("truetag.tests").warning("engine %s: %s", version, last)

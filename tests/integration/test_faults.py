@@ -1,0 +1,194 @@
+"""The other broken images of the catalogue, and more of other kinds: each caught by the check named."""
+
+import pytest
+
+from images.engine import Engine, ImageInfo
+from tests.support.broken_images import INSTALL, SITE, Fault, judged
+from validate.claims import ClaimSet
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+
+_MOUNTS = (
+    "RUN --mount=type=bind,source=breaks,target=/run/breaks --mount=type=bind,source=suite,target=/run/suite "
+    "export PYTHONDONTWRITEBYTECODE=1; "
+)
+KERNELS = f"{_MOUNTS} python3 /run/breaks/kernels.py"
+EXTENSION = f"{_MOUNTS} sh /run/breaks/extension.sh"
+BITSANDBYTES = f"{SITE}/bitsandbytes/libbitsandbytes_cuda126.so"
+
+CATALOGUE = [
+    Fault(
+        "01-nccl-for-13-then-for-12",
+        f"{INSTALL} nvidia-nccl-cu13==2.28.9 && pip install -q --no-deps --no-cache-dir --force-reinstall "
+        "nvidia-nccl-cu12==2.26.2",
+        "S2",
+        "files",
+        "nvidia/nccl/lib/libnccl.so.2 is claimed by nvidia-nccl-cu12 2.26.2 and nvidia-nccl-cu13 2.28.9",
+    ),
+    Fault(
+        "03-another-cuda-for-bitsandbytes",
+        "RUN cp -a /usr/local/cuda-12.6 /usr/local/cuda-13.0\nENV BNB_CUDA_VERSION=130",
+        "S7",
+        "environment",
+        "BNB_CUDA_VERSION=130",
+    ),
+    Fault(
+        "04-backward-kernels-lack-the-arch",
+        f"{KERNELS} relabel {SITE}/xformers/flash_attn_3/_C.so 90 '*FlashAttnBwdSm90*'",
+        "S5",
+        "xformers",
+        "have no code for sm_90: cutlass::device_kernel<flash::enable_sm90_or_later<FlashAttnBwdSm90",
+    ),
+    Fault(
+        "05-kernels-are-stubs",
+        f"{KERNELS} stub {BITSANDBYTES} 90 '*Optimizer*'",
+        "S5",
+        "bitsandbytes",
+        "are empty stubs for sm_90: kOptimizer",
+    ),
+    Fault(
+        "06-flash-attn-4-alone",
+        f"{INSTALL} --pre flash-attn-4==4.0.0b36",
+        "C1",
+        "xformers",
+        "flash_attn",
+    ),
+    Fault(
+        "10-warm-caches-leftovers",
+        'USER trainer\nRUN python3 -c "import torch; torch.compile(lambda x: x.sin() + 1)(torch.ones(9))"\n'
+        "USER root\nRUN rm -f /usr/bin/gcc /usr/bin/g++ /usr/bin/x86_64-linux-gnu-g*",
+        "S8",
+        "leftovers",
+        "TorchInductor's cache",
+    ),
+    Fault(
+        "10-warm-caches-compiler",
+        "RUN rm -f /usr/bin/gcc /usr/bin/cc /usr/bin/g++ /usr/bin/c++ /usr/bin/x86_64-linux-gnu-g*",
+        "C3",
+        "triton-launcher",
+        "no C compiler",
+    ),
+    Fault("11-tf32-forced", "ENV NVIDIA_TF32_OVERRIDE=1", "S7", "environment", "NVIDIA_TF32_OVERRIDE=1"),
+    Fault(
+        "12-cuda-compat-on-the-loaders-path",
+        "RUN mkdir -p /usr/local/cuda-12.6/compat && cp /lib/x86_64-linux-gnu/libz.so.1 "
+        "/usr/local/cuda-12.6/compat/libcuda.so.1\nENV LD_LIBRARY_PATH=/usr/local/cuda-12.6/compat",
+        "S6",
+        "toolkit",
+        "/usr/local/cuda-12.6/compat is on the loader's path (LD_LIBRARY_PATH): a forward-compatibility driver",
+    ),
+    Fault(
+        "13-cpu-adam-with-avx512",
+        f"{EXTENSION} cpu_adam -O3 -march=skylake-avx512 -mprefer-vector-width=512 -ffast-math",
+        "C9",
+        "avx512",
+        "cpu_adam.so of cpu-adam holds",
+    ),
+    Fault(
+        "15-nccl-conf",
+        "RUN printf 'NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n' >/etc/nccl.conf",
+        "S7",
+        "environment",
+        "/etc/nccl.conf is not empty: NCCL_P2P_DISABLE=1",
+    ),
+]
+
+OTHERS = [
+    Fault(
+        "built-for-another-torch",
+        f"{EXTENSION} other_torch",
+        "S4",
+        "symbols",
+        "other_torch.so of other-torch needs c10::Error",
+    ),
+    Fault(
+        "built-on-a-newer-system",
+        f"{EXTENSION} newer_libc -O0 && sed -i 's/GLIBC_2\\.14/GLIBC_2.99/' {SITE}/newer_libc.so",
+        "S4",
+        "symbols",
+        "needs GLIBC_2.99 of libc.so.6",
+    ),
+    Fault(
+        "a-second-openmp",
+        "RUN cp -L /usr/lib/x86_64-linux-gnu/libgomp.so.1 /opt/libgomp-own.so.1 && printf "
+        f"'import ctypes\\nctypes.CDLL(\"/opt/libgomp-own.so.1\")\\n' >>{SITE}/einops/__init__.py",
+        "C7",
+        "threads",
+        "2 OpenMP runtimes in one process: /opt/libgomp-own.so.1",
+    ),
+    Fault(
+        "a-secret-in-a-file",
+        "RUN printf 'machine h login me password planted-7f3a9c\\n' >/root/.netrc",
+        "S8",
+        "secrets",
+        "/root/.netrc holds logins",
+    ),
+    Fault(
+        "a-secret-in-a-build-argument",
+        "ARG HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzABCDEFGH\nRUN true",
+        "S8",
+        "history",
+        "a Hugging Face token",
+    ),
+    Fault("a-label-that-lies", "LABEL dev.truetag.torch=2.8.0", "S8", "labels", "dev.truetag.torch is '2.8.0'"),
+    Fault("root-again", "RUN true", "S8", "settings", "it runs as root", last="USER root"),
+    Fault("no-user-name", "ENV USER= LOGNAME=", "C8", "unknown user", "uid not found: 61234"),
+    Fault(
+        "no-cxx-compiler",
+        "RUN rm -f /usr/bin/g++ /usr/bin/c++ /usr/bin/x86_64-linux-gnu-g++*",
+        "C5",
+        "torch.compile",
+        "g++",
+    ),
+    Fault(
+        "compile-off-from-inside",
+        f"RUN echo 'import torch._dynamo.config; torch._dynamo.config.disable = True' >>{SITE}/torch/__init__.py",
+        "C5",
+        "torch.compile",
+        "captured nothing",
+    ),
+    Fault(
+        "emptied-device-code",
+        f"{KERNELS} empty {BITSANDBYTES} 90 '*'",
+        "S5",
+        "bitsandbytes",
+        "the sm_90 code of 1 of 1 regions",
+    ),
+    Fault(
+        "package-lists-left",
+        "RUN echo x >/var/lib/apt/lists/deb_main_Packages",
+        "S8",
+        "leftovers",
+        "apt's package lists",
+    ),
+    Fault("a-home-for-one", "RUN chmod 755 /home/trainer", "S8", "home", "/home/trainer"),
+    Fault(
+        "an-index-of-ones-own",
+        "RUN printf '[global]\\nindex-url = https://mirror.invalid/simple\\n' >/etc/pip.conf",
+        "S7",
+        "environment",
+        "/etc/pip.conf is not empty",
+    ),
+    Fault("a-proxy-baked-in", "ENV HTTPS_PROXY=http://proxy.invalid:3128", "S7", "environment", "HTTPS_PROXY"),
+]
+"""Beyond the catalogue: faults of other kinds, each of a class that some check must know."""
+
+EVERY = [*CATALOGUE, *OTHERS]
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"), [(fault, fault) for fault in EVERY], indirect=["broken"], ids=[fault.name for fault in EVERY]
+)
+def test_each_fault_is_caught_by_the_check_named(engine: Engine, claims: ClaimSet, broken: str, fault: Fault) -> None:
+    (row,) = judged(engine, broken, claims, fault.claim, subject=fault.subject).claims
+    assert row.status is Status.FAIL, row.reason
+    assert fault.culprit in row.reason
+
+
+def test_none_of_them_is_seen_in_the_parent(engine: Engine, parent: ImageInfo, claims: ClaimSet) -> None:
+    """The whole tier has proven it green; once more, what the faults above are judged by, and nothing else."""
+    asked = {(fault.claim, fault.subject) for fault in EVERY}
+    chosen = tuple(claim for claim in claims.claims if (claim.id, claim.subject) in asked)
+    verdict = judged(engine, parent.id, ClaimSet(image=claims.image, claims=chosen))
+    assert {row.claim.subject: row.reason for row in verdict.claims if row.status is not Status.PASS} == {}

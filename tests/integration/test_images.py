@@ -1,0 +1,184 @@
+"""A real image of several gigabytes, built and proven; then broken in thin layers, each caught by the check named."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.config.matrix import ROOT
+from images.context import bases, render
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo
+from images.locking import lock
+from images.planning.image import Image
+from tests.support.broken_images import INSTALL, NAME, SITE, Fault, judged
+from validate.claims import ClaimSet
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+FAULTS = [
+    Fault(
+        "02-bitsandbytes-without-its-cuda-library",
+        f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so",
+        "C2",
+        "bitsandbytes",
+        "libbitsandbytes_cuda126.so",
+    ),
+    Fault(
+        "07-torchao-for-cuda-13", f"{INSTALL} --force-reinstall torchao==0.18.0", "S3", "environment", "libcudart.so.13"
+    ),
+    Fault("08-triton-interpreted", "ENV TRITON_INTERPRET=1", "S7", "environment", "TRITON_INTERPRET"),
+    Fault("08-dynamo-switched-off", "ENV TORCHDYNAMO_DISABLE=1", "S7", "environment", "TORCHDYNAMO_DISABLE"),
+    Fault("09-python-optimised", "ENV PYTHONOPTIMIZE=1", "S7", "environment", "PYTHONOPTIMIZE"),
+    Fault(
+        "14-four-bit-is-a-no-op",
+        "RUN echo 'def replace_with_bnb_linear(model, *a, **k): return model' "
+        f">> {SITE}/transformers/integrations/bitsandbytes.py",
+        "C10",
+        "nf4-weights",
+        "Linear",
+    ),
+    Fault(
+        "other-cpu-torch-of-the-same-number",
+        f'RUN sed -i "s/^cuda.*/cuda = None/" {SITE}/torch/version.py',
+        "S1",
+        "torch",
+        "CUDA",
+    ),
+    Fault(
+        "other-gcc-removed",
+        "RUN rm -f /usr/bin/gcc /usr/bin/cc /usr/bin/x86_64-linux-gnu-gcc*",
+        "C3",
+        "c-extension",
+        "gcc",
+    ),
+    Fault("other-file-edited", f"RUN echo '# harmless' >> {SITE}/peft/__init__.py", "S2", "files", "peft/__init__.py"),
+    Fault(
+        "other-stubs-on-the-loaders-path",
+        "RUN mkdir -p /usr/local/cuda-12.6/compat && ENV=1\nENV LD_LIBRARY_PATH=/usr/local/cuda-12.6/compat",
+        "S6",
+        "toolkit",
+        "compat",
+    ),
+]
+
+
+def test_the_parent_is_green_and_got_its_name(parent: ImageInfo, engine: Engine, out: Path, claims: ClaimSet) -> None:
+    verdict = json.loads((out / NAME / "verdict.json").read_text())
+    assert set(verdict) == {"image", "digest", "overall", "claims"}
+    assert (verdict["image"], verdict["digest"], verdict["overall"]) == (NAME, parent.id, "PASS")
+    assert [row for row in verdict["claims"] if row["verdict"] == "FAIL"] == []
+    assert {row["id"] for row in verdict["claims"]} >= {"S1", "S2", "S3", "S6", "S7", "C2", "C3", "C4", "C10"}
+    unproven = [row for row in verdict["claims"] if row["verdict"] == "UNPROVEN"]
+    assert all(row["subject"] == "flash-attn" and not row["required"] for row in unproven)
+    assert engine.find(f"{NAME}-candidate") is None
+    for name in ("build.json", "evidence.json", "junit.xml", "report.md", "context/Dockerfile"):
+        assert (out / NAME / name).stat().st_size > 100
+    assert claims.image == NAME
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"), [(fault, fault) for fault in FAULTS], indirect=["broken"], ids=[fault.name for fault in FAULTS]
+)
+def test_each_broken_image_is_caught_by_the_check_named(
+    engine: Engine, claims: ClaimSet, broken: str, fault: Fault
+) -> None:
+    verdict = judged(engine, broken, claims, fault.claim)
+    (row,) = [row for row in verdict.claims if row.claim.id == fault.claim and row.claim.subject == fault.subject]
+    assert row.status is Status.FAIL, row.reason
+    assert fault.culprit in row.reason
+    assert verdict.overall is Status.FAIL
+
+
+def test_a_probe_that_fails_is_seen_to_fail_where_asserts_are_silenced(engine: Engine, claims: ClaimSet) -> None:
+    """Number 9 again: under PYTHONOPTIMIZE a suite made of asserts would be green."""
+    tag = "truetag-test-optimised-and-broken"
+    layers = f"ENV PYTHONOPTIMIZE=2\nRUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nUSER 1001\n"
+    engine.build({"Dockerfile": f"FROM {NAME}\nUSER root\n{layers}".encode()}, tag)
+    try:
+        verdict = judged(engine, tag, claims, "C2")
+    finally:
+        engine.remove(tag, force=True)
+    assert [row.claim.subject for row in verdict.of(Status.FAIL)] == ["bitsandbytes"]
+
+
+def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, base: AcquiredBase) -> None:
+    """Every step of the real templates, with small packages alone, and marks planted in the CA and index settings."""
+    locks = dict.fromkeys(lock.read(image).files, b"") | {
+        name: content
+        for name, content in lock.read(image).files.items()
+        if name in ("light.txt", "toolkit.txt", "tools.txt")
+    }
+    host = dict(host_settings().files())
+    host["host/env"] += b"export UV_INDEX_PLANTED_PASSWORD=planted-secret-7f3a\n"
+    host["host/ca.crt"] = host.get("host/ca.crt", b"") + b"# planted-certificate-7f3a\n"
+    tag = "truetag-test-traces"
+    engine.build(render.render(image, locks, bases.ground(base), render.Extras(host=host)), tag)
+    try:
+        names = set()
+        for file in engine.saved(tag):
+            names.add(file.member.name)
+            content = file.data.read() if file.member.isfile() else b""
+            assert b"planted-" not in content, f"{file.member.name} in layer {file.layer}"
+    finally:
+        engine.remove(tag, force=True)
+    assert any("liger_kernel" in name for name in names) and any(name.endswith("bin/ptxas") for name in names)
+    lent = ("run/host", "run/locks", "run/scripts", "run/suite", "run/tools", "run/uv", "opt/tools", "var/cache/uv")
+    kept = [name for name in names if name.startswith(lent)]
+    assert not kept
+
+
+def test_rebuilding_uses_the_engines_cache(engine: Engine, parent: ImageInfo, out: Path) -> None:
+    steps = json.loads((out / NAME / "build.json").read_text())["steps"]
+    assert steps, "the engine told nothing of its steps"
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out), "--tier", "static"]
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 1 and "the cpu tier was left out" in " ".join(finished.stderr.split())
+    assert engine.find(f"{NAME}-candidate") is not None, "half proven: no name"
+    engine.untag(f"{NAME}-candidate")
+    again = json.loads((out / NAME / "build.json").read_text())
+    assert all(step["cached"] for step in again["steps"] if " RUN " in step["name"])
+    assert again["layers"] == list(parent.layers)
+
+
+def test_an_index_that_fails_midway_leaves_no_name(engine: Engine, out: Path, tmp_path: Path) -> None:
+    """The step, the cause and the next command; retried with pauses; nothing that could be taken for an image."""
+    name = "cu124-torch26"
+    engine.untag(name)
+    dead = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url, "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", **dead}
+    command = [sys.executable, "-m", "images", "build", name, "--out", str(tmp_path)]
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert finished.returncode == 1
+    said = " ".join((finished.stdout + finished.stderr).split())
+    assert "attempt 3 of 3" in said
+    assert "tools.sh" in said and "the network failed" in said and "building again keeps what is finished" in said
+    assert "Traceback" not in said
+    assert engine.find(name) is None and engine.find(f"{name}-candidate") is None
+
+
+def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a build that has begun."""
+    engine.tag(parent.id, "truetag-test-kept")
+    engine.untag(NAME)
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    command = [sys.executable, "-u", "-m", "images", "build", NAME, "--no-cache", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as child:
+        assert child.stdout is not None
+        first = next(line for line in child.stdout if "[system" in line)
+        child.send_signal(signal.SIGINT)
+        rest = child.stdout.read()
+        assert child.wait(timeout=60) == 130, first + rest
+    assert "nothing is left running" in rest and "Traceback" not in rest
+    assert engine.find(NAME) is None and engine.find(f"{NAME}-candidate") is None
+    assert engine.sweep() == ()
+    engine.tag(parent.id, NAME)
+    engine.untag("truetag-test-kept")

@@ -1,0 +1,190 @@
+"""The multigpu tier's own probes in a real image, over gloo on two ranks of the CPU: they measure, and a rank that
+dies, hangs or leaves is never green. What only GPUs can show is in results/:
+tests/validate/judging/test_multigpu_replay.py."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.engine import Engine
+from images.engine.gpus import Attachment, Way
+from images.hardware.inventory import Gpu, Inventory
+from images.planning import plan
+from images.planning.image import Image
+from images.validation import trial
+from images.validation.claims.multigpu import multigpu_claims
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import Verdict, judge
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+NAME = "cu130-torch211"
+SOURCES = matrix.load()
+CORE = Gpu(name="CPU", capability=(0, 0), memory=32 << 30)
+STAND_IN = Attachment(
+    way=Way.HOST_DRIVER,
+    reason="cores stand in for GPUs",
+    inventory=Inventory(driver="", gpus=(CORE, CORE), source="test"),
+)
+ON_GPUS_ALONE = {"transport", "context parallel"}
+"""NCCL's log, and attention that torch shards for GPUs alone."""
+FAULTS = Path(__file__).parent / "ranks"
+BROKEN = "truetag-test-nccl-conf"
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> Image:
+    """The real image: the engine has it, or builds it now."""
+    if engine.find(NAME) is None:
+        environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+        command = [sys.executable, "-m", "images", "build", NAME]
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+    (planned,) = plan.select([NAME], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def rehearsed(image: Image) -> ClaimSet:
+    claims = multigpu_claims(image, STAND_IN.inventory, device="cpu")
+    kept = [claim for claim in claims if claim.subject not in ON_GPUS_ALONE]
+    # The GPU's gate is not the emulation's.
+    return ClaimSet(image=NAME, claims=tuple(replace(one, expect=_ungated(one), required=True) for one in kept))
+
+
+def _ungated(claim: Claim) -> Mapping[str, object]:
+    return {name: value for name, value in claim.expect.items() if name != "not_applicable"}
+
+
+def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
+    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=[Tier.MULTIGPU], gpus=STAND_IN))
+    return judge(claims, evidence, [Tier.MULTIGPU])
+
+
+@pytest.fixture(scope="module")
+def verdict(engine: Engine, image: Image) -> Verdict:
+    return tried(engine, NAME, rehearsed(image))
+
+
+def test_every_claim_that_a_cpu_can_rehearse_passes(verdict: Verdict) -> None:
+    assert verdict.overall is Status.PASS, [(one.claim.subject, one.reason) for one in verdict.claims]
+    assert {one.claim.id for one in verdict.claims} == {"M1", "M2", "M3", "M5", "M6", "M7", "M8"}
+
+
+def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
+    for one in verdict.claims:
+        if one.claim.subject != "/dev/shm":
+            assert [rank["device"]["backend"] for rank in one.evidence["ranks"]] == ["gloo", "gloo"]
+
+
+def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Verdict) -> None:
+    (found,) = [one.evidence for one in verdict.claims if one.claim.id == "M7"]
+    assert found["size"] == min(trial.Bounds().shared_memory, engine.facts.memory // 4)
+
+
+@pytest.fixture(scope="module")
+def broken(engine: Engine, image: Image) -> Iterator[str]:
+    """Broken image 15."""
+    settings = "NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n"
+    user = engine.inspect(NAME).user
+    dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
+    engine.build({"Dockerfile": dockerfile.encode()}, BROKEN, network="none")
+    yield BROKEN
+    engine.remove(BROKEN, force=True)
+
+
+def test_a_file_that_bends_nccl_is_found_without_a_gpu(engine: Engine, image: Image, broken: str) -> None:
+    claims = rehearsed(image).only(["multigpu.collectives"])
+    failed = {one.claim.subject: one.reason for one in tried(engine, broken, claims).of(Status.FAIL)}
+    assert set(failed) == {"settings"}
+    assert "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1" in failed["settings"]
+
+
+# ---- ranks that fail
+
+
+@pytest.fixture(scope="module")
+def failing(engine: Engine, image: Image) -> Verdict:
+    """Each probe of `ranks/` beside the suite, in one container; Docker's own 64 MiB of /dev/shm."""
+    expect = {"device": "cpu", "ranks": 2, "tolerance": {}}
+    rows = {
+        "dies": ["first", "second", "third"],
+        "hangs": ["first"],
+        "hangs_all": ["first"],
+        "raises": ["first", "second"],
+        "leaves": ["first"],
+    }
+    claims = [
+        Claim(
+            id="M2",
+            subject=f"{name} {subject}",
+            tier=Tier.MULTIGPU,
+            probe=f"multigpu.{name}",
+            promise="",
+            expect=expect,
+        )
+        for name, subjects in rows.items()
+        for subject in subjects
+    ]
+    # A probe asks for its own subjects: the name before them is only there to tell claims apart.
+    claims += [one for one in rehearsed(image).claims if one.id == "M7"]
+    asked = ClaimSet(image=NAME, claims=tuple(claims))
+    found = measured(
+        engine, asked, {f"validate/probes/multigpu/{file.name}": file.read_bytes() for file in FAULTS.glob("*.py")}
+    )
+    return judge(asked, found)
+
+
+def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evidence:
+    command: Sequence[str] = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json", "--jobs", "2"]
+    tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
+    with engine.container(NAME, command, tmpfs=tmpfs, scratch=["/judge"]) as container:
+        container.put({**trial.suite_files(claims), **more}, "/judge")
+        done = container.run(timeout=180)
+    records = [trial._record(line) for line in done.stdout.splitlines()]
+    return Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
+
+
+def reason(verdict: Verdict, subject: str) -> tuple[Status, str]:
+    (found,) = [one for one in verdict.claims if one.claim.subject == subject]
+    return found.status, found.reason
+
+
+def test_a_rank_that_dies_fails_its_subject_and_greens_no_other(failing: Verdict) -> None:
+    assert reason(failing, "dies first")[0] is Status.UNPROVEN
+    status, why = reason(failing, "dies second")
+    assert status is Status.FAIL and "rank 1 was killed by SIGKILL" in why and "dies second" in why
+    assert reason(failing, "dies third")[0] is Status.FAIL
+
+
+def test_a_rank_that_hangs_is_named_by_the_others(failing: Verdict) -> None:
+    status, why = reason(failing, "hangs first")
+    assert status is Status.FAIL and "rank 0: rank 1 did not come out of hangs first in 8 s" in why
+
+
+def test_all_that_hang_are_ended(failing: Verdict) -> None:
+    status, why = reason(failing, "hangs_all first")
+    assert status is Status.FAIL and "torchrun did not end in 12 s" in why and "rank 1 in hangs_all first" in why
+
+
+def test_a_rank_that_raises_fails_its_subject_alone(failing: Verdict) -> None:
+    status, why = reason(failing, "raises first")
+    assert status is Status.FAIL and why.endswith("rank 1: RuntimeError: no kernel image is available")
+    assert reason(failing, "raises second")[0] is Status.PASS
+
+
+def test_a_rank_that_leaves_early_with_status_0_is_not_green(failing: Verdict) -> None:
+    status, why = reason(failing, "leaves first")
+    assert status is Status.FAIL and "rank 1: rank 0 did not come out of leaves first in 8 s" in why
+
+
+def test_dockers_own_shared_memory_is_too_small(failing: Verdict) -> None:
+    status, why = reason(failing, "/dev/shm")
+    assert status is Status.FAIL and "too small: 64 MiB" in why

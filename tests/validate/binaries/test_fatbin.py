@@ -1,0 +1,285 @@
+"""Fat binaries are read as the driver would choose from them; damaged ones are refused, and never hang."""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import fatbins
+from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
+from validate.binaries import fatbin, lz4
+from validate.binaries.demangle import readable
+from validate.binaries.fatbin import Entry, FatbinError
+
+
+def read(data: bytes) -> list[list[tuple[int, str, bool, dict[str, int]]]]:
+    return [
+        [
+            (
+                entry.arch,
+                entry.variant,
+                entry.ptx,
+                {name: kernel.size for name, kernel in fatbin.kernels(data, entry).items()},
+            )
+            for entry in region.entries
+        ]
+        for region in fatbin.regions(data)
+    ]
+
+
+def of(arch: int, *, ptx: bool = False, variant: str = "") -> Entry:
+    return Entry(ptx=ptx, arch=arch, variant=variant, at=0, offset=0, stored=0, room=0, whole=0, coding="")
+
+
+def test_every_region_entry_and_kernel_is_found() -> None:
+    data = fatbins.library(
+        fatbins.region(
+            Code(arch=80, kernels={"a": 128, "b": 256}), Code(arch=90, kernels={"a": 64}, flags=LZ4 | SPECIFIC)
+        ),
+        fatbins.region(Code(arch=100, kernels={"c": 32}, flags=FAMILY), Code(arch=80, kernels={"c": 0}, ptx=True)),
+    )
+    assert read(data) == [
+        [(80, "", False, {"a": 128, "b": 256}), (90, "a", False, {"a": 64})],
+        [(100, "f", False, {"c": 32}), (80, "", True, {"c": 0})],
+    ]
+
+
+def test_code_for_the_device_linker_is_not_counted() -> None:
+    region = fatbins.region(Code(arch=90, kernels={"a": 1}, ptx=True))
+    assert read(fatbins.library(region, section="__nv_relfatbin")) == []
+
+
+def test_a_library_without_device_code_has_no_region() -> None:
+    assert read(fatbins.elf([(".text", 1, 0, b"code")], machine=62)) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "runs_on", "not_on"),
+    [
+        (of(80), [80, 86, 89], [75, 90, 100]),
+        (of(86), [86, 89], [80, 90]),
+        (of(90, variant="a"), [90], [91, 100]),
+        (of(100, variant="f"), [100, 103], [90, 110, 120]),
+        (of(80, ptx=True), [80, 90, 120], [75]),
+        (of(90, ptx=True, variant="a"), [90], [100]),
+    ],
+)
+def test_what_runs_where(entry: Entry, runs_on: list[int], not_on: list[int]) -> None:
+    assert [target for target in runs_on if entry.runs_on(target)] == runs_on
+    assert not [target for target in not_on if entry.runs_on(target)]
+
+
+@pytest.mark.parametrize(
+    ("target", "chosen"), [(80, (80, "")), (86, (86, "")), (89, (86, "")), (90, (90, "a")), (120, (80, "ptx"))]
+)
+def test_the_driver_takes_machine_code_before_ptx_and_the_nearest(target: int, chosen: tuple[int, str]) -> None:
+    entries = (of(80, ptx=True), of(80), of(86), of(90), of(90, variant="a"))
+    entry = fatbin.Region(0, entries).serving(target)
+    assert entry is not None
+    assert (entry.arch, "ptx" if entry.ptx else entry.variant) == chosen
+
+
+def test_no_entry_serves_an_older_gpu() -> None:
+    assert fatbin.Region(0, (of(80), of(90, ptx=True))).serving(75) is None
+
+
+def test_emptied_code_is_seen() -> None:
+    data = fatbins.library(fatbins.region(Code(arch=80, kernels={"a": 9}, emptied=True)))
+    (region,) = fatbin.regions(data)
+    assert fatbin.is_emptied(data, region.entries[0])
+
+
+GOOD = fatbins.library(
+    fatbins.region(Code(arch=80, kernels={"a": 1, "b": 2}, flags=LZ4), Code(arch=90, kernels={"a": 3}))
+)
+
+
+@pytest.mark.parametrize("cut", range(0, len(GOOD), 37))
+def test_a_cut_file_is_refused_or_read_as_far_as_it_goes(cut: int) -> None:
+    try:
+        read(GOOD[:cut])
+    except FatbinError:
+        return
+    assert cut == 0 or GOOD[:cut][:4] != b"\x7fELF"
+
+
+@settings(max_examples=400, deadline=2000)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+def test_corrupted_bytes_never_hang_or_fill_memory(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(GOOD)
+    for position, value in changes:
+        data[position] = value
+    with contextlib.suppress(FatbinError):
+        read(bytes(data))
+
+
+def test_a_bomb_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = fatbins.region(Code(arch=80, kernels={"a": 1}, flags=LZ4))
+    bomb = bytearray(fatbins.library(block))
+    at = bytes(bomb).index(b"\x50\xed\x55\xba") + 16 + 56
+    bomb[at : at + 8] = (1 << 29).to_bytes(8, "little")
+    tracemalloc.start()
+    with pytest.raises(FatbinError):
+        read(bytes(bomb))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_without_native_decoders_lz4_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read(GOOD)
+    monkeypatch.setattr(fatbin, "_native", lambda *_: None)
+    fatbin._native_lz4.cache_clear()
+    assert read(GOOD) == expected
+    fatbin._native_lz4.cache_clear()
+
+
+def resized(entry: bytes, *, size: int = 0, compressed: int = 0) -> bytes:
+    """An entry whose header says that much more."""
+    header = bytearray(entry[:64])
+    for at, length, more in ((8, 8, size), (16, 4, compressed)):
+        header[at : at + length] = (int.from_bytes(header[at : at + length], "little") + more).to_bytes(
+            length, "little"
+        )
+    return bytes(header) + entry[64:]
+
+
+def region_of(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return fatbins.region()[:8] + len(body).to_bytes(8, "little") + body
+
+
+def marked(code: Code) -> bytes:
+    """An entry that says that its code was taken out."""
+    return b"\x80\0" + fatbins.entry(code)[2:]
+
+
+def of_entries(*entries: bytes) -> bytes:
+    return fatbins.library(region_of(*entries))
+
+
+CODINGS = {"plain": 0x11, "lz4": LZ4, "zstd": 0x8000}
+
+
+def stored(flags: int, name: str = "a") -> bytes:
+    """An entry without padding: what zstd made of it matters to nobody here."""
+    made = fatbins.entry(Code(arch=80, kernels={name: 1}, flags=flags & ~0x8000 | (LZ4 if flags & 0x8000 else 0)))
+    size = int.from_bytes(made[16:20], "little") or int.from_bytes(made[56:64], "little")
+    header = bytearray(made[:64])
+    header[8:16], header[40:48] = size.to_bytes(8, "little"), flags.to_bytes(8, "little")
+    return bytes(header) + made[64 : 64 + size]
+
+
+@pytest.mark.parametrize("flags", CODINGS.values(), ids=CODINGS)
+@pytest.mark.parametrize("padding", range(12))
+def test_an_entry_ends_where_its_content_does_but_for_padding(flags: int, padding: int) -> None:
+    data = of_entries(resized(stored(flags), size=padding) + bytes(padding), stored(flags))
+    if padding < 8:
+        (region,) = fatbin.regions(data)
+        assert len(region.entries) == 2
+    else:
+        with pytest.raises(FatbinError, match="and its content"):
+            list(fatbin.regions(data))
+
+
+@pytest.mark.parametrize("flags", CODINGS.values(), ids=CODINGS)
+def test_an_entry_that_takes_in_the_next_is_refused(flags: int) -> None:
+    one, two = stored(flags), stored(flags, "b")
+    with pytest.raises(FatbinError, match="and its content"):
+        list(fatbin.regions(of_entries(resized(one, size=len(two)) + two)))
+
+
+@pytest.mark.parametrize("flags", [LZ4, 0x8000])
+def test_an_entry_that_stores_more_than_it_has_room_for_is_refused(flags: int) -> None:
+    with pytest.raises(FatbinError, match="and its content"):
+        list(fatbin.regions(of_entries(resized(stored(flags), compressed=1), stored(flags))))
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 0), (4, 1), (40, 1), (60, 0)])
+def test_plain_machine_code_with_a_damaged_header_is_refused(at: int, value: int) -> None:
+    entry = bytearray(stored(0x11))
+    entry[64 + at] ^= value or 255
+    with pytest.raises(FatbinError):
+        list(fatbin.regions(of_entries(bytes(entry))))
+
+
+def test_a_cubin_whose_program_headers_come_last_is_whole() -> None:
+    entry = bytearray(stored(0x11))
+    size = len(entry) - 64
+    entry[64 + 32 : 64 + 40], entry[64 + 54 : 64 + 58] = size.to_bytes(8, "little"), b"\x38\0\x02\0"
+    (region,) = fatbin.regions(of_entries(resized(bytes(entry), size=112) + bytes(112)))
+    assert len(region.entries) == 1
+
+
+@pytest.mark.parametrize("kind", [1, 8])
+def test_a_cubin_with_a_section_outside_of_it_is_refused(kind: int) -> None:
+    """But for one that takes no room in a file, like a kernel's shared memory."""
+    content = fatbins.cubin({"k": 4000})
+    data = bytearray(fatbins.library(fatbins.region(Code(arch=90, kernels={"k": 4000}))))
+    row = data.index(content) + int.from_bytes(content[40:48], "little") + 3 * 64
+    data[row + 4 : row + 8], data[row + 32 : row + 40] = kind.to_bytes(4, "little"), (10**9).to_bytes(8, "little")
+    if kind == 8:
+        assert read(bytes(data)) == [[(90, "", False, {"k": 4000})]]
+    else:
+        with pytest.raises(FatbinError, match="outside of the file"):
+            read(bytes(data))
+
+
+def test_code_behind_the_mark_of_what_was_taken_out_is_no_entry_and_seen() -> None:
+    there, gone = Code(arch=80, kernels={"a": 1}), Code(arch=86, kernels={"a": 1}, emptied=True)
+    data = of_entries(*map(marked, (there, gone)), fatbins.entry(Code(arch=90, kernels={"a": 1})))
+    (region,) = fatbin.regions(data)
+    found = [[entry.arch for entry in entries] for entries in (region.entries, region.taken_out, region.hidden)]
+    assert found == [[90], [86], [80]]
+
+
+# ---- LZ4
+
+MATCHES = b"\x34abc\x03\x00" + b"\x10d" + b"\x50vwxyz"
+
+
+def test_overlapping_matches_repeat() -> None:
+    assert lz4.decompress(b"\x34abc\x03\x00\x50vwxyz", 16) == b"abcabcabcabvwxyz"
+
+
+def test_long_lengths_go_on() -> None:
+    data = bytes(range(256)) * 3
+    assert lz4.decompress(fatbins.lz4_literals(data), len(data)) == data
+
+
+@given(st.binary(max_size=300), st.integers(0, 5000))
+def test_any_bytes_decode_to_the_size_promised_or_are_refused(block: bytes, size: int) -> None:
+    with contextlib.suppress(lz4.Lz4Error):
+        assert len(lz4.decompress(block, size)) == size
+
+
+@given(st.binary(max_size=2000))
+def test_what_was_packed_comes_out(data: bytes) -> None:
+    assert lz4.decompress(fatbins.lz4_literals(data), len(data)) == data
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("_ZN2at6native5copy_ERKNS_6TensorE", "at::native::copy_"),
+        ("_ZNK3c1010TensorImpl5sizesEv", "c10::TensorImpl::sizes"),
+        ("_ZTVN5torch8autograd4NodeE", "vtable of torch::autograd::Node"),
+        ("_Z35kOptimizerStatic8bit1StateBlockwiseIfLi0EE", "kOptimizerStatic8bit1StateBlockwise"),
+        ("_ZSt4cout", "std::cout"),
+        (
+            "_ZN7cutlass13device_kernelIN5flash20enable_sm90_or_laterINS1_16FlashAttnBwdSm90INS1_14CollectiveMain",
+            "cutlass::device_kernel<flash::enable_sm90_or_later<FlashAttnBwdSm90<CollectiveMain>>>",
+        ),
+        ("PyFloat_FromDouble", "PyFloat_FromDouble"),
+        ("_ZN", "_ZN"),
+        ("_ZN9999x", "_ZN9999x"),
+    ],
+)
+def test_symbols_are_made_readable(symbol: str, name: str) -> None:
+    assert readable(symbol) == name
