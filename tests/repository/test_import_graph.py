@@ -1,0 +1,111 @@
+"""The import graph of images/ and validate/: packages stand in levels, and no arrow runs back."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("images.__main__",),
+    ("images.cli",),
+    ("images.commands",),
+    ("images.maintenance",),
+    ("images.bench", "images.site"),
+    ("images.nightly",),
+    ("images.building", "images.publish"),
+    ("images.wheels",),
+    ("images.validation",),
+    ("images.context",),
+    ("images.engine", "images.locking", "images.registry", "images.chooser"),
+    ("images.hardware", "images.host", "images.planning"),
+    ("images.config",),
+    ("images.errors",),
+    ("validate.__main__",),
+    ("validate.inside",),
+    ("validate.doctor", "validate.probes"),
+    ("validate.suite",),
+    ("validate.kernels", "validate.page"),
+    ("validate.report",),
+    ("validate.harness", "validate.judge"),
+    ("validate.hints", "validate.judging"),
+    ("validate.evidence",),
+    ("validate.binaries", "validate.environment"),
+    ("validate.claims",),
+)
+"""The most dependent first. A package may import packages of later levels, never of its own or an earlier one."""
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def packages(root: Path) -> Graph:
+    """Package -> the packages that its modules import, in functions as well as at the top."""
+    files = {_module(root, path): path for top in ("images", "validate") for path in (root / top).rglob("*.py")}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for module, path in files.items():
+        own = _package(module)
+        found[own].update(_package(one) for one in _imported(path, frozenset(files)) if _package(one) != own)
+    return {name: frozenset(imported - {"images", "validate"}) for name, imported in found.items()}
+
+
+def faults(graph: Graph) -> list[str]:
+    """Arrows that run back, and packages that have no level."""
+    level = {name: number for number, names in enumerate(LEVELS) for name in names}
+    unplaced = [f"{name} has no level in LEVELS" for name in sorted(graph) if "." in name and name not in level]
+    backward = [
+        f"{importer} imports {imported}, which is not below it"
+        for importer in sorted(graph)
+        for imported in sorted(graph[importer])
+        if importer in level and imported in level and level[importer] >= level[imported]
+    ]
+    return unplaced + backward
+
+
+def _module(root: Path, path: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def _imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.split(".")[0] in ("images", "validate"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("images", "validate"):
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                yield whole if whole in modules else f"{node.module}"
+
+
+def test_no_arrow_runs_back() -> None:
+    assert faults(packages(ROOT)) == []
+
+
+def test_every_level_names_a_package_that_exists() -> None:
+    graph = packages(ROOT)
+    assert [name for names in LEVELS for name in names if name not in graph] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "told"),
+    [
+        ("images/config/names.py", "from images.planning import plan", "images.config imports images.planning"),
+        ("images/engine/late.py", "def f():\n    import images.context.render", "images.engine imports images.context"),
+        ("validate/claims.py", "from images.errors import UserError", "validate.claims imports images.errors"),
+        ("images/novel/thing.py", "import images.errors", "images.novel has no level"),
+    ],
+)
+def test_an_arrow_that_runs_back_is_named(tmp_path: Path, file: str, line: str, told: str) -> None:
+    for module in ("images/planning/plan.py", "images/context/render.py", "images/errors.py", file):
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / module).write_text("")
+    (tmp_path / file).write_text(f"{line}\n")
+    assert [fault for fault in faults(packages(tmp_path)) if fault.startswith(told)]
