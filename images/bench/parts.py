@@ -35,6 +35,7 @@ from images.engine.buildkit import BuildEvent, BuildResult, LayerPulled
 from images.engine.failures import step_name
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
+from images.host.hashing import sha256
 from images.locking import lock
 from images.locking.lock import Lock
 from images.locking.uv import Package
@@ -493,8 +494,7 @@ def digest(context: Context, base: str) -> str:
     content = hashlib.sha256(base.encode())
     for path, file in sorted(context.items()):
         if not path.startswith("host/"):
-            held = hashlib.sha256(content_of(file))
-            content.update(f"{path}\0{held.hexdigest()}\0".encode())
+            content.update(f"{path}\0{sha256(content_of(file))}\0".encode())
     return content.hexdigest()[:16]
 
 

@@ -8,7 +8,6 @@ told to take that target's result wherever the stage's name stands: a named cont
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 from images.context.render import LABELS
 from images.engine import PLATFORM, ImageInfo
 from images.errors import Problem, UserError
+from images.host.hashing import sha256
 
 FILE = "docker-bake.json"
 ORDER = "order.json"
@@ -236,7 +236,7 @@ def _key(stage: Stage, needs: Mapping[str, str], image: Rendered) -> str:
     for path in stage.files:
         under = [one for one in sorted(image.digests) if one == path or one.startswith(f"{path}/")]
         parts += [f"{one}={image.digests[one]}" for one in under]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return sha256("\n".join(parts).encode())
 
 
 # --- reading our Dockerfiles ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from images.context import render
 from images.context.hosting import HostSettings
 from images.context.render import Context, Ground
 from images.errors import Problem, UserError
+from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock
 from images.planning.image import Base, Image, Pin
 from images.validation import embedded
@@ -67,11 +67,7 @@ def context(image: Image, on: Ground, order: Order) -> Context:
 
 def digests(files: Context) -> dict[str, str]:
     """Path -> sha256 of its content."""
-    return {path: _sha256(content) for path, content in files.items()}
-
-
-def _sha256(content: bytes | Path) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    with content.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return {
+        path: sha256(content) if isinstance(content, bytes) else sha256_of_file(content)
+        for path, content in files.items()
+    }

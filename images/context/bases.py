@@ -28,6 +28,7 @@ from images.engine import Engine, ImageInfo
 from images.engine.failures import classify
 from images.errors import Problem, UserError
 from images.host.apt import install
+from images.host.hashing import sha256
 from images.planning.image import Base, Image, Pin
 
 PINS_FILE = "locks/bases.yaml"
@@ -322,7 +323,7 @@ def _config(suite: str, layer: str) -> dict[str, Any]:
 
 def _recipe(suite: str) -> str:
     """Suite, and how a base is made of it: one that an older release made is made anew."""
-    return f"{suite} {hashlib.sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode()).hexdigest()[:12]}"
+    return f"{suite} {sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode())[:12]}"
 
 
 def _require_mmdebstrap(say: Callable[[str], None]) -> None:

@@ -7,7 +7,6 @@ is started later. It goes on running when the command ends; `stop` ends it, `wip
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import ipaddress
 import os
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 from images.engine import Engine, NoEngine, connect, private_home, private_socket, private_store
 from images.errors import Problem, UserError
 from images.host.apt import install
+from images.host.hashing import sha256
 
 _SUBNETS = tuple(f"172.{second}.200.0/24" for second in range(31, 17, -1))
 _START_SECONDS = 90.0
@@ -185,7 +185,7 @@ def bridge(home: Path) -> str:
 
     Linux takes 15 characters (IFNAMSIZ, netdevice(7)).
     """
-    return f"truetag-{hashlib.sha256(str(home).encode()).hexdigest()[:6]}"
+    return f"truetag-{sha256(str(home).encode())[:6]}"
 
 
 def _make_bridge() -> None:

@@ -7,7 +7,6 @@ that share a torch share `torch.txt` byte for byte.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from packaging.version import InvalidVersion, Version
 from images.config.matrix import ROOT
 from images.config.names import Minor
 from images.errors import Problem, UserError
+from images.host.hashing import sha256
 from images.locking import uv
 from images.locking.uv import Package, Runner, Target
 from images.planning.image import Image
@@ -260,7 +260,7 @@ def written(lock: Lock) -> dict[str, bytes]:
         **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
         **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
         **({"needs": lock.inputs.needs} if lock.inputs.needs else {}),
-        "sha256": {name: _digest(content) for name, content in sorted(lock.files.items())},
+        "sha256": {name: sha256(content) for name, content in sorted(lock.files.items())},
     }
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
@@ -411,12 +411,8 @@ def _load(place: Path) -> Lock:
     names = {layer: f"{layer}.txt" for layer in (*record.layers, *record.alone)}
     files = {name: _bytes(place, name) for name in names.values()}
     layers = {layer: parse_requirements(files[name], f"{place}/{name}") for layer, name in names.items()}
-    edited = tuple(name for name, content in files.items() if digests.get(name) != _digest(content))
+    edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
     return Lock(inputs=record, files=files, layers=layers, edited=edited)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:

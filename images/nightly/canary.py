@@ -6,7 +6,6 @@ the facts do not know are taken: finding out is what the canary is for.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from packaging.version import Version
 
 from images.config.matrix import Matrix, Nightly, Sources
 from images.config.names import ImageName
+from images.host.hashing import sha256
 from images.locking import lock, uv
 from images.locking.lock import Lock
 from images.locking.uv import Runner
@@ -40,10 +40,8 @@ class Locked:
     @property
     def hash(self) -> str:
         """Short hash of everything that the lock installs."""
-        content = hashlib.sha256()
-        for name, text in sorted(self.lock.files.items()):
-            content.update(name.encode() + b"\0" + text + b"\0")
-        return content.hexdigest()[:_SHORT]
+        files = sorted(self.lock.files.items())
+        return sha256(b"".join(name.encode() + b"\0" + text + b"\0" for name, text in files))[:_SHORT]
 
 
 def requirements(

@@ -5,7 +5,6 @@ What builds and judges is injected (`Judge`), and so are the resolver and the cl
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -23,6 +22,7 @@ from images.engine import Engine, ImageInfo
 from images.engine.failures import BuildFailed, Kind
 from images.engine.progress import Progress
 from images.errors import UserError
+from images.host.hashing import sha256
 from images.locking import lock, uv
 from images.nightly import bisect, canary, results, xfail
 from images.nightly import report as nightly_report
@@ -175,7 +175,7 @@ def _tried(locked: Locked, tiers: Sequence[Tier], label: str, order: Order) -> T
 def _suite() -> str:
     """Short hash of what measures and judges: another suite may answer otherwise."""
     files = trial.suite_files(ClaimSet(image="", claims=()))
-    return hashlib.sha256(b"\0".join(name.encode() + text for name, text in sorted(files.items()))).hexdigest()[:12]
+    return sha256(b"\0".join(name.encode() + text for name, text in sorted(files.items())))[:12]
 
 
 def _not_well(claim: ClaimRow) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from images.config.names import ImageName
+from images.host.hashing import sha256
 
 MEDIA_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -61,10 +61,7 @@ def statement(made: Made) -> bytes:
 
 
 def _sources(made: Made) -> list[dict[str, Any]]:
-    locks = [
-        {"name": path, "digest": {"sha256": hashlib.sha256(content).hexdigest()}}
-        for path, content in sorted(made.locks.items())
-    ]
+    locks = [{"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(made.locks.items())]
     return [{"name": "checkout", "digest": {"gitCommit": made.source}}, *locks] if made.source else locks
 
 

@@ -8,7 +8,6 @@ reaches registries only through an engine. Source of every rule: the OCI distrib
 from __future__ import annotations
 
 import base64
-import hashlib
 import ipaddress
 import json
 import re
@@ -23,6 +22,7 @@ from docker import auth
 from docker.errors import DockerException
 
 from images.errors import Problem, UserError
+from images.host.hashing import oci_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -111,7 +111,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, media_type: str, content: bytes, **more: Any) -> Descriptor:
-        return cls(media_type=media_type, digest=digest_of(content), size=len(content), **more)
+        return cls(media_type=media_type, digest=oci_digest(content), size=len(content), **more)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
@@ -142,7 +142,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        return digest_of(self.content)
+        return oci_digest(self.content)
 
     @property
     def descriptor(self) -> Descriptor:
@@ -207,10 +207,6 @@ def require_one_image(manifest: Manifest, where: str) -> None:
     if manifest.is_index:
         then = "use an engine that keeps images itself: without the containerd image store"
         raise UserError(Problem(where=where, cause="the engine pushed a list of images", then=then), code=1)
-
-
-def digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def docker_credentials(host: str) -> Credentials | None:
@@ -322,7 +318,7 @@ class Registry:
             raise self._broken(descriptor.digest, f"it has {descriptor.size} bytes, too many to read whole")
         answer = self._request("GET", f"blobs/{descriptor.digest}")
         content = answer.content if answer is not None else b""
-        if digest_of(content) != descriptor.digest:
+        if oci_digest(content) != descriptor.digest:
             raise self._broken(descriptor.digest, "the content does not fit the digest")
         return content
 
@@ -331,7 +327,7 @@ class Registry:
 
     def put_blob(self, content: bytes) -> str:
         """Store a blob, once. Returns its digest. Raises UserError."""
-        digest = digest_of(content)
+        digest = oci_digest(content)
         if not self.has_blob(digest):
             self._again(lambda: self._upload(content, digest))
         return digest

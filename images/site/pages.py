@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 from collections import Counter
@@ -17,6 +16,7 @@ from markupsafe import Markup
 from images.chooser import choose
 from images.config.matrix import ROOT
 from images.config.names import Arch, Minor
+from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, LegLine
 from images.planning.image import Image
 from images.site import badges
@@ -65,7 +65,7 @@ class _Site:
     def __init__(self, known: Known, index: Index) -> None:
         self.known = known
         self.index = index
-        self.hashes = {name: hashlib.sha256((TEMPLATES / name).read_bytes()).hexdigest()[:8] for name in _ASSETS}
+        self.hashes = {name: sha256_of_file(TEMPLATES / name)[:8] for name in _ASSETS}
         self.jinja = Environment(
             loader=FileSystemLoader(TEMPLATES),
             autoescape=True,

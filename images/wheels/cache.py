@@ -5,7 +5,6 @@ A wheel is there whole or not at all, and is what its record says: one that was 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from images.host.hashing import sha256, sha256_of_file
 
 RECORD = "record.json"
 
@@ -39,7 +40,7 @@ class Wheelhouse:
         try:
             record = json.loads((place / RECORD).read_text())
             wheel = place / record["wheel"]
-            if _digest(wheel) == record["sha256"]:
+            if sha256_of_file(wheel) == record["sha256"]:
                 return Kept(key=key, wheel=wheel, record=record)
         except FileNotFoundError:
             if not place.exists():
@@ -56,7 +57,7 @@ class Wheelhouse:
             made = Path(scratch, key)
             made.mkdir()
             (made / filename).write_bytes(content)
-            whole = {**record, "wheel": filename, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+            whole = {**record, "wheel": filename, "sha256": sha256(content), "bytes": len(content)}
             (made / RECORD).write_text(json.dumps(whole, indent=1) + "\n")
             place = self.folder / key
             if place.exists():
@@ -72,8 +73,3 @@ def default() -> Wheelhouse:
     """The one of the person who runs this."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Wheelhouse(Path(cache) / "truetag" / "wheelhouse")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -7,7 +7,6 @@ by the suite before it is kept.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shlex
@@ -36,6 +35,7 @@ from images.engine.buildkit import BuildEvent, BuildResult, LogLine
 from images.engine.failures import BuildFailed, Kind
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
+from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock
 from images.planning.image import Image, Pin
 from images.validation import trial
@@ -91,7 +91,7 @@ class Recipe:
         """Names the wheel: PACKAGE-VERSION-HASH."""
         depends = {name: value for name, value in asdict(self).items() if name not in ("package", "job_memory")}
         depends |= {"method": _METHOD, "tools": (FOLDER / "build.txt").read_text()}
-        digest = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
+        digest = sha256(json.dumps(depends, sort_keys=True).encode())
         return f"{self.package}-{self.version}-{digest[:16]}"
 
     @property
@@ -447,7 +447,7 @@ def _archive(wanted: Recipe, folder: Path | None) -> Path | None:
     if folder is None:
         return None
     for path in sorted(folder.glob("*.tar.gz")):
-        if hashlib.sha256(path.read_bytes()).hexdigest() == wanted.sdist:
+        if sha256_of_file(path) == wanted.sdist:
             return path
     cause = f"holds no source archive of {wanted.distribution} {wanted.version} with sha256 {wanted.sdist}"
     raise UserError(Problem(where=str(folder), cause=cause, then="`pip download --no-binary :all: --no-deps` gets it"))

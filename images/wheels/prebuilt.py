@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import re
 import shutil
@@ -20,6 +19,7 @@ from packaging.version import Version
 
 from images.config.names import Minor
 from images.errors import Problem, UserError
+from images.host.hashing import sha256_of_file
 from images.locking.lock import TOOLS, Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt
@@ -40,7 +40,7 @@ class Gathered:
 
     def digests(self) -> dict[str, str]:
         """File name -> sha256, for the build's record."""
-        return {name: _sha256(path) for name, path in self.files.items()}
+        return {name: sha256_of_file(path) for name, path in self.files.items()}
 
 
 def gather(
@@ -115,7 +115,7 @@ def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[
 
 def in_stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
     """The wheels of these packages in a wheelhouse, by file name, each of its own hash. Raises as `stock` does."""
-    held = {_sha256(path): path for path in _listing(wheelhouse)}
+    held = {sha256_of_file(path): path for path in _listing(wheelhouse)}
     found: dict[str, Path] = {}
     lacking: list[str] = []
     for package in packages:
@@ -226,9 +226,3 @@ def _host(url: str) -> str:
 
 def _short(error: OSError) -> str:
     return str(error.reason if isinstance(error, urllib.error.URLError) else error)
-
-
-def _sha256(path: Path) -> str:
-    """Of a file that may be larger than memory."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

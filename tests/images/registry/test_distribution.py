@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from images.errors import UserError
+from images.host.hashing import oci_digest
 from images.registry.client import (
     OCI_INDEX,
     OCI_MANIFEST,
@@ -25,7 +26,6 @@ from images.registry.client import (
     RegistryError,
     Repository,
     artifact,
-    digest_of,
     docker_credentials,
     fallback_tag,
     index,
@@ -220,7 +220,7 @@ def store(*, referrers_api: bool) -> Callable[[str, str, dict[str, str], bytes],
             ]
             return 200, {"Content-Type": OCI_INDEX}, index(entries).content
         if "/manifests/" in path and method == "PUT":
-            for key in (last, digest_of(body)):
+            for key in (last, oci_digest(body)):
                 manifests[key] = (headers["Content-Type"], body)
             subject = json.loads(body).get("subject", {}).get("digest", "")
             return 201, {"OCI-Subject": subject} if referrers_api and subject else {}, b""
@@ -270,8 +270,8 @@ def test_tags_come_in_pages(server: Server) -> None:
 def test_an_artifact_names_its_subject_by_digest_alone() -> None:
     subject = Descriptor.of(OCI_MANIFEST, b"x", annotations={"not": "this"})
     data = artifact(subject, "application/x.one", [], {}).data
-    assert data["subject"] == {"mediaType": OCI_MANIFEST, "digest": digest_of(b"x"), "size": 1}
-    assert data["config"]["digest"] == digest_of(b"{}")
+    assert data["subject"] == {"mediaType": OCI_MANIFEST, "digest": oci_digest(b"x"), "size": 1}
+    assert data["config"]["digest"] == oci_digest(b"{}")
 
 
 @pytest.mark.parametrize(
