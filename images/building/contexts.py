@@ -11,7 +11,7 @@ from images.building import pipeline
 from images.config.facts import Facts
 from images.context import render
 from images.context.hosting import HostSettings
-from images.context.render import Context, Ground
+from images.context.render import BaseContext, Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock
@@ -26,7 +26,7 @@ _FROM = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class ContextOptions:
     """What contexts are made from, besides the image: where wheels that no index has may lie."""
 
     facts: Facts
@@ -38,30 +38,30 @@ class Order:
     """URL and target; None: from the official releases."""
 
 
-def ground(base: Base, given: str, pinned: Mapping[str, str]) -> Ground:
+def base_context(base: Base, given: str, pinned: Mapping[str, str]) -> BaseContext:
     """The base by the name a person gave, else by its pinned digest, else by its tag. Raises UserError for no name."""
     if given:
         if not _FROM.fullmatch(given):
             then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
             raise UserError(Problem(where=f"--base {given}", cause="is no name of an image", then=then))
-        return Ground(reference=given, origin="given")
+        return BaseContext(reference=given, origin="custom")
     if digest := pinned.get(base.reference, ""):
-        return Ground(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)
-    return Ground(reference=base.reference, origin="tag")
+        return BaseContext(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)
+    return BaseContext(reference=base.reference, origin="tag")
 
 
-def context(image: Image, on: Ground, order: Order) -> Context:
+def context(image: Image, on: BaseContext, options: ContextOptions) -> Context:
     """The context that a build of this image has, wheels and suite included. Raises UserError: no lock, no wheel."""
     locked = lock.read(image)
     gathered = prebuilt.gather(
         image,
-        wheelhouse=order.wheelhouse,
-        cache=order.cache / "wheels",
-        fetch=order.fetch,
-        compiled=order.compiled,
+        wheelhouse=options.wheelhouse,
+        cache=options.cache / "wheels",
+        fetch=options.fetch,
+        compiled=options.compiled,
     )
-    suite = embedded.suite(image, pipeline.pins_of(locked), gathered.missing, facts=order.facts)
-    extras = render.Extras(host=order.host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
+    suite = embedded.suite(image, pipeline.pins_of(locked), gathered.missing, facts=options.facts)
+    extras = render.Extras(host=options.host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
     return render.render(image, locked.files, on, extras)
 
 

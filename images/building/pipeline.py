@@ -41,7 +41,7 @@ ANYWHERE = (Tier.STATIC, Tier.CPU)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class BuildOptions:
     """How to build, as the command line says it."""
 
     out: Path
@@ -58,7 +58,7 @@ class Order:
     gpus: str = gpus.AUTO
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None
-    """Where wheels lie that were compiled here (source_wheels.keeper)."""
+    """Where wheels lie that were compiled here (`wheels.compiled.wheel_finder`)."""
     locks: Path = lock.FOLDER
     suffix: str = ""
     """Added to an image's name (-canary): what is built to be tried never takes the name itself."""
@@ -76,52 +76,52 @@ class Built:
     """Why it stays `NAME-candidate`; empty if it got its name."""
 
 
-def build(engine: Engine, image: Image, order: Order, host: HostSettings, progress: Progress) -> Built:
+def build(engine: Engine, image: Image, options: BuildOptions, host: HostSettings, progress: Progress) -> Built:
     """Build one image, prove it, and name it if nothing that could be judged has failed.
 
     Writes `out/NAME/`. Raises UserError: no lock, no base, no room, a contradiction with the base, a failed step.
     """
-    name = f"{image.name}{order.suffix}"
-    locked = lock.read(image, order.locks)
-    attachment, tiers = find_gpus(engine, image, order.gpus, order.tiers)
+    name = f"{image.name}{options.suffix}"
+    locked = lock.read(image, options.locks)
+    attachment, tiers = find_gpus(engine, image, options.gpus, options.tiers)
     progress.say(name, str(attachment), "dim")
     base = bases.acquire(
         engine,
         image.base,
-        order.base,
-        pinned=order.pinned_bases,
+        options.base,
+        pinned=options.pinned_bases,
         host=host,
         say=lambda text: progress.say(name, text, "yellow"),
     )
     bases.require_no_contradiction(image, base)
     gathered = prebuilt.gather(
         image,
-        wheelhouse=order.wheelhouse,
-        cache=order.cache / "wheels",
-        kept=bases.ground(base).kept,
-        compiled=order.compiled,
+        wheelhouse=options.wheelhouse,
+        cache=options.cache / "wheels",
+        kept=bases.base_context(base).kept,
+        compiled=options.compiled,
     )
-    _tell_missing(gathered.missing, order, name, progress)
-    stock = prebuilt.stock(locked, bases.ground(base).kept, order.wheelhouse) if order.offline else {}
+    _tell_missing(gathered.missing, options, name, progress)
+    stock = prebuilt.stock(locked, bases.base_context(base).kept, options.wheelhouse) if options.offline else {}
     lock_pins = None if base.python else pins_of(locked)
     extras = render.Extras(
         host=host.files(),
         wheels={**gathered.files, **stock},
         missing=gathered.missing,
-        offline=order.offline,
-        suite=embedded.suite(image, lock_pins, gathered.missing, facts=order.facts),
+        offline=options.offline,
+        suite=embedded.suite(image, lock_pins, gathered.missing, facts=options.facts),
     )
-    context = render.render(image, locked.files, bases.ground(base), extras)
-    folder = order.out / name
+    context = render.render(image, locked.files, bases.base_context(base), extras)
+    folder = options.out / name
     write(context, folder / "context")
     candidate = f"{name}-candidate"
-    network = "none" if order.offline else "host" if host.loopback and engine.facts.local else None
+    network = "none" if options.offline else "host" if host.loopback and engine.facts.local else None
     engine.untag(candidate)  # what an earlier build left: from here on the tag is this one's, or nobody's
     result = engine.build(
         context,
         candidate,
         network=network,
-        no_cache=order.no_cache,
+        no_cache=options.no_cache,
         on_event=progress.job(name),
         redact=host.redact,
     )
@@ -129,7 +129,7 @@ def build(engine: Engine, image: Image, order: Order, host: HostSettings, progre
         image,
         lock_pins,
         gathered.missing,
-        facts=order.facts,
+        facts=options.facts,
         inventory=attachment.inventory,
         no_gpu="" if attachment.attached else attachment.reason,
         lent=attachment.lent,
@@ -177,14 +177,14 @@ def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
 
 
 def build_all(
-    engine: Engine, images: Sequence[Image], order: Order, host: HostSettings, progress: Progress, jobs: int
+    engine: Engine, images: Sequence[Image], options: BuildOptions, host: HostSettings, progress: Progress, jobs: int
 ) -> list[Built | UserError]:
     """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all."""
 
     def one(image: Image) -> Built | UserError:
-        name = f"{image.name}{order.suffix}"
+        name = f"{image.name}{options.suffix}"
         try:
-            built = build(engine, image, order, host, progress)
+            built = build(engine, image, options, host, progress)
         except UserError as error:
             return _given_up(name, error, progress)
         except OSError as error:
@@ -238,8 +238,8 @@ def _room(engine: Engine, at_once: int) -> None:
         raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
 
 
-def _tell_missing(missing: Mapping[str, str], order: Order, name: str, progress: Progress) -> None:
-    if missing and order.strict:
+def _tell_missing(missing: Mapping[str, str], options: BuildOptions, name: str, progress: Progress) -> None:
+    if missing and options.strict:
         problems = [
             Problem(
                 where=name,

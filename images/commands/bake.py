@@ -45,11 +45,11 @@ def bake_verb(
     """Write contexts and a docker-bake.json, for `docker buildx bake` on any builder. Proves and names nothing."""
     sources = common.sources()
     images = common.accepted(selectors or [], sources, default_index_only=not selectors)
-    order = contexts.Order(
+    context_options = contexts.ContextOptions(
         facts=sources.facts,
         host=host_settings(),
         cache=common.cache(),
-        compiled=source_wheels.keeper(sources.matrix, wheel_cache.default()),
+        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=wheels,
     )
     options = Options(
@@ -59,7 +59,7 @@ def bake_verb(
         provenance=provenance,
     )
     pinned = common.pinned_bases()
-    rendered = [_written(image, base, pinned, order, out) for image in images]
+    rendered = [_written(image, base, pinned, context_options, out) for image in images]
     content = bake.bake(rendered, options)
     (out / bake.FILE).write_text(json.dumps(content, indent=1) + "\n")
     shared = len(content["target"]) - len(images)
@@ -67,9 +67,9 @@ def bake_verb(
     common.talk.print(f"next: cd {out} && docker buildx bake; then `nox -s adopt -- NAME` proves it", highlight=False)
 
 
-def _written(image: Image, base: str, pinned: dict[str, str], order: contexts.Order, out: Path) -> Rendered:
-    ground = contexts.ground(image.base, base, pinned)
-    files = contexts.context(image, ground, order)
+def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.ContextOptions, out: Path) -> Rendered:
+    base_context = contexts.base_context(image.base, base, pinned)
+    files = contexts.context(image, base_context, options)
     folder = out / str(image.name)
     pipeline.write(files, folder / "context")
     dockerfile = files["Dockerfile"]
@@ -79,7 +79,7 @@ def _written(image: Image, base: str, pinned: dict[str, str], order: contexts.Or
         dockerfile=dockerfile.decode() if isinstance(dockerfile, bytes) else dockerfile.read_text(),
         digests=contexts.digests(files),
         revision=image.revision,
-        base={"reference": ground.reference, "origin": ground.origin, "digest": ground.digest},
+        base={"reference": base_context.reference, "origin": base_context.origin, "digest": base_context.digest},
     )
     (folder / bake.ORDER).write_text(json.dumps(bake.order(rendered), indent=1) + "\n")
     return rendered

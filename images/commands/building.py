@@ -26,7 +26,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock
 from images.validation import schemas
-from images.wheels import cache as wheelhouses
+from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
 from validate import hints, report
 from validate.claims import Tier
@@ -57,7 +57,7 @@ def build_verb(
     """Build images and prove them. An image gets its name only if nothing that could be judged has failed."""
     sources = common.sources()
     images = common.accepted(selectors, sources)
-    order = pipeline.Order(
+    options = pipeline.BuildOptions(
         out=out,
         cache=common.cache(),
         facts=sources.facts,
@@ -70,7 +70,6 @@ def build_verb(
         gpus=gpus,
         pinned_bases=common.pinned_bases(),
     )
-    house = wheelhouses.default()
     for image in images:
         lock.read(image)
         for warning in image.warnings:
@@ -80,15 +79,15 @@ def build_verb(
         common.say(warning)
     with common.open_engine(engine) as docker_engine, Progress() as progress:
         if compile_:
-            making = source_wheels.Order(
-                out=out, facts=sources.facts, house=house, pinned_bases=order.pinned_bases, base=base
+            making = source_wheels.WheelOptions(
+                out=out, facts=sources.facts, cache=wheel_cache.default(), pinned_bases=options.pinned_bases, base=base
             )
-            compiled = source_wheels.maker(docker_engine, sources.matrix, making, host, progress)
+            compiled = source_wheels.wheel_builder(docker_engine, sources.matrix, making, host, progress)
         else:
-            given = partial(source_wheels.read_given, docker_engine, reference=base)
-            compiled = source_wheels.keeper(sources.matrix, house, given)
-        order = replace(order, compiled=compiled)
-        results = pipeline.build_all(docker_engine, images, order, host, progress, jobs)
+            compilers = partial(source_wheels.read_base_compilers, docker_engine, reference=base)
+            compiled = source_wheels.wheel_finder(sources.matrix, wheel_cache.default(), compilers)
+        options = replace(options, compiled=compiled)
+        results = pipeline.build_all(docker_engine, images, options, host, progress, jobs)
     console = common.results()
     problems: list[Problem] = []
     for result in results:
@@ -113,7 +112,7 @@ def wheels_verb(
     ] = None,
     engine: EngineUrl = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
-    again: Annotated[bool, typer.Option("--again", help="Compile what is kept already, too.")] = False,
+    recompile: Annotated[bool, typer.Option("--recompile", help="Compile what is in the cache already, too.")] = False,
     sdists: Annotated[
         Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
     ] = None,
@@ -138,12 +137,12 @@ def wheels_verb(
         cause = f"pins nothing that is compiled here ({known})"
         raise UserError(Problem(where=name, cause=cause, then=f"name one: `nox -s wheels -- {name} PACKAGE`"))
     recipes = [source_wheels.recipe(image, package, sources.matrix) for package in chosen]
-    order = source_wheels.Order(
+    options = source_wheels.WheelOptions(
         out=out,
         facts=sources.facts,
-        house=wheelhouses.default(),
+        cache=wheel_cache.default(),
         jobs=jobs,
-        again=again,
+        recompile=recompile,
         sdists=sdists,
         pinned_bases=common.pinned_bases(),
         base=base,
@@ -151,7 +150,9 @@ def wheels_verb(
         offline=offline,
     )
     with common.open_engine(engine) as docker_engine, Progress() as progress:
-        made = [source_wheels.make(docker_engine, image, one, order, host_settings(), progress) for one in recipes]
+        made = [
+            source_wheels.build_wheel(docker_engine, image, one, options, host_settings(), progress) for one in recipes
+        ]
     for one in made:
         typer.echo(str(one))
 

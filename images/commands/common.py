@@ -71,7 +71,7 @@ def _refusal(image: Planned) -> Problem:
 
 def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
     """What today's matrix promises of an image with these labels."""
-    lock_pins = None if render.on_given_base(labels) else pipeline.pins_of(lock.read(image))
+    lock_pins = None if render.on_custom_base(labels) else pipeline.pins_of(lock.read(image))
     return base_claims.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
 
 
@@ -102,7 +102,7 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
     talk.print(str(attachment), style="dim", highlight=False)
     claims = base_claims.promises(
         image,
-        None if render.on_given_base(info.labels) else pipeline.pins_of(locked),
+        None if render.on_custom_base(info.labels) else pipeline.pins_of(locked),
         render.declared_missing(image, info.labels),
         facts=sources.facts,
         inventory=attachment.inventory,

@@ -33,7 +33,7 @@ from images.nightly.run import Night
 from images.nightly.state import State
 from images.planning import plan
 from images.planning.plan import Planned
-from images.wheels import cache as wheelhouses
+from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
 
 
@@ -70,7 +70,7 @@ def nightly_verb(
     sources = common.sources()
     wanted = _tracked(selectors or [], sources)
     host = host_settings()
-    order = pipeline.Order(
+    order = pipeline.BuildOptions(
         out=out,
         cache=common.cache(),
         facts=sources.facts,
@@ -79,7 +79,7 @@ def nightly_verb(
         tiers=tier or (),
         gpus=gpus,
         pinned_bases=common.pinned_bases(),
-        compiled=source_wheels.keeper(sources.matrix, wheelhouses.default()),
+        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
     )
     images = [planned.image for planned in wanted if planned.image]
     controls = {str(image.name): Locked(image=image, lock=lock.read(image)) for image in images}

@@ -77,17 +77,17 @@ def render_verb(
 ) -> None:
     """Write the build context of images; plain `docker build` accepts it."""
     sources = common.sources()
-    order = contexts.Order(
+    options = contexts.ContextOptions(
         facts=sources.facts,
         host=host_settings(),
         cache=common.cache(),
-        compiled=source_wheels.keeper(sources.matrix, wheel_cache.default()),
+        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
         fetch=_fetch_nothing,
     )
     pinned = common.pinned_bases()
     for image in common.accepted(selectors, sources):
         folder = out / str(image.name) / "context"
-        pipeline.write(contexts.context(image, contexts.ground(image.base, base, pinned), order), folder)
+        pipeline.write(contexts.context(image, contexts.base_context(image.base, base, pinned), options), folder)
         common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
 
 

@@ -35,17 +35,17 @@ def reproduce_verb(
     sources = common.sources()
     (image,) = common.accepted([name], sources, exactly_one=True)
     host = host_settings()
-    order = contexts.Order(
+    options = contexts.ContextOptions(
         facts=sources.facts,
         host=host,
         cache=common.cache(),
-        compiled=source_wheels.keeper(sources.matrix, wheel_cache.default()),
+        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=wheels,
     )
     with common.open_engine(engine) as docker_engine, Progress() as progress:
         found = bases.acquire(docker_engine, image.base, base, pinned=common.pinned_bases(), host=host, say=common.say)
         bases.require_no_contradiction(image, found)
-        context = contexts.context(image, bases.ground(found), order)
+        context = contexts.context(image, bases.base_context(found), options)
         network = "host" if host.loopback and docker_engine.facts.local else None
         result = reproduce.reproduce(docker_engine, str(image.name), context, progress, network)
     file = out / str(image.name) / "reproduce.json"

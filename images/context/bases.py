@@ -1,4 +1,4 @@
-"""The base image: by digest, by tag, made from a Debian mirror, or a person's own; its Python is read before use."""
+"""The base image: by digest, by tag, made from a Debian mirror, or a custom base; its Python is read before use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from images.context.hosting import HostSettings
-from images.context.render import EPOCH, Ground
+from images.context.render import EPOCH, BaseContext
 from images.engine import Engine, ImageInfo
 from images.engine.failures import classify
 from images.errors import Problem, UserError
@@ -66,7 +66,7 @@ class Origin(StrEnum):
     DIGEST = "digest"
     TAG = "tag"
     BOOTSTRAPPED = "bootstrapped"
-    GIVEN = "given"
+    CUSTOM = "custom"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,25 +155,25 @@ def acquire(
     host: HostSettings,
     say: Callable[[str], None],
 ) -> AcquiredBase:
-    """Have a base in the engine. `wanted` is `auto` or the reference of a person's own base.
+    """Have a base in the engine. `wanted` is `auto` or the reference of a custom base.
 
     auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
     from a Debian mirror. `say` gets a sentence about everything that isn't the ordinary way. Raises UserError.
     """
     with _ONE_AT_A_TIME:
         if wanted != "auto":
-            return _given(engine, wanted, say)
+            return _custom(engine, wanted, say)
         found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)
         return found or _bootstrapped(engine, base, host, say)
 
 
-def _given(engine: Engine, reference: str, say: Callable[[str], None]) -> AcquiredBase:
+def _custom(engine: Engine, reference: str, say: Callable[[str], None]) -> AcquiredBase:
     info = engine.find(reference)
     if info is None:
         say(f"pulling {reference}")
         info = engine.pull(reference)
     python = read_python(engine, reference)
-    return AcquiredBase(reference=reference, digest=_digest(info), origin=Origin.GIVEN, python=python)
+    return AcquiredBase(reference=reference, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
 
 def _by_digest(
@@ -423,9 +423,9 @@ def mirror_lines(suite: str, listing: str) -> list[str]:
     return lines
 
 
-def ground(base: AcquiredBase) -> Ground:
+def base_context(base: AcquiredBase) -> BaseContext:
     """What the Dockerfile must know of the base that was acquired."""
-    plain = Ground(reference=base.reference, origin=str(base.origin), digest=base.digest)
+    plain = BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest)
     if base.python is None:
         return plain
     return replace(

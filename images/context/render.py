@@ -22,8 +22,8 @@ USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
 EPOCH = 1704067200
 """2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
-GIVEN = "given"
-"""The origin of a person's own base."""
+CUSTOM = "custom"
+"""The origin of a base that the user gives."""
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
 LABELS = "dev.truetag"
@@ -52,13 +52,13 @@ Context = dict[str, bytes | Path]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class BaseContext:
     """What the image is built on, as far as the Dockerfile must know."""
 
     reference: str
     """What stands after FROM."""
     origin: str
-    """Where the base came from: digest, tag, bootstrapped, given."""
+    """Where the base came from: digest, tag, bootstrapped, custom."""
     digest: str = ""
     executable: str = "/opt/venv/bin/python"
     """The interpreter that packages are installed for."""
@@ -104,7 +104,9 @@ class Extras:
     """The suite and the image's claims (trial.suite_files), for the commands `validate` and `doctor` in the image."""
 
 
-def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Extras | None = None) -> Context:
+def render(
+    image: Image, locks: Mapping[str, bytes], base_context: BaseContext, extras: Extras | None = None
+) -> Context:
     """The whole context of one image.
 
     `locks` holds `torch.txt` and the like, one a layer, and `tools.txt`. Lines of packages that the base keeps
@@ -113,7 +115,7 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
     extras = extras or Extras()
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
-        f"locks/{name}": less(content, ground.kept) if name.removesuffix(".txt") in image.layers else content
+        f"locks/{name}": less(content, base_context.kept) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
     files.update(parted(files, image.layers[0]))
@@ -127,7 +129,7 @@ def render(image: Image, locks: Mapping[str, bytes], ground: Ground, extras: Ext
         files["host/env"] = offline(files["host/env"])
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
     files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
-    files["Dockerfile"] = _dockerfile(image, files, ground, extras).encode()
+    files["Dockerfile"] = _dockerfile(image, files, base_context, extras).encode()
     return dict(sorted(files.items()))
 
 
@@ -141,7 +143,7 @@ def content_of(file: bytes | Path) -> bytes:
     return file if isinstance(file, bytes) else file.read_bytes()
 
 
-def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) -> str:
+def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras: Extras) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -155,11 +157,11 @@ def _dockerfile(image: Image, files: Context, ground: Ground, extras: Extras) ->
     return environment.get_template("Dockerfile.j2").render(
         image=image,
         torch=image.pin("torch"),
-        ground=ground,
+        base=base_context,
         user=USER,
         layers=tuple(_stages(image, files, extras)),
-        environment=_environment(image, ground),
-        labels=labels(image, ground, extras.missing),
+        environment=_environment(image, base_context),
+        labels=labels(image, base_context, extras.missing),
         installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
         mounts=macros.mounts,
         slice=macros.slice,
@@ -249,9 +251,9 @@ def index(image: Image) -> str:
     return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
 
 
-def _environment(image: Image, ground: Ground) -> dict[str, str]:
+def _environment(image: Image, base_context: BaseContext) -> dict[str, str]:
     """ENV of the final stage: it differs between images, so no shared layer may see it."""
-    folders = f"{ground.executable.rpartition('/')[0]}:{image.toolkit_home}/bin"
+    folders = f"{base_context.executable.rpartition('/')[0]}:{image.toolkit_home}/bin"
     return {
         **image.environment,
         "PATH": f"{folders}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -262,7 +264,7 @@ def _environment(image: Image, ground: Ground) -> dict[str, str]:
     }
 
 
-def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str, str]:
+def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
     """What the image says of itself: OCI's own keys, and ours."""
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
     ours = {
@@ -272,13 +274,13 @@ def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str
         "wheel-cuda": str(image.wheel_cuda),
         "toolkit-cuda": str(image.toolkit_cuda),
         "archs": " ".join(map(str, image.archs)),
-        "sliced": _sliced(image) if ground.origin != GIVEN else "",
+        "sliced": _sliced(image) if base_context.origin != CUSTOM else "",
         "min-driver": image.min_driver,
         "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
         "matrix-revision": image.revision,
-        "base": ground.reference,
-        "base-origin": ground.origin,
-        "base-digest": ground.digest,
+        "base": base_context.reference,
+        "base-origin": base_context.origin,
+        "base-digest": base_context.digest,
         "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
     }
     oci = {
@@ -287,8 +289,8 @@ def labels(image: Image, ground: Ground, missing: Mapping[str, str]) -> dict[str
             f"CUDA training image: torch {pins['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
         ),
         "org.opencontainers.image.version": image.revision,
-        "org.opencontainers.image.base.name": ground.reference,
-        "org.opencontainers.image.base.digest": ground.digest,
+        "org.opencontainers.image.base.name": base_context.reference,
+        "org.opencontainers.image.base.digest": base_context.digest,
     }
     own = {f"{LABELS}.{key}": value for key, value in ours.items()}
     return {key: value for key, value in sorted({**oci, **own}.items()) if value}
@@ -310,9 +312,9 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
     return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
 
 
-def on_given_base(labels: Mapping[str, str]) -> bool:
-    """Whether an image says it stands on a person's own base, whose other packages no lock knows."""
-    return labels.get(f"{LABELS}.base-origin") == GIVEN
+def on_custom_base(labels: Mapping[str, str]) -> bool:
+    """Whether an image says it stands on a custom base, whose other packages no lock knows."""
+    return labels.get(f"{LABELS}.base-origin") == CUSTOM
 
 
 def quoted(value: str) -> str:

@@ -55,9 +55,9 @@ def _golden(name: str, sources: Sources) -> bytes:
         raise UserError(
             Problem(where=name, cause="is refused", then="choose another image in images/maintenance/generate.py")
         )
-    ground = render.Ground(reference=planned.image.base.reference, origin="tag")
+    base_context = render.BaseContext(reference=planned.image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
-    dockerfile = render.render(planned.image, lock.read(planned.image).files, ground, extras)["Dockerfile"]
+    dockerfile = render.render(planned.image, lock.read(planned.image).files, base_context, extras)["Dockerfile"]
     return render.content_of(dockerfile)
 
 

@@ -29,7 +29,7 @@ _MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,sour
 
 
 def over(
-    engine: Engine, controls: Mapping[str, Locked], order: pipeline.Order, host: HostSettings, progress: Progress
+    engine: Engine, controls: Mapping[str, Locked], order: pipeline.BuildOptions, host: HostSettings, progress: Progress
 ) -> Judge:
     """A judge that lays versions over the images `controls` names. Raises NoSuchImage where the engine lacks one."""
 
@@ -59,7 +59,9 @@ def over(
     return judge
 
 
-def _judged(engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], order: pipeline.Order) -> Trial:
+def _judged(
+    engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], order: pipeline.BuildOptions
+) -> Trial:
     image, info = locked.image, engine.inspect(reference)
     attachment, asked = pipeline.find_gpus(engine, image, order.gpus, tiers or order.tiers)
     claims = base_claims.promises(
@@ -84,7 +86,7 @@ def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettin
     packages = [package for layer in layers for package in locked.lock.layers[layer] if package.name in names]
     missing = render.declared_missing(control.image, parent.labels)
     image = replace(locked.image, revision=control.image.revision)
-    labels = render.labels(image, render.Ground(reference="", origin=""), missing)
+    labels = render.labels(image, render.BaseContext(reference="", origin=""), missing)
     steps = ["python -m pip install --quiet --no-deps --no-cache-dir --require-hashes -r /run/" + _REQUIREMENTS]
     steps += [f"python -m pip uninstall --quiet --yes {' '.join(gone)}"] if gone else []
     dockerfile = [

@@ -369,7 +369,7 @@ def _head(reason: str) -> str:
 # --- the engine -----------------------------------------------------------------------------------------------------
 
 
-def on_engine(engine: Engine, order: pipeline.Order, host: HostSettings, progress: Progress) -> Judge:
+def on_engine(engine: Engine, order: pipeline.BuildOptions, host: HostSettings, progress: Progress) -> Judge:
     """The real judge: builds with the engine, judges, and leaves no image behind."""
 
     def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:

@@ -1,4 +1,4 @@
-"""Wheels compiled here, kept by what they were made from: `KEY/` holds a wheel and its `record.json`.
+"""The wheel cache: wheels compiled here, by a key of what they were made from. `KEY/` has wheel and `record.json`.
 
 A wheel is there whole or not at all, and is what its record says: one that was changed is not taken.
 """
@@ -20,7 +20,7 @@ RECORD = "record.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class CachedWheel:
     """One wheel with its record."""
 
     key: str
@@ -29,19 +29,19 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Wheelhouse:
+class WheelCache:
     """A folder of compiled wheels, shared by all checkouts of a person."""
 
     folder: Path
 
-    def find(self, key: str, tell: Callable[[str], None] = lambda _text: None) -> Kept | None:
+    def find(self, key: str, tell: Callable[[str], None] = lambda _text: None) -> CachedWheel | None:
         """The wheel of a key. One that is damaged is told and not taken."""
         place = self.folder / key
         try:
             record = json.loads((place / RECORD).read_text())
             wheel = place / record["wheel"]
             if sha256_of_file(wheel) == record["sha256"]:
-                return Kept(key=key, wheel=wheel, record=record)
+                return CachedWheel(key=key, wheel=wheel, record=record)
         except FileNotFoundError:
             if not place.exists():
                 return None
@@ -50,7 +50,7 @@ class Wheelhouse:
         tell(f"{place} is not what its record says: not taken")
         return None
 
-    def keep(self, key: str, filename: str, content: bytes, record: Mapping[str, Any]) -> Kept:
+    def store(self, key: str, filename: str, content: bytes, record: Mapping[str, Any]) -> CachedWheel:
         """Put a wheel in, in place of whatever lay there. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as scratch:
@@ -63,13 +63,13 @@ class Wheelhouse:
             if place.exists():
                 place.rename(Path(scratch, "old"))
             made.rename(place)
-        return Kept(key=key, wheel=place / filename, record=whole)
+        return CachedWheel(key=key, wheel=place / filename, record=whole)
 
     def remove(self, key: str) -> None:
         shutil.rmtree(self.folder / key, ignore_errors=True)
 
 
-def default() -> Wheelhouse:
+def default() -> WheelCache:
     """The one of the person who runs this."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Wheelhouse(Path(cache) / "truetag" / "wheelhouse")
+    return WheelCache(Path(cache) / "truetag" / "wheelhouse")

@@ -29,7 +29,7 @@ from images.config.matrix import Matrix, SourceRow
 from images.config.names import Arch
 from images.context import bases, render
 from images.context.hosting import HostSettings
-from images.context.render import TEMPLATES, Context, Ground, Stage
+from images.context.render import TEMPLATES, BaseContext, Context, Stage
 from images.engine import Engine
 from images.engine.buildkit import BuildEvent, BuildResult, LogLine
 from images.engine.failures import BuildFailed, Kind
@@ -41,7 +41,7 @@ from images.planning.image import Image, Pin
 from images.validation import trial
 from images.validation.claims import base as base_claims
 from images.wheels import prebuilt
-from images.wheels.cache import Kept, Wheelhouse
+from images.wheels.cache import CachedWheel, WheelCache
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judge import Verdict, judge
 from validate.judging import Status
@@ -72,14 +72,14 @@ class Recipe:
     cxx11_abi: bool
     python: str
     base: str
-    """Its name in the matrix; the digest of a base that was given."""
+    """Its name in the matrix; the digest of a custom base."""
     gcc: int
-    """Major of the base's compiler; 0: that of Debian's packages, in a given base that has none."""
+    """Major of the base's compiler; 0: that of Debian's packages, in a custom base that has none."""
     provider: str
-    """Where nvcc comes from: `wheels`, `image`, `debian`, a given `base`; `none` where no GPU code is compiled."""
+    """Where nvcc comes from: `wheels`, `image`, `debian`, a custom `base`; `none` where no GPU code is compiled."""
     toolkit: str
     parts: tuple[str, ...]
-    """What the provider is asked for: requirements, an image, a Debian suite; what a given base's nvcc calls itself."""
+    """What the provider is asked for: requirements, an image, a Debian suite; a custom base's nvcc by its version."""
     archs: tuple[str, ...]
     """`sm_90` and the like: machine code for these."""
     ptx: tuple[str, ...] = ()
@@ -101,8 +101,8 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a person's own base has for compiling."""
+class BaseCompilers:
+    """What a custom base has for compiling."""
 
     digest: str
     gcc: int
@@ -112,22 +112,22 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class WheelOptions:
     """How to build, as the command line says it."""
 
     out: Path
     """Logs go to OUT/wheels/NAME/."""
     facts: Facts
-    house: Wheelhouse
+    cache: WheelCache
     jobs: int = 0
     """Compilers at once; 0: what cores and memory allow."""
-    again: bool = False
-    """Compile what is kept already, too."""
+    recompile: bool = False
+    """Compile what is in the cache already, too."""
     sdists: Path | None = None
     """A folder with source archives, for machines that reach no index."""
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     base: str = "auto"
-    """`auto`, or a person's own base: its wheels are for images on that very base."""
+    """`auto`, or a custom base: its wheels are for images on that very base."""
     wheelhouse: Path | None = None
     """A folder with the wheels that build wheels, for `offline`."""
     offline: bool = False
@@ -135,11 +135,11 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class BuiltWheel:
     """One wheel that was asked for."""
 
     recipe: Recipe
-    kept: Kept
+    cached: CachedWheel
     compiled: int
     """Objects compiled by this call."""
     from_cache: int
@@ -148,11 +148,11 @@ class Made:
     """0: it was taken as it lay there."""
 
     def __str__(self) -> str:
-        size = f"{self.kept.record['bytes'] / 1e6:.1f} MB"
+        size = f"{self.cached.record['bytes'] / 1e6:.1f} MB"
         if not self.seconds:
-            return f"{self.recipe.key}: taken from the wheelhouse, 0 compilations ({size}, {self.kept.wheel})"
+            return f"{self.recipe.key}: taken from the wheel cache, 0 compilations ({size}, {self.cached.wheel})"
         counts = f"{self.compiled} objects compiled, {self.from_cache} from earlier runs"
-        return f"{self.recipe.key}: {counts}, in {self.seconds:.0f} s ({size}, {self.kept.wheel})"
+        return f"{self.recipe.key}: {counts}, in {self.seconds:.0f} s ({size}, {self.cached.wheel})"
 
 
 # --- recipes --------------------------------------------------------------------------------------------------------
@@ -193,12 +193,12 @@ def recipe(image: Image, package: str, matrix: Matrix) -> Recipe:
     )
 
 
-def on(given: Given | None, wanted: Recipe) -> Recipe:
-    """The recipe on a person's own base: its wheel depends on that very base, and on the nvcc in it."""
-    if given is None:
+def for_base(compilers: BaseCompilers | None, wanted: Recipe) -> Recipe:
+    """The recipe on a custom base: its wheel depends on that very base, and on the nvcc in it."""
+    if compilers is None:
         return wanted
-    there = replace(wanted, base=given.digest, gcc=given.gcc)
-    return replace(there, provider="base", parts=(given.nvcc,)) if given.nvcc and wanted.archs else there
+    there = replace(wanted, base=compilers.digest, gcc=compilers.gcc)
+    return replace(there, provider="base", parts=(compilers.nvcc,)) if compilers.nvcc and wanted.archs else there
 
 
 def packages(image: Image, matrix: Matrix) -> tuple[str, ...]:
@@ -206,10 +206,10 @@ def packages(image: Image, matrix: Matrix) -> tuple[str, ...]:
     return tuple(name for name, row in matrix.sources.items() if image.pin(row.distribution or name))
 
 
-def keeper(
-    matrix: Matrix, house: Wheelhouse, given: Callable[[Image], Given | None] = lambda _image: None
+def wheel_finder(
+    matrix: Matrix, cache: WheelCache, compilers: Callable[[Image], BaseCompilers | None] = lambda _image: None
 ) -> Callable[[Image, Pin], Path | None]:
-    """Looks for the wheel of an image's pin among those compiled here; `given` reads a person's own base."""
+    """Looks for the wheel of an image's pin among those compiled here; `compilers` reads those of a custom base."""
 
     def find(image: Image, pin: Pin) -> Path | None:
         if pin.name not in matrix.sources:
@@ -218,25 +218,25 @@ def keeper(
             wanted = recipe(image, pin.name, matrix)
         except UserError:  # nobody can compile it: the plan says why
             return None
-        kept = house.find(on(given(image), wanted).key)
-        return kept.wheel if kept else None
+        cached = cache.find(for_base(compilers(image), wanted).key)
+        return cached.wheel if cached else None
 
     return find
 
 
-def maker(
-    engine: Engine, matrix: Matrix, order: Order, host: HostSettings, progress: Progress
+def wheel_builder(
+    engine: Engine, matrix: Matrix, options: WheelOptions, host: HostSettings, progress: Progress
 ) -> Callable[[Image, Pin], Path | None]:
-    """Looks as `keeper` does, and compiles what is not there and nobody else publishes.
+    """Looks as `wheel_finder` does, and compiles what is not there and nobody else publishes.
 
     What it is given raises UserError for a required pin that can't be compiled; an optional one is told and left out.
     """
-    look = keeper(matrix, order.house, lambda image: read_given(engine, image, order.base))
+    look = wheel_finder(matrix, options.cache, lambda image: read_base_compilers(engine, image, options.base))
     one_at_a_time = threading.Lock()
 
     def find(image: Image, pin: Pin) -> Path | None:
-        if kept := look(image, pin):
-            return kept
+        if cached := look(image, pin):
+            return cached
         if pin.name not in matrix.sources or any(row.name == pin.name for row in image.prebuilt):
             return None
         try:
@@ -247,7 +247,7 @@ def maker(
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
         with one_at_a_time:  # builds beside each other may ask for the same wheel
-            return make(engine, image, wanted, order, host, progress).kept.wheel
+            return build_wheel(engine, image, wanted, options, host, progress).cached.wheel
 
     return find
 
@@ -298,64 +298,66 @@ def _told(row: SourceRow, archs: Sequence[Arch]) -> dict[str, str]:
 # --- building -------------------------------------------------------------------------------------------------------
 
 
-def make(engine: Engine, image: Image, wanted: Recipe, order: Order, host: HostSettings, progress: Progress) -> Made:
-    """The wheel of a recipe for an image: taken from the wheelhouse, else compiled, judged and kept.
+def build_wheel(
+    engine: Engine, image: Image, wanted: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
+) -> BuiltWheel:
+    """The wheel of a recipe for an image: taken from the wheel cache, else compiled, judged and kept.
 
     Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
     """
     start, job = time.monotonic(), f"{image.name} {wanted.package}"
-    wanted = on(read_given(engine, image, order.base), wanted)
-    kept = None if order.again else order.house.find(wanted.key, lambda text: progress.say(job, text, "yellow"))
-    if kept:
-        return Made(recipe=wanted, kept=kept, compiled=0, from_cache=0, seconds=0)
-    _require_provider(engine, image, wanted, order.facts)
+    wanted = for_base(read_base_compilers(engine, image, options.base), wanted)
+    cached = options.cache.find(wanted.key, lambda text: progress.say(job, text, "yellow"))
+    if cached and not options.recompile:
+        return BuiltWheel(recipe=wanted, cached=cached, compiled=0, from_cache=0, seconds=0)
+    _require_provider(engine, image, wanted, options.facts)
     base = bases.acquire(
         engine,
         image.base,
-        order.base,
-        pinned=order.pinned_bases,
+        options.base,
+        pinned=options.pinned_bases,
         host=host,
         say=lambda text: progress.say(job, text, "yellow"),
     )
     bases.require_no_contradiction(replace(image, pins=_beside(image)), base)
-    jobs = order.jobs or jobs_for(wanted, engine.facts.cpus, engine.facts.memory)
+    jobs = options.jobs or jobs_for(wanted, engine.facts.cpus, engine.facts.memory)
     progress.say(job, f"compiling {wanted.key}, {jobs} at once", "dim")
     files = context(
         image,
         wanted,
-        bases.ground(base),
+        bases.base_context(base),
         host.files(),
         jobs,
-        order.sdists,
-        wheelhouse=order.wheelhouse,
-        offline=order.offline,
+        options.sdists,
+        wheelhouse=options.wheelhouse,
+        offline=options.offline,
     )
-    network = "none" if order.offline else "host" if host.loopback and engine.facts.local else None
+    network = "none" if options.offline else "host" if host.loopback and engine.facts.local else None
     tag = f"truetag-wheel:{wanted.key}"
-    log = order.out / "wheels" / str(image.name) / f"{wanted.package}.log"
+    log = options.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
         run = partial(engine.build, files, tag, network=network, redact=host.redact)
         ran = _compile(run, wanted, progress, job, log)
         done, content = _fetch(engine, tag)
-        verdict = _judge(engine, tag, image, wanted, content, order.facts, log)
+        verdict = _judge(engine, tag, image, wanted, content, options.facts, log)
     finally:
         engine.remove(tag, force=True)
     seconds = time.monotonic() - start
     record = _record(wanted, done, verdict, base.digest, jobs, seconds)
-    kept = order.house.keep(wanted.key, done["wheel"], content, record)
-    progress.finish(job, f"kept as {kept.wheel}")
+    cached = options.cache.store(wanted.key, done["wheel"], content, record)
+    progress.finish(job, f"kept as {cached.wheel}")
     compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
-    return Made(
+    return BuiltWheel(
         recipe=wanted,
-        kept=kept,
+        cached=cached,
         compiled=compiled if ran else 0,
         from_cache=finished if ran else finished + compiled,
         seconds=seconds,
     )
 
 
-def read_given(engine: Engine, image: Image, reference: str) -> Given | None:
-    """What a base that a person gave has for compiling; None: none was given. Raises UserError: it can't be read."""
+def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:
+    """What a custom base has for compiling; None: `reference` is none. Raises UserError: it can't be read."""
     if reference == "auto":
         return None
     info = engine.find(reference) or engine.pull(reference)
@@ -364,7 +366,7 @@ def read_given(engine: Engine, image: Image, reference: str) -> Given | None:
     with engine.container(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)") as box:
         done = box.run(timeout=60)
     gcc, _, said = done.stdout.partition("\n")
-    return Given(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
+    return BaseCompilers(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
 
 
 def jobs_for(wanted: Recipe, cpus: int, memory: int) -> int:
@@ -375,7 +377,7 @@ def jobs_for(wanted: Recipe, cpus: int, memory: int) -> int:
 def context(
     image: Image,
     wanted: Recipe,
-    ground: Ground,
+    base_context: BaseContext,
     host: Mapping[str, bytes],
     jobs: int,
     sdists: Path | None = None,
@@ -387,7 +389,7 @@ def context(
     what the wheelhouse lacks.
     """
     own = lock.read(image)
-    locks = {"torch": render.less(own.files["torch.txt"], ground.kept), "tools": own.files["tools.txt"]}
+    locks = {"torch": render.less(own.files["torch.txt"], base_context.kept), "tools": own.files["tools.txt"]}
     if wanted.provider == "wheels":
         locks["toolkit"] = _toolkit_lock(image, wanted)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
@@ -404,7 +406,7 @@ def context(
     files["recipe/source.txt"] = _source(wanted)
     if archive := _archive(wanted, sdists):
         files[f"recipe/{archive.name}"] = archive
-    files["Dockerfile"] = _dockerfile(image, wanted, ground, jobs, files, offline=offline).encode()
+    files["Dockerfile"] = _dockerfile(image, wanted, base_context, jobs, files, offline=offline).encode()
     return dict(sorted(files.items()))
 
 
@@ -453,7 +455,9 @@ def _archive(wanted: Recipe, folder: Path | None) -> Path | None:
     raise UserError(Problem(where=str(folder), cause=cause, then="`pip download --no-binary :all: --no-deps` gets it"))
 
 
-def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int, files: Context, *, offline: bool) -> str:
+def _dockerfile(
+    image: Image, wanted: Recipe, base_context: BaseContext, jobs: int, files: Context, *, offline: bool
+) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -480,7 +484,7 @@ def _dockerfile(image: Image, wanted: Recipe, ground: Ground, jobs: int, files: 
         provider=wanted.provider,
         source=wanted.parts[0] if wanted.provider == "image" else "",
         home=wanted.home,
-        ground=ground,
+        base=base_context,
         user=render.USER,
         jobs=jobs,
         installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),

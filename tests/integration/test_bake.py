@@ -39,7 +39,7 @@ def modern(trixie: Other) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def ground(modern: Engine) -> AcquiredBase:
+def base(modern: Engine) -> AcquiredBase:
     wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
     return bases.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
 
@@ -83,10 +83,10 @@ def test_buildx_reads_it_as_it_is_meant(buildx: str, tmp_path: Path) -> None:
     assert set(only["target"]) & set(NAMES) == {"cu128-torch28-axolotl"}
 
 
-def thin(ground: AcquiredBase, name: str, word: bytes = b"shared\n") -> dict[str, bytes]:
+def thin(base: AcquiredBase, name: str, word: bytes = b"shared\n") -> dict[str, bytes]:
     """A context in the form of ours, without a network."""
     dockerfile = f"""\
-FROM {ground.reference} AS system
+FROM {base.reference} AS system
 RUN --mount=type=bind,source=data,target=/data cat /data/word > /below
 FROM system AS torch
 RUN cat /below > /torch
@@ -98,9 +98,9 @@ RUN echo {name} > /own
 
 
 def test_a_shared_stage_is_built_once_and_the_image_is_that_of_its_own_context(
-    buildx: str, modern: Engine, ground: AcquiredBase, tmp_path: Path
+    buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path
 ) -> None:
-    contexts = {name: thin(ground, name) for name in ("one", "two")}
+    contexts = {name: thin(base, name) for name in ("one", "two")}
     content = _written(contexts, tmp_path)
     (shared,) = set(content["target"]) - set(contexts)
     assert content["target"]["two"]["contexts"] == {"torch": f"target:{shared}"}
@@ -118,13 +118,11 @@ def test_a_shared_stage_is_built_once_and_the_image_is_that_of_its_own_context(
             modern.remove(f"{name}-plain", force=True)
 
 
-def test_a_target_stands_where_its_stage_stood(
-    buildx: str, modern: Engine, ground: AcquiredBase, tmp_path: Path
-) -> None:
+def test_a_target_stands_where_its_stage_stood(buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path) -> None:
     """The links do something: one that is led elsewhere is followed."""
-    content = _written({name: thin(ground, name) for name in ("one", "two")}, tmp_path)
+    content = _written({name: thin(base, name) for name in ("one", "two")}, tmp_path)
     (shared,) = set(content["target"]) - {"one", "two"}
-    pipeline.write(dict(thin(ground, "three", b"led elsewhere\n")), tmp_path / "three" / "context")
+    pipeline.write(dict(thin(base, "three", b"led elsewhere\n")), tmp_path / "three" / "context")
     content["target"][shared]["context"] = "three/context"
     (tmp_path / bake.FILE).write_text(json.dumps(content))
     buildx_bake(buildx, tmp_path, "two", url=modern.facts.url)
@@ -151,10 +149,10 @@ def _written(contexts: Mapping[str, Mapping[str, bytes]], folder: Path) -> Any:
 
 
 def test_our_own_contexts_bake_up_to_the_toolkit(
-    buildx: str, modern: Engine, ground: AcquiredBase, tmp_path: Path
+    buildx: str, modern: Engine, base: AcquiredBase, tmp_path: Path
 ) -> None:
     """Two images of one toolkit: what they share is baked from the product's own command, and its assembler runs."""
-    content = our_bake(tmp_path, "cu126-torch27", "cu126-torch25", "--base", ground.reference)
+    content = our_bake(tmp_path, "cu126-torch27", "cu126-torch25", "--base", base.reference)
     (shared,) = (name for name, one in content["target"].items() if one.get("target") == "toolkit")
     told = tmp_path / "metadata.json"
     kept = ("--metadata-file", str(told), "--set", f"{shared}.output=type=docker")

@@ -445,7 +445,7 @@ def test_the_base_is_there_and_says_where_it_came_from(engine: Engine, base: Acq
     assert base.python is None
 
 
-def test_a_given_base_is_read(engine: Engine, base: AcquiredBase, tag: str) -> None:
+def test_a_custom_base_is_read(engine: Engine, base: AcquiredBase, tag: str) -> None:
     host = host_settings()
     mount = "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env;"
     engine.build(
@@ -473,7 +473,7 @@ def test_a_given_base_is_read(engine: Engine, base: AcquiredBase, tag: str) -> N
     wanted = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
     given = acquire(engine, wanted, own, pinned={}, host=host, say=print)
     engine.remove(own)
-    assert given.origin is Origin.GIVEN
+    assert given.origin is Origin.CUSTOM
     assert given.reference == own
     assert given.python is not None
     assert (given.python.prefix, given.python.is_venv, given.python.has_pip) == ("/opt/own", True, True)

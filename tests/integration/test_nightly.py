@@ -27,7 +27,7 @@ def test_the_package_that_breaks_a_canary_is_named(
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
     control = Locked(image=image, lock=lock.read(image))
-    building = pipeline.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    building = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
     with Progress(plain=True) as progress:
         order = nightly.Order(
             sources=SOURCES,

@@ -60,7 +60,7 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     missing = render.declared_missing(image, parent.labels)
     suite = embedded.suite(image, pipeline.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
     context = render.render(
-        image, lock.read(image).files, render.Ground(reference="-", origin="tag"), render.Extras(suite=suite)
+        image, lock.read(image).files, render.BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
     )
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)

@@ -26,8 +26,8 @@ from images.planning import plan
 from images.planning.image import Image, Pin
 from images.wheels import compiled as source_wheels
 from images.wheels import prebuilt
-from images.wheels.cache import Wheelhouse
-from images.wheels.compiled import Made, Order, Recipe
+from images.wheels.cache import WheelCache
+from images.wheels.compiled import BuiltWheel, Recipe, WheelOptions
 
 pytestmark = pytest.mark.engine
 SOURCES = matrix.load()
@@ -98,26 +98,26 @@ def tiny(image: Image, digest: str) -> Recipe:
     return replace(like, package="tiny", distribution="tiny", version="1.0", sdist=digest, environment={})
 
 
-def make(
+def build_wheel(
     engine: Engine,
     image: Image,
     files: Mapping[str, str],
     folder: Path,
     progress: Progress | None = None,
     *,
-    again: bool = False,
-) -> Made:
+    recompile: bool = False,
+) -> BuiltWheel:
     sdists = folder / "sdists"
     recipe = tiny(image, sdist(files, sdists))
-    house = Wheelhouse(folder / "house")
-    order = Order(out=folder / "out", facts=SOURCES.facts, house=house, sdists=sdists, again=again)
+    cache = WheelCache(folder / "compiled")
+    options = WheelOptions(out=folder / "out", facts=SOURCES.facts, cache=cache, sdists=sdists, recompile=recompile)
     with progress or Progress(Console(stderr=True)) as shown:
-        return source_wheels.make(engine, image, recipe, order, host_settings(), shown)
+        return source_wheels.build_wheel(engine, image, recipe, options, host_settings(), shown)
 
 
 def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
     files = sources()
-    first = make(engine, image, files, tmp_path)
+    first = build_wheel(engine, image, files, tmp_path)
     record = json.loads((first.kept.wheel.parent / "record.json").read_text())
     assert (first.compiled, first.from_cache) == (4, 0)
     assert record["shim"]["kept"] == [ASKED]
@@ -126,11 +126,11 @@ def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Ima
     assert {(one["id"], one["verdict"]) for one in record["verdict"]} >= {("S4", "PASS"), ("S5", "PASS")}
     assert "gcc" in record["compilers"]["g++"].lower() or "g++" in record["compilers"]["g++"]
     assert "cuda_13.0" in record["compilers"]["nvcc"]
-    second = make(engine, image, files, tmp_path)
+    second = build_wheel(engine, image, files, tmp_path)
     assert (second.compiled, second.from_cache, second.seconds) == (0, 0, 0)
     assert second.kept.wheel == first.kept.wheel
     assert engine.find(f"truetag-wheel:{first.recipe.key}") is None
-    again = make(engine, image, files, tmp_path, again=True)
+    again = build_wheel(engine, image, files, tmp_path, recompile=True)
     assert (again.compiled, again.from_cache) == (0, 4)
 
 
@@ -141,18 +141,18 @@ def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
     known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
     pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
     wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
-    house = Wheelhouse(tmp_path / "house")
-    order = Order(out=tmp_path / "out", facts=SOURCES.facts, house=house, sdists=tmp_path / "sdists")
+    cache = WheelCache(tmp_path / "compiled")
+    options = WheelOptions(out=tmp_path / "out", facts=SOURCES.facts, cache=cache, sdists=tmp_path / "sdists")
 
     def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
         return prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, compiled=compiled)
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
-        gather(source_wheels.keeper(known, house))
+        gather(source_wheels.wheel_finder(known, cache))
     with Progress(Console(stderr=True)) as progress:
-        made = gather(source_wheels.maker(engine, known, order, host_settings(), progress))
-    assert [path.parent.parent for path in made.files.values()] == [house.folder]
-    assert gather(source_wheels.keeper(known, house)) == made
+        made = gather(source_wheels.wheel_builder(engine, known, options, host_settings(), progress))
+    assert [path.parent.parent for path in made.files.values()] == [cache.folder]
+    assert gather(source_wheels.wheel_finder(known, cache)) == made
 
 
 class Watching(Progress):
@@ -177,15 +177,15 @@ def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image
         for i in range(8)
     )
     with open_engine(None, say=print) as own, pytest.raises(Cancelled):
-        make(own, image, slow, tmp_path, Watching(own.cancel))
-    resumed = make(engine, image, slow, tmp_path)
+        build_wheel(own, image, slow, tmp_path, Watching(own.cancel))
+    resumed = build_wheel(engine, image, slow, tmp_path)
     assert resumed.from_cache >= 2
     assert resumed.compiled == 4 - resumed.from_cache
 
 
 def test_a_compilers_error_names_package_file_line_and_log(engine: Engine, image: Image, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        make(engine, image, sources(**{"two.cu": "int one;\nint two = nothing;\n"}), tmp_path)
+        build_wheel(engine, image, sources(**{"two.cu": "int one;\nint two = nothing;\n"}), tmp_path)
     (problem,) = caught.value.problems
     assert problem.where == "tiny 1.0"
     assert 'two.cu:2: identifier "nothing" is undefined' in problem.cause
@@ -198,5 +198,5 @@ def test_a_wheel_without_its_arch_is_not_kept(engine: Engine, image: Image, tmp_
         "(75, 80, 90, 120)", "(80,)"
     )
     with pytest.raises(UserError, match=r"S5 is FAIL.*sm_90"):
-        make(engine, image, sources(**{"setup.py": around}), tmp_path)
-    assert not (tmp_path / "house").exists()
+        build_wheel(engine, image, sources(**{"setup.py": around}), tmp_path)
+    assert not (tmp_path / "compiled").exists()

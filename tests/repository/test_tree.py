@@ -59,9 +59,9 @@ def test_every_image_of_the_default_index_is_locked(image: plan.Image) -> None:
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
-    ground = render.Ground(reference=image.base.reference, origin="tag")
+    base_context = render.BaseContext(reference=image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
-    dockerfile = render.render(image, lock.read(image).files, ground, extras)["Dockerfile"]
+    dockerfile = render.render(image, lock.read(image).files, base_context, extras)["Dockerfile"]
     file = tmp_path / "Dockerfile"
     assert isinstance(dockerfile, bytes)
     file.write_bytes(dockerfile)

@@ -158,8 +158,8 @@ def _hygiene(image: Image, missing: Mapping[str, str], *, given: bool) -> Iterat
 
 def _labels(image: Image, missing: Mapping[str, str], *, given: bool) -> dict[str, str]:
     """Labels that say what the image is. Where it was built from differs from build to build."""
-    ground = render.Ground(reference="", origin=render.GIVEN if given else "")
-    everything = render.labels(image, ground, missing)
+    base_context = render.BaseContext(reference="", origin=render.CUSTOM if given else "")
+    everything = render.labels(image, base_context, missing)
     builds = {f"{render.LABELS}.{key}" for key in ("matrix-revision", "missing")} | {f"{_OCI}.version"}
     return {name: value for name, value in everything.items() if name not in builds}
 

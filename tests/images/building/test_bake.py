@@ -34,14 +34,14 @@ INFO = ImageInfo(
     entrypoint=(),
     command=(),
 )
-GROUND = render.Ground(reference="debian:bookworm-slim", origin="tag")
+BASE_CONTEXT = render.BaseContext(reference="debian:bookworm-slim", origin="tag")
 
 
 def rendered(name: str, changes: dict[str, bytes] | None = None) -> Rendered:
     (planned,) = plan.select([name], SOURCES)
     assert planned.image is not None
     extras = render.Extras(suite={"claims.json": name.encode()})
-    files = {**render.render(planned.image, lock.read(planned.image).files, GROUND, extras), **(changes or {})}
+    files = {**render.render(planned.image, lock.read(planned.image).files, BASE_CONTEXT, extras), **(changes or {})}
     digests = {path: sha256(data).hexdigest() for path, data in files.items() if isinstance(data, bytes)}
     dockerfile = files["Dockerfile"]
     assert isinstance(dockerfile, bytes)

@@ -38,7 +38,7 @@ def image() -> Image:
 
 def on(**python: object) -> AcquiredBase:
     found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
-    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.GIVEN, python=found)
+    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
 
 
 def test_a_base_that_fits_is_taken() -> None:
@@ -79,10 +79,10 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
 
     monkeypatch.setattr(bases, "acquire", lambda *_args, **_more: on())
     monkeypatch.setattr(pipeline, "find_gpus", lambda *_args: ("no GPU", ()))
-    order = pipeline.Order(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
+    options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
     engine: Any = SimpleNamespace()
     with pytest.raises(Enough):
-        pipeline.build(engine, image(), order, HostSettings(), Progress())
+        pipeline.build(engine, image(), options, HostSettings(), Progress())
     assert asked == [("flash-attn", "2.7.1")]
 
 

@@ -17,7 +17,7 @@ from images.planning import plan
 from images.planning.image import Image
 
 SOURCES = matrix.load()
-GROUND = render.Ground(reference="debian:bookworm-slim", origin="tag")
+BASE_CONTEXT = render.BaseContext(reference="debian:bookworm-slim", origin="tag")
 
 
 def image(name: str) -> Image:
@@ -27,7 +27,7 @@ def image(name: str) -> Image:
 
 
 def context(wanted: Image, **extras: object) -> dict[str, bytes]:
-    files = render.render(wanted, lock.read(wanted).files, GROUND, render.Extras(**extras))  # type: ignore[arg-type]
+    files = render.render(wanted, lock.read(wanted).files, BASE_CONTEXT, render.Extras(**extras))  # type: ignore[arg-type]
     assert all(isinstance(content, bytes) for content in files.values())
     return files  # type: ignore[return-value]
 
@@ -61,7 +61,7 @@ def test_moving_liger_changes_one_small_stage() -> None:
     before = stages(context(old)["Dockerfile"])
     locks = dict(lock.read(old).files)
     locks["light.txt"] = locks["light.txt"].replace(b"liger-kernel==0.6.4", b"liger-kernel==0.6.3")
-    moved = render.render(dataclasses.replace(old, pins=pins), locks, GROUND)["Dockerfile"]
+    moved = render.render(dataclasses.replace(old, pins=pins), locks, BASE_CONTEXT)["Dockerfile"]
     assert isinstance(moved, bytes)
     after = stages(moved)
     # The comment above a stage names its packages; the instructions of `light` read its lock.
@@ -75,10 +75,10 @@ def test_no_layer_below_the_last_stage_sees_environment_or_labels() -> None:
 
 def test_packages_that_the_base_keeps_are_not_installed() -> None:
     wanted = image("cu126-torch27")
-    ground = dataclasses.replace(
-        GROUND, python=True, executable="/opt/base/bin/python", kept=frozenset({"torch", "numpy"})
+    base_context = dataclasses.replace(
+        BASE_CONTEXT, python=True, executable="/opt/base/bin/python", kept=frozenset({"torch", "numpy"})
     )
-    files = render.render(wanted, lock.read(wanted).files, ground)
+    files = render.render(wanted, lock.read(wanted).files, base_context)
     text = b"".join(
         content for path, content in files.items() if path.startswith("locks/") and isinstance(content, bytes)
     )
@@ -93,7 +93,7 @@ def test_packages_that_the_base_keeps_are_not_installed() -> None:
 
 def test_what_is_missing_is_said_and_can_be_read_back() -> None:
     wanted = image("cu126-torch27")
-    labels = render.labels(wanted, GROUND, {"flash-attn": "its host did not answer"})
+    labels = render.labels(wanted, BASE_CONTEXT, {"flash-attn": "its host did not answer"})
     assert "flash-attn" not in json.loads(labels["dev.truetag.pins"])
     assert render.declared_missing(wanted, labels) == {"flash-attn": "its host did not answer"}
 
@@ -119,7 +119,7 @@ def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
     assert "--index" not in default["torch"]
     wanted = image("cu126-torch27")
     other = dataclasses.replace(wanted, index="https://example.invalid/whl/cu128")
-    dockerfile = render.render(other, lock.read(wanted).files, GROUND)["Dockerfile"]
+    dockerfile = render.render(other, lock.read(wanted).files, BASE_CONTEXT)["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
 

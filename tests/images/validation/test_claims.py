@@ -91,7 +91,7 @@ def test_the_lock_is_promised_without_the_toolkits_and_without_what_is_missing()
     assert expect["closed"]
 
 
-def test_on_a_given_base_the_closure_is_said_to_be_nobodys_promise() -> None:
+def test_on_a_custom_base_the_closure_is_said_to_be_nobodys_promise() -> None:
     closure = one(claims("cu126-torch27"), "S1", "lock")
     assert "base was given" in closure.unproven
     assert not closure.required
@@ -204,7 +204,7 @@ def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_sliced() -> None:
     sliced = one(found, "S5", "sliced")
     assert not sliced.required and "base of one's own" in sliced.unproven
     labels = one(found, "S8", "labels").expect["labels"]
-    assert "dev.truetag.sliced" not in labels and labels["dev.truetag.base-origin"] == "given"
+    assert "dev.truetag.sliced" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
 def test_nvidias_libraries_are_promised_to_be_sliced_only_where_the_matrix_says_so() -> None:

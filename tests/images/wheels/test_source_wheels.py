@@ -1,4 +1,4 @@
-"""Recipes and their keys, the nvcc shim, what a failed compilation says, and the wheelhouse: no engine, no compiler."""
+"""Recipes and their keys, the nvcc shim, what a failed compilation says, the wheel cache: no engine, no compiler."""
 
 import hashlib
 import importlib.util
@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from images.config import matrix
-from images.context.render import Ground
+from images.context.render import BaseContext
 from images.engine.failures import BuildFailed
 from images.errors import Problem, UserError
 from images.locking import lock
@@ -23,8 +23,8 @@ from images.planning import plan
 from images.planning.image import Image
 from images.wheels import compiled as source_wheels
 from images.wheels import prebuilt
-from images.wheels.cache import Wheelhouse
-from images.wheels.compiled import Given, Recipe
+from images.wheels.cache import WheelCache
+from images.wheels.compiled import BaseCompilers, Recipe
 
 SOURCES = matrix.load()
 GIB = 1024**3
@@ -172,7 +172,7 @@ def test_the_verb_says_what_can_be_compiled() -> None:
 def context(name: str, package: str) -> dict[str, str]:
     wanted = image(name)
     made = recipe(name, package)
-    files = source_wheels.context(wanted, made, Ground(reference="base:1", origin="tag"), {"host/env": b""}, 2)
+    files = source_wheels.context(wanted, made, BaseContext(reference="base:1", origin="tag"), {"host/env": b""}, 2)
     return {path: content.decode() for path, content in files.items() if isinstance(content, bytes)}
 
 
@@ -230,28 +230,32 @@ def test_scripts_are_posix_shell(path: Path) -> None:
 def test_a_source_archive_of_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"something else")
     with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
-        source_wheels.context(image("cu130-torch211"), recipe(), Ground(reference="b", origin="tag"), {}, 1, tmp_path)
+        source_wheels.context(
+            image("cu130-torch211"), recipe(), BaseContext(reference="b", origin="tag"), {}, 1, tmp_path
+        )
 
 
-GIVEN = Given(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
+COMPILERS = BaseCompilers(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
 
 
-def test_on_a_given_base_the_wheel_is_that_bases_alone() -> None:
-    there = source_wheels.on(GIVEN, recipe())
-    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (GIVEN.nvcc,))
+def test_on_a_custom_base_the_wheel_is_that_bases_alone() -> None:
+    there = source_wheels.for_base(COMPILERS, recipe())
+    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (COMPILERS.nvcc,))
     assert there.key != recipe().key
-    assert source_wheels.on(replace(GIVEN, digest="sha256:2"), recipe()).key != there.key
-    assert source_wheels.on(replace(GIVEN, nvcc=""), recipe()).provider == "wheels"
-    assert source_wheels.on(None, recipe()) == recipe()
+    assert source_wheels.for_base(replace(COMPILERS, digest="sha256:2"), recipe()).key != there.key
+    assert source_wheels.for_base(replace(COMPILERS, nvcc=""), recipe()).provider == "wheels"
+    assert source_wheels.for_base(None, recipe()) == recipe()
     without_gpu_code = recipe("cu128-torch28", "deepspeed")
-    assert source_wheels.on(GIVEN, without_gpu_code).provider == "none"
+    assert source_wheels.for_base(COMPILERS, without_gpu_code).provider == "none"
 
 
-def test_a_given_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
+def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
     wanted = image("cu130-torch211-sm90")
     names = {package.name for package in lock.read(wanted).layers["torch"]}
-    ground = Ground(reference="own:1", origin="given", python=True, kept=frozenset(names))
-    files = source_wheels.context(wanted, source_wheels.on(GIVEN, recipe()), ground, {"host/env": b""}, 2)
+    base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
+    files = source_wheels.context(
+        wanted, source_wheels.for_base(COMPILERS, recipe()), base_context, {"host/env": b""}, 2
+    )
     dockerfile = bytes(files["Dockerfile"]).decode()
     assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
     assert "FROM torch AS compiler" in dockerfile
@@ -260,12 +264,12 @@ def test_a_given_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
 def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -> None:
     wanted = image("cu130-torch211-sm90")
     names = {package.name for package in lock.read(wanted).layers["torch"]}
-    ground = Ground(reference="own:1", origin="given", python=True, kept=frozenset(names))
+    base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
     with pytest.raises(UserError) as caught:
         source_wheels.context(
             wanted,
-            source_wheels.on(GIVEN, recipe()),
-            ground,
+            source_wheels.for_base(COMPILERS, recipe()),
+            base_context,
             {"host/env": b""},
             2,
             wheelhouse=tmp_path,
@@ -278,7 +282,7 @@ def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -
 def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = replace(recipe(), parts=("nvidia-cuda-nvcc==1.2.3",))
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
-        source_wheels.context(image("cu130-torch211"), wanted, Ground(reference="b", origin="tag"), {}, 1)
+        source_wheels.context(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), {}, 1)
     assert lock.FOLDER.is_dir()
 
 
@@ -445,53 +449,53 @@ def test_a_failed_compilation_names_package_file_error_and_log(lines: list[str],
     assert then in problem.then
 
 
-# --- the wheelhouse -------------------------------------------------------------------------------------------------
+# --- the wheel cache -------------------------------------------------------------------------------------------------
 
 
 def test_a_kept_wheel_is_found_by_its_key(tmp_path: Path) -> None:
-    house = Wheelhouse(tmp_path / "house")
-    assert house.find("key") is None
-    kept = house.keep("key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
-    assert house.find("key") == kept
+    cache = WheelCache(tmp_path / "compiled")
+    assert cache.find("key") is None
+    kept = cache.store("key", "a-1-py3-none-any.whl", b"wheel", {"seconds": 1})
+    assert cache.find("key") == kept
     assert kept.record["sha256"] == hashlib.sha256(b"wheel").hexdigest()
-    assert [path.name for path in house.folder.iterdir()] == ["key"]
+    assert [path.name for path in cache.folder.iterdir()] == ["key"]
 
 
 def test_a_damaged_wheel_is_told_and_not_taken_and_can_be_kept_anew(tmp_path: Path) -> None:
-    house, said = Wheelhouse(tmp_path), list[str]()
-    house.keep("key", "a-1-py3-none-any.whl", b"wheel", {})
+    cache, said = WheelCache(tmp_path), list[str]()
+    cache.store("key", "a-1-py3-none-any.whl", b"wheel", {})
     (tmp_path / "key" / "a-1-py3-none-any.whl").write_bytes(b"other")
-    assert house.find("key", said.append) is None
+    assert cache.find("key", said.append) is None
     assert "not what its record says" in said[0]
     (tmp_path / "key" / "record.json").write_text("{")
-    assert house.find("key", said.append) is None
-    house.keep("key", "a-1-py3-none-any.whl", b"wheel", {})
-    assert house.find("key") is not None
+    assert cache.find("key", said.append) is None
+    cache.store("key", "a-1-py3-none-any.whl", b"wheel", {})
+    assert cache.find("key") is not None
 
 
 def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
-    wanted, house = image("cu128-torch28"), Wheelhouse(tmp_path / "house")
-    keeper = source_wheels.keeper(SOURCES.matrix, house)
+    wanted, cache = image("cu128-torch28"), WheelCache(tmp_path / "compiled")
+    finder = source_wheels.wheel_finder(SOURCES.matrix, cache)
     pin = wanted.pin("flash-attn")
     assert pin is not None
-    assert keeper(wanted, pin) is None
+    assert finder(wanted, pin) is None
     key = recipe("cu128-torch28", "flash-attn").key
-    kept = house.keep(key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
-    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path / "cache", fetch=refuse, compiled=keeper)
+    kept = cache.store(key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
+    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path / "cache", fetch=refuse, compiled=finder)
     assert found.files == {kept.wheel.name: kept.wheel}
     other = prebuilt.gather(
-        image("cu126-torch28"), wheelhouse=None, cache=tmp_path / "c", fetch=refuse, compiled=keeper
+        image("cu126-torch28"), wheelhouse=None, cache=tmp_path / "c", fetch=refuse, compiled=finder
     )
     assert other.files == {}
 
 
 def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_path: Path) -> None:
-    wanted, house = image("cu130-torch211-py312-sm90"), Wheelhouse(tmp_path / "house")
-    given = Given(digest="sha256:b", gcc=13, nvcc="Build 1")
-    recipe_there = source_wheels.on(given, source_wheels.recipe(wanted, "flash-attn", SOURCES.matrix))
-    kept = house.keep(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
-    keeper = source_wheels.keeper(SOURCES.matrix, house, lambda _image: given)
-    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, kept={"torch"}, fetch=refuse, compiled=keeper)
+    wanted, cache = image("cu130-torch211-py312-sm90"), WheelCache(tmp_path / "compiled")
+    given = BaseCompilers(digest="sha256:b", gcc=13, nvcc="Build 1")
+    recipe_there = source_wheels.for_base(given, source_wheels.recipe(wanted, "flash-attn", SOURCES.matrix))
+    kept = cache.store(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
+    finder = source_wheels.wheel_finder(SOURCES.matrix, cache, lambda _image: given)
+    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, kept={"torch"}, fetch=refuse, compiled=finder)
     assert found.files == {kept.wheel.name: kept.wheel} and not found.missing
 
 
@@ -501,14 +505,14 @@ def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_base_whose_compilers_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    def unreadable(_image: object) -> Given:
+    def unreadable(_image: object) -> BaseCompilers:
         raise UserError(Problem(where="own:1", cause="can't be read", then="look"))
 
-    keeper = source_wheels.keeper(SOURCES.matrix, Wheelhouse(tmp_path), unreadable)
+    finder = source_wheels.wheel_finder(SOURCES.matrix, WheelCache(tmp_path), unreadable)
     pin = image("cu128-torch28").pin("flash-attn")
     assert pin is not None
     with pytest.raises(UserError, match="own:1: can't be read"):
-        keeper(image("cu128-torch28"), pin)
+        finder(image("cu128-torch28"), pin)
 
 
 def refuse(url: str, target: Path) -> None:

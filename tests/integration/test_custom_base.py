@@ -19,7 +19,7 @@ USER 65534
 """
 
 
-def test_what_a_given_base_lacks_is_added_and_its_toolkit_stays(engine: Engine, base: AcquiredBase) -> None:
+def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine, base: AcquiredBase) -> None:
     (planned,) = plan.select(["cu126-torch27"], matrix.load())
     image, host = planned.image, host_settings()
     assert image is not None
@@ -29,9 +29,9 @@ def test_what_a_given_base_lacks_is_added_and_its_toolkit_stays(engine: Engine, 
     try:
         engine.build({"Dockerfile": f"FROM {base.reference}{LAYER}".encode(), **host.files()}, BASE)
         given = bases.acquire(engine, image.base, BASE, pinned={}, host=host, say=print)
-        assert given.origin is Origin.GIVEN and given.python is not None
+        assert given.origin is Origin.CUSTOM and given.python is not None
         bases.require_no_contradiction(image, given)
-        context = render.render(image, small, bases.ground(given), render.Extras(host=host.files()))
+        context = render.render(image, small, bases.base_context(given), render.Extras(host=host.files()))
         engine.build(context, TAG)
         check = (
             "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
