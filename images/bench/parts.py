@@ -36,8 +36,8 @@ from images.engine.failures import step_name
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import sha256
-from images.locking import lock
-from images.locking.lock import Lock
+from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Image
@@ -102,7 +102,7 @@ def planner(it: Bench) -> dict[str, Any]:
             place.copy()
             (place.root / "matrix.yaml").write_text(synthetic.text(it.sources, count), encoding="utf-8")
             files = dict(synthetic.locks(one.image for one in plan.plan(place.sources()) if one.image))
-            lock.write(files, place.root / "locks")
+            lock_file.write(files, place.root / "locks")
             _planned(place)  # Python compiles the copy's modules
             runs = [_planned(place) for _ in range(it.repeat)]
             found = json.loads((place.root / "plan.json").read_text())["images"]
@@ -126,7 +126,7 @@ def _planned(place: Workbench) -> dict[str, Any]:
 def cold(it: Bench) -> dict[str, Any]:
     """Seconds from a context to an image, without build cache and without wheels, and of the floor below both."""
     with workbench(it.engine, SUBJECT) as (bench, image), it.kitchen() as own:
-        locked = lock.read(image, bench.root / "locks")
+        locked = lock_file.read(image, bench.root / "locks")
         command = _by_command(own, bench, image)
         ours = written_context(bench.out / str(image.name) / "context")
         base = _base(bench, image)
@@ -275,7 +275,7 @@ def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[Kitchen]:
     """The kitchen that has a stand-in for NVIDIA's devel image. Made from what the caches hold; not measured."""
     devel = bench.image(f"{SUBJECT}-devel")
     context = bench.rendered(devel, base)
-    locked = lock.read(devel, bench.root / "locks")
+    locked = lock_file.read(devel, bench.root / "locks")
     with it.kitchen() as own:
         own.build(sides.standin_context(context, devel, locked, base), own.word)
         sides.forget_steps(own)
@@ -289,7 +289,7 @@ def _standin(it: Bench, bench: Workbench, base: str) -> Iterator[Kitchen]:
 def rebuild(it: Bench) -> dict[str, Any]:
     """Seconds to build again when one small pin has moved, of ours and of the conventional image; ours proven too."""
     with workbench(it.engine, SUBJECT) as (bench, image):
-        locked = lock.read(image, bench.root / "locks")
+        locked = lock_file.read(image, bench.root / "locks")
         others = _other_versions(locked.versions(image.layers)[MOVED])
         bench.build(image)
         before = it.engine.inspect(str(image.name)).layers
@@ -371,8 +371,8 @@ def watched(engine: Engine, name: str) -> Iterator[list[float]]:
 def _other_versions(present: str) -> list[Package]:
     """The moved package at other versions, with hashes, as other locks of the project have it. Raises UserError."""
     found: dict[str, Package] = {}
-    for file in sorted(lock.FOLDER.glob("*/light.txt")):
-        for package in lock.parse_requirements(file.read_bytes(), str(file)):
+    for file in sorted(lock_file.FOLDER.glob("*/light.txt")):
+        for package in lock_file.parse_requirements(file.read_bytes(), str(file)):
             if package.name == MOVED and package.version != present:
                 found[package.version] = package
     if not found:
@@ -415,7 +415,7 @@ def pull(it: Bench) -> dict[str, Any]:
         _weigh_as_built(it, own, "all archs", bench.rendered(image, base), base, found)
         _weigh_as_built(it, own, "one arch", bench.rendered(one_arch, base), base, found)
         with _standin(it, bench, base) as standin:
-            locked = lock.read(image, bench.root / "locks")
+            locked = lock_file.read(image, bench.root / "locks")
             conventional = sides.conventional_context(image, locked, standin.word, it.host.files())
             _weigh_as_built(it, own, "conventional", conventional, standin.word, found)
         sliced = bench.with_nvidia_sliced().rendered(one_arch, base)
@@ -431,8 +431,8 @@ def sequence(it: Bench) -> dict[str, Any]:
     Each step of each image is run anew: a layer that two share came out the same twice.
     """
     found = dict(it.so_far)
-    locks = lock.states(one.image for one in plan.plan(it.sources) if one.image)
-    named = [name for name, status in locks.items() if status is lock.Status.PRESENT][:PULLED]
+    locks = lock_file.states(one.image for one in plan.plan(it.sources) if one.image)
+    named = [name for name, status in locks.items() if status is lock_file.Status.PRESENT][:PULLED]
     with TemporaryDirectory() as folder, it.kitchen() as own:
         project = Workbench(ROOT, it.engine, Path(folder))
         for name in named:

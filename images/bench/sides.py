@@ -25,8 +25,9 @@ from images.context.hosting import HostSettings
 from images.context.render import TEMPLATES, Context, content_of
 from images.engine import CacheRecord, Engine
 from images.engine.buildkit import BuildEvent, BuildResult
-from images.locking import lock, uv
-from images.locking.lock import Lock
+from images.locking import lock_file, uv
+from images.locking.inputs import lock_inputs
+from images.locking.lock_file import Lock
 from images.planning.image import Image
 
 _STEP = re.compile(r"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
@@ -135,7 +136,7 @@ def standin_context(devel: Context, image: Image, locked: Lock, base: str) -> Co
     cuda = [package for layer in image.layers for package in locked.layers[layer] if _CUDA.fullmatch(package.name)]
     text = content_of(devel["Dockerfile"]).decode()
     end = _template("bench/standin.j2", base=base, home=image.toolkit_home, python="/opt/venv/bin/python")
-    return {**devel, "locks/cuda.txt": lock.print_requirements(cuda), "Dockerfile": (text + end).encode()}
+    return {**devel, "locks/cuda.txt": lock_file.print_requirements(cuda), "Dockerfile": (text + end).encode()}
 
 
 def conventional_context(image: Image, locked: Lock, base: str, host: Mapping[str, bytes]) -> Context:
@@ -155,7 +156,7 @@ def floor(image: Image, locked: Lock, beside: Path, environment: Mapping[str, st
 
     `beside` is a folder on the disk to measure. Nobody who ends up with these files can leave any of this out.
     """
-    target = lock.inputs(image).target
+    target = lock_inputs(image).target
     with TemporaryDirectory(dir=beside) as folder, ThreadPoolExecutor() as pool:
         place = Path(folder)
         groups = {"toolkit": ("toolkit",), "packages": image.layers}

@@ -17,8 +17,9 @@ import yaml
 
 from images.config.matrix import Matrix, Sources
 from images.config.names import ImageName, Minor
-from images.locking import lock
-from images.locking.lock import Lock
+from images.locking import lock_file
+from images.locking.inputs import lock_inputs
+from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Image
@@ -72,12 +73,12 @@ def locks(images: Iterable[Image]) -> Iterator[tuple[str, bytes]]:
     """Path below the folder of locks -> content: a present lock for each image, as large as the project's own are."""
     by_name = {image.lock_name: image for image in images}
     for name, image in by_name.items():
-        wanted = lock.inputs(image)
+        wanted = lock_inputs(image)
         layers = {
             layer: tuple(_packages(layer, pins)) for layer, pins in (*wanted.layers.items(), *wanted.alone.items())
         }
-        files = {f"{layer}.txt": lock.print_requirements(packages) for layer, packages in layers.items()}
-        for path, content in lock.written(Lock(inputs=wanted, files=files, layers=layers)).items():
+        files = {f"{layer}.txt": lock_file.print_requirements(packages) for layer, packages in layers.items()}
+        for path, content in lock_file.written(Lock(inputs=wanted, files=files, layers=layers)).items():
             yield f"{name}/{path}", content
 
 

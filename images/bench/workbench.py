@@ -19,8 +19,9 @@ from images.config.matrix import ROOT, Sources
 from images.context.render import Context
 from images.engine import Engine
 from images.errors import Problem, UserError
-from images.locking import lock
-from images.locking.lock import Lock
+from images.locking import lock_file
+from images.locking.inputs import lock_inputs
+from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Image
@@ -100,15 +101,15 @@ class Workbench:
 
         A line that no other lock has makes the files new to any build cache.
         """
-        wanted = lock.inputs(image)
+        wanted = lock_inputs(image)
         layers = {
             layer: tuple(moved.get(package.name, package) for package in like.layers.get(layer, ()))
             for layer in (*wanted.layers, *wanted.alone)
         }
         files = {f"{layer}.txt": _file(like, layer, packages, moved) for layer, packages in layers.items()}
         made = Lock(inputs=wanted, files=files, layers=layers)
-        locks = {f"{image.lock_name}/{path}": text for path, text in lock.written(made).items()}
-        lock.write(locks, self.root / "locks")
+        locks = {f"{image.lock_name}/{path}": text for path, text in lock_file.written(made).items()}
+        lock_file.write(locks, self.root / "locks")
 
 
 def written_context(folder: Path) -> Context:
@@ -122,8 +123,8 @@ def written_context(folder: Path) -> Context:
 
 def _file(like: Lock, layer: str, packages: Sequence[Package], moved: Mapping[str, Package]) -> bytes:
     if any(package.name in moved for package in packages):
-        return lock.print_requirements(packages) + f"# {uuid.uuid4().hex}\n".encode()
-    return like.files.get(f"{layer}.txt") or lock.print_requirements(packages)
+        return lock_file.print_requirements(packages) + f"# {uuid.uuid4().hex}\n".encode()
+    return like.files.get(f"{layer}.txt") or lock_file.print_requirements(packages)
 
 
 def _merged(data: Mapping[str, Any], edit: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def workbench(engine: Engine, subject: str) -> Iterator[tuple[Workbench, Image]]
         bench.change({"profiles": {PROFILE: {"page": "bench", "stacks": {torch: {}}}}})
         bench.change({"images": [*_rows(bench), {"name": name}]})
         image = bench.image(name)
-        bench.lock(image, lock.read(parent), {})
+        bench.lock(image, lock_file.read(parent), {})
         yield bench, image
     finally:
         for name in (f"{subject}-{PROFILE}", f"{subject}-{PROFILE}-candidate"):

@@ -14,7 +14,7 @@ from images.context.hosting import HostSettings
 from images.context.render import BaseContext, Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
-from images.locking import lock
+from images.locking import lock_file
 from images.planning.image import Base, Image, Pin
 from images.validation import embedded
 from images.wheels import prebuilt
@@ -52,7 +52,7 @@ def base_context(base: Base, given: str, pinned: Mapping[str, str]) -> BaseConte
 
 def context(image: Image, on: BaseContext, options: ContextOptions) -> Context:
     """The context that a build of this image has, wheels and suite included. Raises UserError: no lock, no wheel."""
-    locked = lock.read(image)
+    locked = lock_file.read(image)
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,

@@ -19,8 +19,8 @@ from images.engine.buildkit import BuildResult
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
-from images.locking import lock
-from images.locking.lock import Lock
+from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.planning.image import Image, Pin
 from images.validation import embedded, trial
 from images.validation.claims import base as base_claims
@@ -59,7 +59,7 @@ class BuildOptions:
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None
     """Where wheels lie that were compiled here (`wheels.compiled.wheel_finder`)."""
-    locks: Path = lock.FOLDER
+    locks: Path = lock_file.FOLDER
     suffix: str = ""
     """Added to an image's name (-canary): what is built to be tried never takes the name itself."""
 
@@ -82,7 +82,7 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
     Writes `out/NAME/`. Raises UserError: no lock, no base, no room, a contradiction with the base, a failed step.
     """
     name = f"{image.name}{options.suffix}"
-    locked = lock.read(image, options.locks)
+    locked = lock_file.read(image, options.locks)
     attachment, tiers = find_gpus(engine, image, options.gpus, options.tiers)
     progress.say(name, str(attachment), "dim")
     base = bases.acquire(

@@ -24,7 +24,7 @@ from images.context.hosting import host_settings
 from images.engine import connect, gpus, private
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.validation import schemas
 from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
@@ -71,7 +71,7 @@ def build_verb(
         pinned_bases=common.pinned_bases(),
     )
     for image in images:
-        lock.read(image)
+        lock_file.read(image)
         for warning in image.warnings:
             common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
     host = host_settings()

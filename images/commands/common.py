@@ -19,7 +19,7 @@ from images.context import bases, render
 from images.engine import Engine, ImageInfo, connect, private
 from images.errors import Problem, UserError
 from images.host import checkout
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
@@ -71,7 +71,7 @@ def _refusal(image: Planned) -> Problem:
 
 def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
     """What today's matrix promises of an image with these labels."""
-    lock_pins = None if render.on_custom_base(labels) else pipeline.pins_of(lock.read(image))
+    lock_pins = None if render.on_custom_base(labels) else pipeline.pins_of(lock_file.read(image))
     return base_claims.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
 
 
@@ -96,7 +96,7 @@ class Tried:
 
 def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpus: str, tiers: Sequence[Tier]) -> Tried:
     """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
-    locked = lock.read(image)
+    locked = lock_file.read(image)
     info = engine.inspect(reference)
     attachment, judged = pipeline.find_gpus(engine, image, gpus, tiers)
     talk.print(str(attachment), style="dim", highlight=False)

@@ -24,7 +24,7 @@ from images.context.hosting import host_settings
 from images.engine import gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
-from images.locking import lock
+from images.locking import lock_file
 from images.nightly import overlay, proposal, results
 from images.nightly import report as nightly_report
 from images.nightly import run as nightly
@@ -82,7 +82,7 @@ def nightly_verb(
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
     )
     images = [planned.image for planned in wanted if planned.image]
-    controls = {str(image.name): Locked(image=image, lock=lock.read(image)) for image in images}
+    controls = {str(image.name): Locked(image=image, lock=lock_file.read(image)) for image in images}
     state = State(out / "state.jsonl", resume=resume)
     nights: list[Night] = []
     problems: list[Problem] = []
@@ -177,7 +177,7 @@ def _before_merging(text: str, found: Night, sources: Sources) -> list[str]:
     stale = [
         one.name
         for one in planned
-        if one.image and one.name != found.image and lock.state(one.image).status is lock.Status.STALE
+        if one.image and one.name != found.image and lock_file.state(one.image).status is lock_file.Status.STALE
     ]
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     return todo + ([f"lock and prove those that share the stack: `nox -s lock -- {' '.join(stale)}`"] if stale else [])

@@ -20,7 +20,7 @@ from images.commands.options import (
 from images.context import bases
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file, resolve
 from images.maintenance import generate, metadata
 from images.planning import plan
 from images.wheels import cache as wheel_cache
@@ -40,12 +40,12 @@ def plan_verb(
     """Every image, accepted or refused, and why."""
     sources = common.sources()
     planned = plan.select(selectors or (sources.matrix.nightly.track if tracked else []), sources)
-    states = lock.states(image.image for image in planned if image.image)
+    states = lock_file.states(image.image for image in planned if image.image)
     if as_json:
         typer.echo(tables.plan_as_json(planned, states))
         return
     if names:
-        locked = [image.name for image in planned if states.get(image.name) == lock.Status.PRESENT]
+        locked = [image.name for image in planned if states.get(image.name) == lock_file.Status.PRESENT]
         typer.echo(json.dumps(locked))
         return
     common.results().print(tables.plan(planned, states))
@@ -60,13 +60,13 @@ def lock_verb(
     sources = common.sources()
     images = common.accepted(selectors or [], sources, default_index_only=not selectors)
     others = [image.image for image in plan.plan(sources) if image.image]
-    files = lock.update(images, others, upgrade=upgrade, tell=lambda text: common.talk.print(text, style="dim"))
-    stale = lock.differing(files)
+    files = resolve.update(images, others, upgrade=upgrade, tell=lambda text: common.talk.print(text, style="dim"))
+    stale = lock_file.differing(files)
     if check and stale:
         then = f"`nox -s lock{' -- ' + ' '.join(selectors) if selectors else ''}`"
         raise UserError([Problem(where=f"locks/{path}", cause="is not current", then=then) for path in stale], code=1)
     if not check:
-        lock.write(files)
+        lock_file.write(files)
     typer.echo(f"{len(images)} locks, {len(stale)} files {'changed' if stale else 'changed: all were current'}")
 
 

@@ -22,7 +22,7 @@ from images.commands.options import (
 from images.engine import gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 from images.publish import gate, publication
 from images.registry.client import Reference, Registry, Repository
@@ -55,7 +55,7 @@ def publish_verb(
             whole_gate=sources.matrix.gate,
             aliases=common.aliases_of(str(wanted.name), sources),
             promised=common.promised(wanted, docker_engine.inspect(reference).labels, sources),
-            locks=lock.written(lock.read(wanted)),
+            locks=lock_file.written(lock_file.read(wanted)),
             source=common.commit(),
             key=key,
         )

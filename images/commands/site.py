@@ -14,7 +14,7 @@ from images.commands import common
 from images.commands.options import PublicKey
 from images.config.matrix import Sources
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.nightly import results
 from images.planning import plan
 from images.publish import signing
@@ -78,10 +78,10 @@ def _names(sources: Sources) -> list[str]:
 def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
     """What the committed locks hold, of images that have one for their pins."""
     images = [one.image for one in plan.plan(sources) if one.image]
-    locked = [image for image in images if lock.state(image).status is lock.Status.PRESENT]
+    locked = [image for image in images if lock_file.state(image).status is lock_file.Status.PRESENT]
     return {
         image.lock_name: {
-            name: version for pins in pipeline.pins_of(lock.read(image)).values() for name, version in pins.items()
+            name: version for pins in pipeline.pins_of(lock_file.read(image)).values() for name, version in pins.items()
         }
         for image in locked
     }

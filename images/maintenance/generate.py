@@ -13,7 +13,7 @@ from images.config.facts import Facts, Row
 from images.config.matrix import ROOT, Matrix, Sources
 from images.context import render
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.maintenance import hints, profile_docs
 from images.nightly import results
 from images.planning import plan
@@ -57,7 +57,7 @@ def _golden(name: str, sources: Sources) -> bytes:
         )
     base_context = render.BaseContext(reference=planned.image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
-    dockerfile = render.render(planned.image, lock.read(planned.image).files, base_context, extras)["Dockerfile"]
+    dockerfile = render.render(planned.image, lock_file.read(planned.image).files, base_context, extras)["Dockerfile"]
     return render.content_of(dockerfile)
 
 

@@ -15,8 +15,8 @@ from packaging.version import Version
 from images.config.matrix import Matrix, Nightly, Sources
 from images.config.names import ImageName
 from images.host.hashing import sha256
-from images.locking import lock, uv
-from images.locking.lock import Lock
+from images.locking import resolve, uv
+from images.locking.lock_file import Lock
 from images.locking.uv import Runner
 from images.nightly.results import Change
 from images.planning import plan
@@ -136,7 +136,7 @@ def relocked(control: Locked, chosen: Mapping[str, str], run: Runner = uv.run) -
     """The control's image at other versions, locked. `chosen` binds pins; the rest only as far as it still fits."""
     pins = tuple(_at(pin, chosen) for pin in control.image.pins)
     image = replace(control.image, pins=pins)
-    return Locked(image=image, lock=lock.resolve(image, run, preferred=chosen))
+    return Locked(image=image, lock=resolve.resolve(image, run, preferred=chosen))
 
 
 def _at(pin: Pin, chosen: Mapping[str, str]) -> Pin:

@@ -17,7 +17,7 @@ from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.progress import Progress
 from images.errors import UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.nightly.canary import Locked, changes
 from images.nightly.run import Judge, own_fault, trial_of
 from images.nightly.state import Trial
@@ -98,6 +98,6 @@ def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettin
     ]
     return {
         "Dockerfile": ("\n".join(dockerfile) + "\n").encode(),
-        _REQUIREMENTS: lock.print_requirements(packages),
+        _REQUIREMENTS: lock_file.print_requirements(packages),
         **host.files(),
     }

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from images.config.yamlfile import YamlFile
-from images.locking import lock
+from images.locking import lock_file
 from images.nightly.canary import Locked
 from images.nightly.results import Change
 from images.planning.image import Image
@@ -60,7 +60,7 @@ def patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def locks(canary: Locked) -> dict[str, str]:
     """Path below the project's root -> content of the new lock."""
     folder = f"locks/{canary.image.lock_name}"
-    return {f"{folder}/{name}": content.decode() for name, content in lock.written(canary.lock).items()}
+    return {f"{folder}/{name}": content.decode() for name, content in lock_file.written(canary.lock).items()}
 
 
 def log(image: str, proof: str, changes: Sequence[Change], before_merging: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from images.engine.failures import BuildFailed, Kind
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
-from images.locking import lock, uv
+from images.locking import lock_file, uv
 from images.nightly import bisect, canary, results, xfail
 from images.nightly import report as nightly_report
 from images.nightly.canary import Locked
@@ -64,7 +64,7 @@ class Order:
     """Distribution -> range, over the matrix's, for this run."""
     tiers: Sequence[Tier] = ()
     run: uv.Runner = uv.run
-    locks: Path = lock.FOLDER
+    locks: Path = lock_file.FOLDER
     tell: Callable[[str, str], None] = lambda _image, _text: None
 
     def remembered(self, key: str, work: Callable[[], Trial]) -> Trial:
@@ -98,7 +98,7 @@ def night(planned: Planned, image: Image, order: Order) -> Night:
 
     Appends a line as soon as it is known. Raises UserError: no lock, an index or an engine that gives no answer.
     """
-    control = Locked(image=image, lock=lock.read(image, order.locks))
+    control = Locked(image=image, lock=lock_file.read(image, order.locks))
     before, control_line = _leg(planned, control, Leg.CONTROL, (), order)
     order.tell(planned.name, nightly_report.leg(control_line))
     try:
@@ -375,8 +375,8 @@ def on_engine(engine: Engine, order: pipeline.BuildOptions, host: HostSettings, 
     def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
         start = time.monotonic()
         folder, name = order.out / "locks", f"{locked.image.name}-{label}"
-        files = lock.written(locked.lock).items()
-        lock.write({f"{locked.image.lock_name}/{path}": content for path, content in files}, folder)
+        files = lock_file.written(locked.lock).items()
+        lock_file.write({f"{locked.image.lock_name}/{path}": content for path, content in files}, folder)
         own = replace(order, locks=folder, suffix=f"-{label}", tiers=tiers or order.tiers)
         try:
             (result,) = pipeline.build_all(engine, [locked.image], own, host, progress, 1)

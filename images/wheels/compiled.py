@@ -36,7 +36,7 @@ from images.engine.failures import BuildFailed, Kind
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
-from images.locking import lock
+from images.locking import lock_file
 from images.planning.image import Image, Pin
 from images.validation import trial
 from images.validation.claims import base as base_claims
@@ -388,7 +388,7 @@ def context(
     """The builder's whole build context. Raises UserError: no lock, no source archive of that hash, and (`offline`)
     what the wheelhouse lacks.
     """
-    own = lock.read(image)
+    own = lock_file.read(image)
     locks = {"torch": render.less(own.files["torch.txt"], base_context.kept), "tools": own.files["tools.txt"]}
     if wanted.provider == "wheels":
         locks["toolkit"] = _toolkit_lock(image, wanted)
@@ -411,14 +411,14 @@ def context(
 
 
 def _stock(locks: Mapping[str, bytes], wheelhouse: Path | None) -> Iterator[Path]:
-    rows = (lock.parse_requirements(content, f"{name}.txt") for name, content in locks.items())
+    rows = (lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items())
     yield from prebuilt.in_stock([package for packages in rows for package in packages], wheelhouse).values()
 
 
-def _toolkit_lock(image: Image, wanted: Recipe, folder: Path = lock.FOLDER) -> bytes:
+def _toolkit_lock(image: Image, wanted: Recipe, folder: Path = lock_file.FOLDER) -> bytes:
     """The hashes of a whole toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
     for place in sorted(folder.glob("*-devel*")):
-        if json.loads((place / lock.RECORD).read_text())["alone"]["toolkit"] == list(wanted.parts):
+        if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(wanted.parts):
             return (place / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
     cause = f"no lock of a -devel image holds the whole CUDA {wanted.toolkit} toolkit"

@@ -20,7 +20,8 @@ from packaging.version import Version
 from images.config.names import Minor
 from images.errors import Problem, UserError
 from images.host.hashing import sha256_of_file
-from images.locking.lock import TOOLS, Lock
+from images.locking.inputs import TOOLS
+from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt
 

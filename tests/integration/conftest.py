@@ -17,7 +17,7 @@ from images.context import bases, render
 from images.context.bases import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, private
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.validation import trial
@@ -80,7 +80,7 @@ def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
 @pytest.fixture(scope="session")
 def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = render.declared_missing(image, parent.labels)
-    return base_claims.promises(image, pipeline.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+    return base_claims.promises(image, pipeline.pins_of(lock_file.read(image)), missing, facts=SOURCES.facts)
 
 
 @pytest.fixture

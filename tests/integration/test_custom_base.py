@@ -7,7 +7,7 @@ from images.context import bases, render
 from images.context.bases import AcquiredBase, Origin
 from images.context.hosting import host_settings
 from images.engine import Engine
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 
 pytestmark = pytest.mark.engine
@@ -24,7 +24,8 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine,
     image, host = planned.image, host_settings()
     assert image is not None
     small = {
-        name: content if name in ("light.txt", "tools.txt") else b"" for name, content in lock.read(image).files.items()
+        name: content if name in ("light.txt", "tools.txt") else b""
+        for name, content in lock_file.read(image).files.items()
     }
     try:
         engine.build({"Dockerfile": f"FROM {base.reference}{LAYER}".encode(), **host.files()}, BASE)

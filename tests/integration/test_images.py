@@ -14,7 +14,7 @@ from images.context import bases, render
 from images.context.bases import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
-from images.locking import lock
+from images.locking import lock_file
 from images.planning.image import Image
 from tests.support.broken_images import INSTALL, NAME, SITE, Fault, judged
 from validate.claims import ClaimSet
@@ -109,9 +109,9 @@ def test_a_probe_that_fails_is_seen_to_fail_where_asserts_are_silenced(engine: E
 
 def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, base: AcquiredBase) -> None:
     """Every step of the real templates, with small packages alone, and marks planted in the CA and index settings."""
-    locks = dict.fromkeys(lock.read(image).files, b"") | {
+    locks = dict.fromkeys(lock_file.read(image).files, b"") | {
         name: content
-        for name, content in lock.read(image).files.items()
+        for name, content in lock_file.read(image).files.items()
         if name in ("light.txt", "toolkit.txt", "tools.txt")
     }
     host = dict(host_settings().files())

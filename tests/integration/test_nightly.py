@@ -7,7 +7,7 @@ from images.building import pipeline
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.engine.progress import Progress
-from images.locking import lock
+from images.locking import lock_file
 from images.nightly import overlay, results
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
@@ -26,7 +26,7 @@ def test_the_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    control = Locked(image=image, lock=lock.read(image))
+    control = Locked(image=image, lock=lock_file.read(image))
     building = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
     with Progress(plain=True) as progress:
         order = nightly.Order(

@@ -16,7 +16,7 @@ from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import render
 from images.engine import Engine, ImageInfo
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.validation import embedded
@@ -58,9 +58,9 @@ def parent(engine: Engine) -> ImageInfo:
 def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = render.declared_missing(image, parent.labels)
-    suite = embedded.suite(image, pipeline.pins_of(lock.read(image)), missing, facts=SOURCES.facts)
+    suite = embedded.suite(image, pipeline.pins_of(lock_file.read(image)), missing, facts=SOURCES.facts)
     context = render.render(
-        image, lock.read(image).files, render.BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
+        image, lock_file.read(image).files, render.BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
     )
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)

@@ -15,7 +15,7 @@ from images.context.render import EPOCH
 from images.engine import Engine
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
-from images.locking import lock
+from images.locking import lock_file
 from images.planning.image import Image
 
 pytestmark = pytest.mark.engine
@@ -59,7 +59,7 @@ def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, i
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
     extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock.read(image).files, bases.base_context(base), extras)
+    context = render.render(image, lock_file.read(image).files, bases.base_context(base), extras)
     try:
         one, other = (layers(engine, context, tag) for tag in TAGS)  # type: ignore[arg-type]
         assert one == other and len(one) == 2
@@ -83,7 +83,7 @@ RUN --mount=type=tmpfs,target=/run \\
 
 def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: AcquiredBase, image: Image) -> None:
     extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock.read(image).files, bases.base_context(base), extras)
+    context = render.render(image, lock_file.read(image).files, bases.base_context(base), extras)
     text = context["Dockerfile"]
     assert isinstance(text, bytes)
     system = text.split(b"# ---- tools")[0].decode()

@@ -11,7 +11,7 @@ import yaml
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import render
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 
 SOURCES = matrix.load()
@@ -53,15 +53,15 @@ def test_nothing_in_images_imports_torch() -> None:
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_every_image_of_the_default_index_is_locked(image: plan.Image) -> None:
-    state = lock.state(image)
-    assert state.status is lock.Status.PRESENT, state.differences
+    state = lock_file.state(image)
+    assert state.status is lock_file.Status.PRESENT, state.differences
 
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
     base_context = render.BaseContext(reference=image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
-    dockerfile = render.render(image, lock.read(image).files, base_context, extras)["Dockerfile"]
+    dockerfile = render.render(image, lock_file.read(image).files, base_context, extras)["Dockerfile"]
     file = tmp_path / "Dockerfile"
     assert isinstance(dockerfile, bytes)
     file.write_bytes(dockerfile)

@@ -27,7 +27,7 @@ from images.config.matrix import ROOT
 from images.context.hosting import HostSettings
 from images.engine import CacheRecord, Engine, HistoryEntry, client, ignore
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.maintenance import generate
 from images.planning import plan
 from images.registry.client import Descriptor, Manifest
@@ -134,17 +134,17 @@ def test_the_same_count_gives_the_same_matrix_and_keeps_the_order_of_layers(tmp_
 
 def test_a_synthetic_lock_counts_as_present(tmp_path: Path) -> None:
     images = [image.image for image in plan.plan(SOURCES) if image.image][:3]
-    lock.write(dict(synthetic.locks(images)), tmp_path)
-    assert set(lock.states(images, tmp_path).values()) == {lock.Status.PRESENT}
+    lock_file.write(dict(synthetic.locks(images)), tmp_path)
+    assert set(lock_file.states(images, tmp_path).values()) == {lock_file.Status.PRESENT}
 
 
 def test_a_shared_lock_counts_for_each_image_by_what_it_asks(tmp_path: Path) -> None:
     parent, arch = (plan.select([name], SOURCES)[0].image for name in ("cu126-torch27", "cu126-torch27-sm90"))
     assert parent is not None and arch is not None
-    lock.write(dict(synthetic.locks([parent])), tmp_path)
+    lock_file.write(dict(synthetic.locks([parent])), tmp_path)
     moved = dataclasses.replace(arch, pins=arch.pins[1:])
-    assert lock.states([parent, arch], tmp_path)["cu126-torch27-sm90"] is lock.Status.PRESENT
-    assert lock.states([parent, moved], tmp_path)["cu126-torch27-sm90"] is lock.Status.STALE
+    assert lock_file.states([parent, arch], tmp_path)["cu126-torch27-sm90"] is lock_file.Status.PRESENT
+    assert lock_file.states([parent, moved], tmp_path)["cu126-torch27-sm90"] is lock_file.Status.STALE
 
 
 def test_fewer_images_than_the_project_has_are_refused() -> None:
@@ -207,7 +207,7 @@ def test_an_image_that_nothing_stands_on_any_more_is_forgotten_a_layer_at_a_time
 def test_the_conventional_side_holds_every_package_of_ours_at_the_same_version() -> None:
     (planned,) = plan.select(["cu130-torch211"], SOURCES)
     assert planned.image is not None
-    locked = lock.read(planned.image)
+    locked = lock_file.read(planned.image)
     context = sides.conventional_context(planned.image, locked, "base:1", {"host/env": b""})
     requirements = context["requirements.txt"]
     assert isinstance(requirements, bytes)
@@ -221,7 +221,7 @@ def test_the_conventional_side_holds_every_package_of_ours_at_the_same_version()
 def test_pip_is_in_the_part_of_the_conventional_image_that_is_at_hand() -> None:
     (planned,) = plan.select(["cu130-torch211"], SOURCES)
     assert planned.image is not None
-    dockerfile = sides.conventional_context(planned.image, lock.read(planned.image), "base:1", {})["Dockerfile"]
+    dockerfile = sides.conventional_context(planned.image, lock_file.read(planned.image), "base:1", {})["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     system, _, rest = dockerfile.decode().partition("\nFROM system\n")
     assert "pip install --no-cache-dir pip==" in system and "requirements.txt" not in system

@@ -13,7 +13,7 @@ from images.config.names import ImageName
 from images.context import render
 from images.engine import ImageInfo
 from images.errors import UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 from images.publish import provenance
 from images.publish.provenance import Made
@@ -41,7 +41,10 @@ def rendered(name: str, changes: dict[str, bytes] | None = None) -> Rendered:
     (planned,) = plan.select([name], SOURCES)
     assert planned.image is not None
     extras = render.Extras(suite={"claims.json": name.encode()})
-    files = {**render.render(planned.image, lock.read(planned.image).files, BASE_CONTEXT, extras), **(changes or {})}
+    files = {
+        **render.render(planned.image, lock_file.read(planned.image).files, BASE_CONTEXT, extras),
+        **(changes or {}),
+    }
     digests = {path: sha256(data).hexdigest() for path, data in files.items() if isinstance(data, bytes)}
     dockerfile = files["Dockerfile"]
     assert isinstance(dockerfile, bytes)

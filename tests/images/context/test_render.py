@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import render
-from images.locking import lock
+from images.locking import lock_file
 from images.maintenance import generate
 from images.planning import plan
 from images.planning.image import Image
@@ -27,7 +27,7 @@ def image(name: str) -> Image:
 
 
 def context(wanted: Image, **extras: object) -> dict[str, bytes]:
-    files = render.render(wanted, lock.read(wanted).files, BASE_CONTEXT, render.Extras(**extras))  # type: ignore[arg-type]
+    files = render.render(wanted, lock_file.read(wanted).files, BASE_CONTEXT, render.Extras(**extras))  # type: ignore[arg-type]
     assert all(isinstance(content, bytes) for content in files.values())
     return files  # type: ignore[return-value]
 
@@ -59,7 +59,7 @@ def test_moving_liger_changes_one_small_stage() -> None:
     old = image("cu126-torch27")
     pins = tuple(dataclasses.replace(pin, version="0.6.3") if pin.name == "liger-kernel" else pin for pin in old.pins)
     before = stages(context(old)["Dockerfile"])
-    locks = dict(lock.read(old).files)
+    locks = dict(lock_file.read(old).files)
     locks["light.txt"] = locks["light.txt"].replace(b"liger-kernel==0.6.4", b"liger-kernel==0.6.3")
     moved = render.render(dataclasses.replace(old, pins=pins), locks, BASE_CONTEXT)["Dockerfile"]
     assert isinstance(moved, bytes)
@@ -78,7 +78,7 @@ def test_packages_that_the_base_keeps_are_not_installed() -> None:
     base_context = dataclasses.replace(
         BASE_CONTEXT, python=True, executable="/opt/base/bin/python", kept=frozenset({"torch", "numpy"})
     )
-    files = render.render(wanted, lock.read(wanted).files, base_context)
+    files = render.render(wanted, lock_file.read(wanted).files, base_context)
     text = b"".join(
         content for path, content in files.items() if path.startswith("locks/") and isinstance(content, bytes)
     )
@@ -119,7 +119,7 @@ def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
     assert "--index" not in default["torch"]
     wanted = image("cu126-torch27")
     other = dataclasses.replace(wanted, index="https://example.invalid/whl/cu128")
-    dockerfile = render.render(other, lock.read(wanted).files, BASE_CONTEXT)["Dockerfile"]
+    dockerfile = render.render(other, lock_file.read(wanted).files, BASE_CONTEXT)["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
 
@@ -147,7 +147,7 @@ def test_nvidias_libraries_are_a_layer_of_their_own_and_no_package_is_lost() -> 
         {line.split("==")[0] for line in files[f"locks/{name}.txt"].decode().splitlines() if "==" in line}
         for name in ("cuda", "torch")
     ]
-    assert parts[0] | parts[1] == {package.name for package in lock.read(wanted).layers["torch"]}
+    assert parts[0] | parts[1] == {package.name for package in lock_file.read(wanted).layers["torch"]}
     assert all(name.startswith("nvidia-") for name in parts[0]) and "torch" in parts[1]
     assert not parts[0] & parts[1]
     assert b"FROM cuda AS torch" in files["Dockerfile"]

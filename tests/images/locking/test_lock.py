@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from images.config import matrix
 from images.config.names import ImageName, Minor
 from images.errors import UserError
-from images.locking import lock, uv
-from images.locking.lock import Status
+from images.locking import inputs, lock_file, resolve, uv
+from images.locking.inputs import lock_inputs
+from images.locking.lock_file import Status
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Base, Image, Pin
@@ -96,7 +97,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("UV_DEFAULT_INDEX", found.address)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(lock, "TOOLS", ("installer==1.0",))
+    monkeypatch.setattr(inputs, "TOOLS", ("installer==1.0",))
     found.add("installer", "1.0")
     found.add("nvidia-cuda-nvcc-cu12", "12.6.85", "not-on-the-index")
     found.add("nvidia-cuda-nvcc-cu12", "12.4.131")
@@ -184,28 +185,28 @@ package = st.builds(
 
 @given(st.lists(package, max_size=5).map(tuple))
 def test_parsing_is_the_inverse_of_printing(packages: tuple[Package, ...]) -> None:
-    assert lock.parse_requirements(lock.print_requirements(packages), "torch.txt") == packages
+    assert lock_file.parse_requirements(lock_file.print_requirements(packages), "torch.txt") == packages
 
 
 @pytest.mark.parametrize("line", FOREIGN)
 def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> None:
-    sound = lock.print_requirements([Package(name="numpy", version="2.0", hashes=("a" * 64,))])
+    sound = lock_file.print_requirements([Package(name="numpy", version="2.0", hashes=("a" * 64,))])
     with pytest.raises(UserError) as error:
-        lock.parse_requirements(sound + line.encode() + b"\n", "locks/x/torch.txt")
+        lock_file.parse_requirements(sound + line.encode() + b"\n", "locks/x/torch.txt")
     assert error.value.problems[0].where == "locks/x/torch.txt"
     assert line[:40] in causes(error)
 
 
 def test_a_file_of_the_project_is_named_as_it_lies_there() -> None:
     with pytest.raises(UserError, match=r"^locks/x/torch\.txt"):
-        lock.parse_requirements(b"torch\n", str(lock.FOLDER / "x" / "torch.txt"))
+        lock_file.parse_requirements(b"torch\n", str(lock_file.FOLDER / "x" / "torch.txt"))
 
 
 # ---- resolving
 
 
 def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Index) -> None:
-    made = lock.resolve(make_image())
+    made = resolve.resolve(make_image())
     assert {layer: names(packages) for layer, packages in made.layers.items()} == {
         "torch": ["fsspec", "nvidia-cuda-runtime-cu12", "torch"],
         "kernels": ["numpy", "xformers"],
@@ -219,24 +220,24 @@ def test_each_package_is_in_the_lowest_layer_that_needs_it(stocked: Index) -> No
 
 def test_a_pin_is_in_its_own_layer_even_if_a_lower_one_needs_it(stocked: Index) -> None:
     pins = (*PINS, Pin(name="numpy", version="2.0", layer="libraries"))
-    made = lock.resolve(make_image(pins=pins))
+    made = resolve.resolve(make_image(pins=pins))
     assert names(made.layers["kernels"]) == ["xformers"]
     assert "numpy" in names(made.layers["libraries"])
 
 
 def test_hashes_are_those_of_the_wheels(stocked: Index) -> None:
     path = stocked.add("liger-kernel", "0.6.5", "torch")
-    made = lock.resolve(make_image(pins=repinned("liger-kernel", "0.6.5")))
+    made = resolve.resolve(make_image(pins=repinned("liger-kernel", "0.6.5")))
     assert made.layers["light"][0].hashes == (hashlib.sha256(path.read_bytes()).hexdigest(),)
 
 
 def test_images_of_one_torch_share_files_byte_for_byte(stocked: Index) -> None:
-    one, other = lock.resolve(make_image("cu126-torch25")), lock.resolve(make_image("cu124-torch25"))
+    one, other = resolve.resolve(make_image("cu126-torch25")), resolve.resolve(make_image("cu124-torch25"))
     assert {name for name, content in one.files.items() if content != other.files[name]} == {"toolkit.txt"}
 
 
 def test_no_address_and_no_folder_reaches_a_file(stocked: Index) -> None:
-    content = b"".join(lock.written(lock.resolve(make_image())).values())
+    content = b"".join(lock_file.written(resolve.resolve(make_image())).values())
     assert stocked.address.encode() not in content
     assert b"127.0.0.1" not in content
     assert str(stocked.root).encode() not in content
@@ -250,7 +251,7 @@ def test_a_find_links_folder_and_an_extra_index_are_not_seen(
     (folder / "torch-2.5.1+cpu-py3-none-any.whl").write_bytes(make_wheel("torch", "2.5.1+cpu"))
     for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.setenv(name, str(folder))
-    assert lock.resolve(make_image()).versions(["torch"])["torch"] == "2.5.1"
+    assert resolve.resolve(make_image()).versions(["torch"])["torch"] == "2.5.1"
 
 
 # ---- guards
@@ -259,7 +260,7 @@ def test_a_find_links_folder_and_an_extra_index_are_not_seen(
 def test_a_cpu_build_on_a_mirror_is_refused(stocked: Index) -> None:
     stocked.add("torch", "2.5.1+cpu", "fsspec")
     with pytest.raises(UserError) as error:
-        lock.resolve(make_image())
+        resolve.resolve(make_image())
     assert "torch 2.5.1+cpu is a CPU build; the image wants CUDA 12.4" in causes(error)
 
 
@@ -269,21 +270,21 @@ def test_a_torch_without_a_cuda_runtime_is_refused(stocked: Index) -> None:
     pins = tuple(dataclasses.replace(pin, version="0.0.30") if pin.name == "xformers" else pin for pin in PINS)
     pins = tuple(dataclasses.replace(pin, version="2.5.2") if pin.name == "torch" else pin for pin in pins)
     with pytest.raises(UserError) as error:
-        lock.resolve(make_image(pins=pins))
+        resolve.resolve(make_image(pins=pins))
     assert "torch 2.5.2 brings no CUDA runtime: it is a CPU build" in causes(error)
 
 
 def test_a_torch_of_another_cuda_is_refused(stocked: Index) -> None:
     image = dataclasses.replace(make_image(), wheel_cuda=Minor(12, 6))
     with pytest.raises(UserError) as error:
-        lock.resolve(image)
+        resolve.resolve(image)
     assert "brings nvidia-cuda-runtime-cu12 12.4.127; the image wants CUDA 12.6" in causes(error)
 
 
 def test_a_source_only_package_is_refused(stocked: Index) -> None:
     stocked.add_source("deepspeed", "0.18.2")
     with pytest.raises(UserError) as error:
-        lock.resolve(make_image(pins=(*PINS, Pin(name="deepspeed", version="0.18.2", layer="libraries"))))
+        resolve.resolve(make_image(pins=(*PINS, Pin(name="deepspeed", version="0.18.2", layer="libraries"))))
     assert "deepspeed==0.18.2 is published as source only" in causes(error)
     assert "optional" in error.value.problems[0].then
 
@@ -291,13 +292,13 @@ def test_a_source_only_package_is_refused(stocked: Index) -> None:
 def test_an_index_with_weaker_hashes_is_refused(stocked: Index) -> None:
     stocked.add("einops", "0.8.2", algorithm="md5")
     with pytest.raises(UserError) as error:
-        lock.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
+        resolve.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
     assert "no sha256 for einops 0.8.2" in causes(error)
 
 
 def test_a_file_that_the_index_gives_no_hash_for_is_hashed(stocked: Index) -> None:
     path = stocked.add("einops", "0.8.2", algorithm="")
-    made = lock.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
+    made = resolve.resolve(make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))))
     found = next(package for package in made.layers["libraries"] if package.name == "einops")
     assert found.hashes == (hashlib.sha256(path.read_bytes()).hexdigest(),)
 
@@ -310,7 +311,7 @@ def test_a_wheel_that_is_a_local_file_is_refused(stocked: Index, tmp_path: Path)
         return uv.run([*arguments, "--find-links", str(tmp_path / "local")])
 
     with pytest.raises(UserError) as error:
-        lock.resolve(
+        resolve.resolve(
             make_image(pins=(*PINS, Pin(name="einops", version="0.8.2", layer="libraries"))),
             with_a_folder,
         )
@@ -320,7 +321,7 @@ def test_a_wheel_that_is_a_local_file_is_refused(stocked: Index, tmp_path: Path)
 
 def test_pins_that_clash_are_named(stocked: Index) -> None:
     with pytest.raises(UserError) as error:
-        lock.resolve(make_image(pins=(*PINS, Pin(name="fsspec", version="2026.1", layer="libraries"))))
+        resolve.resolve(make_image(pins=(*PINS, Pin(name="fsspec", version="2026.1", layer="libraries"))))
     assert "no set of versions fits (datasets==4.5.0 against fsspec==2026.1)" in causes(error)
     assert "uv says: Because all versions of datasets depend on fsspec[http]" in causes(error)
     assert error.value.code == 2
@@ -329,7 +330,7 @@ def test_pins_that_clash_are_named(stocked: Index) -> None:
 def test_an_index_that_does_not_answer_is_named(stocked: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(UserError) as error:
-        lock.resolve(make_image(index="http://127.0.0.1:9/whl/cu124"))
+        resolve.resolve(make_image(index="http://127.0.0.1:9/whl/cu124"))
     assert "the package index 127.0.0.1 can't be reached" in causes(error)
     assert "no other index has this torch" in error.value.problems[0].then
     assert error.value.code == 1
@@ -339,7 +340,7 @@ def test_a_variant_comes_from_its_own_index(stocked: Index, tmp_path: Path) -> N
     own = Index(tmp_path / "index" / "variant", stocked.address.removesuffix("/simple") + "/variant")
     own.add("torch", "2.5.1+cu124", "nvidia-cuda-runtime-cu12==12.4.127", "fsspec")
     pins = tuple(dataclasses.replace(pin, local="cu124") if pin.name == "torch" else pin for pin in PINS)
-    made = lock.resolve(make_image(pins=pins, index=own.address))
+    made = resolve.resolve(make_image(pins=pins, index=own.address))
     assert made.versions(["torch"])["torch"] == "2.5.1+cu124"
 
 
@@ -376,34 +377,34 @@ def test_a_default_index_that_is_a_folder_is_refused(variable: str, address: str
 
 def test_an_image_without_a_lock_names_the_command_and_the_index(tmp_path: Path) -> None:
     image = make_image(index="https://download.pytorch.org/whl/cu126")
-    assert lock.state(image, tmp_path).status is Status.MISSING
+    assert lock_file.state(image, tmp_path).status is Status.MISSING
     with pytest.raises(UserError) as error:
-        lock.read(image, tmp_path)
+        lock_file.read(image, tmp_path)
     assert "nox -s lock -- cu126-torch25" in error.value.problems[0].then
     assert "https://download.pytorch.org/whl/cu126" in error.value.problems[0].then
 
 
 def made_of(image: Image, folder: Path) -> None:
     """A lock of the image that holds its pins and nothing they need: enough for its state."""
-    wanted = lock.inputs(image)
+    wanted = lock_inputs(image)
     layers = {
         place: tuple(Package(name=pin.split("==")[0], version=pin.split("==")[1], hashes=("0" * 64,)) for pin in pins)
         for place, pins in (*wanted.layers.items(), *wanted.alone.items())
     }
-    files = {f"{place}.txt": lock.print_requirements(packages) for place, packages in layers.items()}
-    found = lock.written(lock.Lock(inputs=wanted, files=files, layers=layers))
-    lock.write({f"{image.name}/{path}": content for path, content in found.items()}, folder)
+    files = {f"{place}.txt": lock_file.print_requirements(packages) for place, packages in layers.items()}
+    found = lock_file.written(lock_file.Lock(inputs=wanted, files=files, layers=layers))
+    lock_file.write({f"{image.name}/{path}": content for path, content in found.items()}, folder)
 
 
 @given(chosen=st.sampled_from([pin for pin in PINS if not pin.optional]), version=st.integers(100, 999))
 def test_a_moved_pin_is_named_and_refused(tmp_path_factory: pytest.TempPathFactory, chosen: Pin, version: int) -> None:
     folder = tmp_path_factory.mktemp("locks")
     made_of(make_image(), folder)
-    assert lock.state(make_image(), folder) == lock.State(Status.PRESENT)
+    assert lock_file.state(make_image(), folder) == lock_file.State(Status.PRESENT)
     moved = make_image(pins=repinned(chosen.name, str(version)))
-    assert lock.state(moved, folder).differences == (f"{chosen.name} {chosen.version} -> {version}",)
+    assert lock_file.state(moved, folder).differences == (f"{chosen.name} {chosen.version} -> {version}",)
     with pytest.raises(UserError) as error:
-        lock.read(moved, folder)
+        lock_file.read(moved, folder)
     assert f"{chosen.name} {chosen.version} -> {version}" in causes(error)
     assert "nox -s lock -- cu126-torch25" in error.value.problems[0].then
 
@@ -413,7 +414,7 @@ def test_what_comes_goes_and_moves_is_told(tmp_path: Path) -> None:
     pins = (*(pin for pin in PINS if pin.name != "xformers"), Pin(name="peft", version="0.18.1", layer="libraries"))
     trixie = dataclasses.replace(BOOKWORM, glibc=Minor(2, 41))
     image = dataclasses.replace(make_image(pins=pins), python=Minor(3, 13), base=trixie, index="https://i.example")
-    assert lock.state(image, tmp_path).differences == (
+    assert lock_file.state(image, tmp_path).differences == (
         "Python 3.11 -> 3.13",
         "platform x86_64-manylinux_2_36 -> x86_64-manylinux_2_40",
         "index default -> https://i.example",
@@ -424,7 +425,7 @@ def test_what_comes_goes_and_moves_is_told(tmp_path: Path) -> None:
 
 def test_an_optional_pin_is_no_part_of_a_lock(tmp_path: Path) -> None:
     made_of(make_image(), tmp_path)
-    assert lock.state(make_image(pins=repinned("flash-attn", "2.9.0")), tmp_path).status is Status.PRESENT
+    assert lock_file.state(make_image(pins=repinned("flash-attn", "2.9.0")), tmp_path).status is Status.PRESENT
 
 
 @pytest.mark.parametrize(
@@ -442,7 +443,7 @@ def test_a_damaged_lock_is_stale(tmp_path: Path, file: str, content: bytes | Non
     made_of(make_image(), tmp_path)
     path = tmp_path / "cu126-torch25" / file
     path.unlink() if content is None else path.write_bytes(content)
-    found = lock.state(make_image(), tmp_path)
+    found = lock_file.state(make_image(), tmp_path)
     assert found.status is Status.STALE
     assert told in "; ".join(found.differences)
 
@@ -452,15 +453,15 @@ def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
     made_of(make_image(), tmp_path)
     path = tmp_path / "cu126-torch25" / "torch.txt"
     path.write_bytes(path.read_bytes() + b"# a word\n")
-    assert lock.state(make_image(), tmp_path).differences == ("torch.txt is not what lock.json records",)
+    assert lock_file.state(make_image(), tmp_path).differences == ("torch.txt is not what lock.json records",)
 
 
 # ---- renewing
 
 
 def renewed(folder: Path, *images: Image, others: tuple[Image, ...] = (), upgrade: bool = False) -> dict[str, bytes]:
-    files = lock.update(images, others, folder=folder, upgrade=upgrade)
-    lock.write(files, folder)
+    files = resolve.update(images, others, folder=folder, upgrade=upgrade)
+    lock_file.write(files, folder)
     return files
 
 
@@ -470,11 +471,11 @@ def test_moving_one_pin_does_not_move_the_world(stocked: Index, tmp_path: Path) 
     stocked.add("aiohttp", "3.1")
     stocked.add("liger-kernel", "0.6.5", "torch")
     image = make_image(pins=repinned("liger-kernel", "0.6.5"))
-    files = lock.update([image], folder=folder)
+    files = resolve.update([image], folder=folder)
     changed = ("cu126-torch25/light.txt", "cu126-torch25/lock.json")
-    assert lock.differing(files, folder) == changed
-    upgraded = lock.update([image], folder=folder, upgrade=True)
-    assert lock.differing(upgraded, folder) == ("cu126-torch25/libraries.txt", *changed)
+    assert lock_file.differing(files, folder) == changed
+    upgraded = resolve.update([image], folder=folder, upgrade=True)
+    assert lock_file.differing(upgraded, folder) == ("cu126-torch25/libraries.txt", *changed)
 
 
 def test_a_new_lock_takes_what_it_shares_from_the_present_ones(stocked: Index, tmp_path: Path) -> None:
@@ -499,7 +500,7 @@ def test_an_upgrade_takes_along_the_locks_that_share_a_layer(stocked: Index, tmp
 def test_problems_of_all_images_come_at_once_and_nothing_is_made(stocked: Index, tmp_path: Path) -> None:
     broken = [make_image(name, repinned("datasets", "9.9")) for name in ("cu126-torch25", "cu124-torch25")]
     with pytest.raises(UserError) as error:
-        lock.update(broken, folder=tmp_path / "locks")
+        resolve.update(broken, folder=tmp_path / "locks")
     assert [problem.where for problem in error.value.problems] == ["cu126-torch25", "cu124-torch25"]
 
 
@@ -511,9 +512,9 @@ def test_writing_removes_layers_that_are_gone(tmp_path: Path) -> None:
         for path in (tmp_path / "cu126-torch25").iterdir()
         if path.name != "old.txt"
     }
-    assert lock.differing(files, tmp_path) == ("cu126-torch25/old.txt",)
-    lock.write(files, tmp_path)
-    assert lock.differing(files, tmp_path) == ()
+    assert lock_file.differing(files, tmp_path) == ("cu126-torch25/old.txt",)
+    lock_file.write(files, tmp_path)
+    assert lock_file.differing(files, tmp_path) == ()
 
 
 # ---- the locks of this repository
@@ -525,11 +526,11 @@ def accepted() -> list[Image]:
 
 @pytest.mark.parametrize("image", [image for image in accepted() if not image.index], ids=lambda image: str(image.name))
 def test_every_image_of_the_default_index_is_locked(image: Image) -> None:
-    assert lock.state(image) == lock.State(Status.PRESENT)
+    assert lock_file.state(image) == lock_file.State(Status.PRESENT)
 
 
 def test_committed_locks_agree_in_the_layers_they_share() -> None:
-    locks = {str(image.name): lock.read(image) for image in accepted() if not image.index}
+    locks = {str(image.name): lock_file.read(image) for image in accepted() if not image.index}
     for name, one in locks.items():
         for other_name, other in locks.items():
             for layer in one.inputs.shares(other.inputs):
@@ -539,6 +540,6 @@ def test_committed_locks_agree_in_the_layers_they_share() -> None:
 def test_committed_locks_hold_no_address() -> None:
     for image in accepted():
         if not image.index:
-            found = lock.read(image)
-            assert b"://" not in b"".join(lock.written(found).values())
-            assert json.loads(lock.written(found)["lock.json"])["index"] is None
+            found = lock_file.read(image)
+            assert b"://" not in b"".join(lock_file.written(found).values())
+            assert json.loads(lock_file.written(found)["lock.json"])["index"] is None

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from images.config import matrix
 from images.config.matrix import ExpectedFailure, Nightly, Sources
 from images.errors import Problem, UserError
-from images.locking import lock, uv
+from images.locking import lock_file, uv
 from images.nightly import canary, proposal, results, xfail
 from images.nightly import report as nightly_report
 from images.nightly import run as nightly
@@ -27,7 +27,7 @@ from validate.judging import Status
 SOURCES = matrix.load()
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
-CONTROL = Locked(image=PLANNED.image, lock=lock.read(PLANNED.image))
+CONTROL = Locked(image=PLANNED.image, lock=lock_file.read(PLANNED.image))
 MOVES = {"torchao": "0.12.0", "transformers": "5.0.0", "peft": "0.21.2", "liger-kernel": "0.8.5", "numpy": "9.9.9"}
 CLAIMS = (("S3", "environment", Tier.STATIC), ("C1", "transformers", Tier.CPU), ("C10", "lora-step", Tier.CPU))
 
@@ -40,7 +40,7 @@ def at(versions: dict[str, str]) -> Locked:
         else packages
         for name, packages in CONTROL.lock.layers.items()
     }
-    files = {f"{name}.txt": lock.print_requirements(packages) for name, packages in layers.items()}
+    files = {f"{name}.txt": lock_file.print_requirements(packages) for name, packages in layers.items()}
     pins = tuple(replace(pin, version=versions.get(pin.name, pin.version)) for pin in CONTROL.image.pins)
     return Locked(image=replace(CONTROL.image, pins=pins), lock=replace(CONTROL.lock, files=files, layers=layers))
 

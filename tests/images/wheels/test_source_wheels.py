@@ -18,7 +18,7 @@ from images.config import matrix
 from images.context.render import BaseContext
 from images.engine.failures import BuildFailed
 from images.errors import Problem, UserError
-from images.locking import lock
+from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.wheels import compiled as source_wheels
@@ -251,7 +251,7 @@ def test_on_a_custom_base_the_wheel_is_that_bases_alone() -> None:
 
 def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
     wanted = image("cu130-torch211-sm90")
-    names = {package.name for package in lock.read(wanted).layers["torch"]}
+    names = {package.name for package in lock_file.read(wanted).layers["torch"]}
     base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
     files = source_wheels.context(
         wanted, source_wheels.for_base(COMPILERS, recipe()), base_context, {"host/env": b""}, 2
@@ -263,7 +263,7 @@ def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
 
 def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -> None:
     wanted = image("cu130-torch211-sm90")
-    names = {package.name for package in lock.read(wanted).layers["torch"]}
+    names = {package.name for package in lock_file.read(wanted).layers["torch"]}
     base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
     with pytest.raises(UserError) as caught:
         source_wheels.context(
@@ -283,7 +283,7 @@ def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytes
     wanted = replace(recipe(), parts=("nvidia-cuda-nvcc==1.2.3",))
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
         source_wheels.context(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), {}, 1)
-    assert lock.FOLDER.is_dir()
+    assert lock_file.FOLDER.is_dir()
 
 
 # --- the shim -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from images.config import matrix
 from images.errors import UserError
-from images.locking.lock import TOOLS
+from images.locking.inputs import TOOLS
 from images.planning import plan
 from images.planning.image import Image, Pin
 from images.wheels import prebuilt

@@ -1,0 +1,90 @@
+"""What a lock is made from: Python, platform, index and pins of an image. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from images.config.names import Minor
+from images.locking.uv import Target
+from images.planning.image import Image
+
+TOOLS = ("uv==0.13.8",)
+"""What installs the rest inside a build and is left out of the image."""
+BUILD_TOOLS = ("setuptools==80.9.0", "setuptools-scm==8.3.1", "wheel==0.45.1")
+"""What builds packages that are locked as source, and is left out of the image."""
+_NEWEST_GLIBC = Minor(2, 40)
+"""The newest manylinux platform that uv knows by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockInputs:
+    """Everything a lock is made from."""
+
+    python: str
+    platform: str
+    index: str | None
+    layers: Mapping[str, tuple[str, ...]]
+    """Layer -> its pins, bottom first: each is resolved with all that its packages need."""
+    alone: Mapping[str, tuple[str, ...]]
+    """File -> exact wheels that are installed by themselves (toolkit parts, the installer)."""
+    from_source: tuple[str, ...] = ()
+    """Distributions locked as source."""
+    excluded: tuple[str, ...] = ()
+    """Distributions left out though something requires them."""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Layer -> what its packages from outside any index require."""
+
+    def asked(self, layer: str) -> tuple[str, ...]:
+        """All that a layer is resolved from."""
+        return (*self.layers[layer], *self.needs.get(layer, ()))
+
+    @property
+    def target(self) -> Target:
+        return Target(
+            python=self.python,
+            platform=self.platform,
+            index=self.index,
+            from_source=self.from_source,
+            excluded=self.excluded,
+        )
+
+    @property
+    def place(self) -> tuple[str, str, str | None]:
+        """What a layer must have in common to be shared, besides its pins."""
+        return self.python, self.platform, self.index
+
+    def shares(self, other: LockInputs) -> tuple[str, ...]:
+        """The layers, bottom first, that both images could have in common."""
+        shared = []
+        if self.place == other.place:
+            for mine, theirs in zip(self.layers, other.layers, strict=False):
+                if mine != theirs or self.asked(mine) != other.asked(theirs):
+                    break
+                shared.append(mine)
+        return tuple(shared)
+
+
+def lock_inputs(image: Image) -> LockInputs:
+    """What the image's lock is made from. Optional and compiled pins are no part of it: no index need have them."""
+    return LockInputs(
+        python=str(image.python),
+        platform=f"x86_64-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
+        index=image.index,
+        layers={
+            layer: tuple(pin.requirement for pin in image.pins if pin.layer == layer and pin.locked)
+            for layer in image.layers
+        },
+        needs={
+            layer: needs
+            for layer in image.layers
+            if (needs := tuple(sorted({need for pin in image.pins if pin.layer == layer for need in pin.needs})))
+        },
+        alone={
+            "toolkit": tuple(pin.requirement for pin in image.toolkit),
+            "tools": TOOLS,
+            **({"build": BUILD_TOOLS} if image.from_source else {}),
+        },
+        from_source=image.from_source,
+        excluded=image.waived,
+    )

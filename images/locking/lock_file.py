@@ -1,0 +1,242 @@
+"""An image's lock as it lies in locks/: its whole Python closure, each package at one version with its hashes.
+
+`locks/NAME/` holds `LAYER.txt` files that install with `--require-hashes --no-deps`, and `lock.json`: what they were
+made from. A lock whose recorded inputs are not the image's is stale. The files of a layer name no image, so images
+that share a torch share `torch.txt` byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+from images.config.matrix import ROOT
+from images.errors import Problem, UserError
+from images.host.hashing import sha256
+from images.locking import diff
+from images.locking.inputs import LockInputs, lock_inputs
+from images.locking.uv import Package
+from images.planning.image import Image
+
+FOLDER = ROOT / "locks"
+RECORD = "lock.json"
+_HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux x86-64, each by hash.\n"
+_ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
+_HASH = re.compile(r"--hash=sha256:(?P<digest>[0-9a-f]{64})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """A lock as it lies in the repository, or as it will."""
+
+    inputs: LockInputs
+    files: Mapping[str, bytes]
+    """`torch.txt` and the like -> content; without `lock.json`."""
+    layers: Mapping[str, tuple[Package, ...]]
+    """Layer (`toolkit` and `tools` too) -> its packages."""
+    edited: tuple[str, ...] = ()
+    """Files that are not what the lock's record says they were: edited by hand, or merged."""
+
+    def versions(self, layers: Iterable[str]) -> dict[str, str]:
+        return {package.name: package.version for layer in layers for package in self.layers[layer]}
+
+
+class Status(StrEnum):
+    """What the plan says of an image's lock."""
+
+    PRESENT = "present"
+    MISSING = "missing"
+    STALE = "stale"
+
+
+@dataclass(frozen=True)
+class State:
+    """A lock's status and, when stale, what moved, in words."""
+
+    status: Status
+    differences: tuple[str, ...] = ()
+
+
+def state(image: Image, folder: Path = FOLDER) -> State:
+    """Whether the image has a lock and the lock is the image's. A damaged lock counts as stale."""
+    place = folder / image.lock_name
+    if not (place / RECORD).is_file():
+        return State(Status.MISSING)
+    try:
+        found = load(place)
+    except UserError as error:
+        return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
+    edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
+    differences = (
+        tuple(diff.differences(found.inputs, lock_inputs(image)))
+        or tuple(diff.lacking(found.inputs, found.layers))
+        or edited
+    )
+    return State(Status.STALE if differences else Status.PRESENT, differences)
+
+
+def states(images: Iterable[Image], folder: Path = FOLDER) -> dict[str, Status]:
+    """Name -> its lock's status. A lock that images share (a parent and its arch images) is read once."""
+    statuses: dict[str, tuple[LockInputs, Status]] = {}
+    found: dict[str, Status] = {}
+    for image in images:
+        name, wanted = image.lock_name, lock_inputs(image)
+        if name not in statuses or statuses[name][0] != wanted:
+            statuses[name] = (wanted, state(image, folder).status)
+        found[str(image.name)] = statuses[name][1]
+    return found
+
+
+def read(image: Image, folder: Path = FOLDER) -> Lock:
+    """The image's lock. Raises UserError: there is none, or it is older than the pins."""
+    found = state(image, folder)
+    command = f"`nox -s lock -- {image.lock_name}`"
+    where = f"{_shown(folder)}/{image.lock_name}"
+    if found.status is Status.MISSING:
+        then = f"{command} makes it" + (
+            f"; it must reach {image.index}, which alone has this torch" if image.index else ""
+        )
+        raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=then))
+    if found.status is Status.STALE:
+        cause = f"the lock is older than the pins: {'; '.join(found.differences)}"
+        raise UserError(Problem(where=where, cause=cause, then=f"{command} makes a new one"))
+    return load(folder / image.lock_name)
+
+
+def load(place: Path) -> Lock:
+    """The lock in a folder, stale or not. Raises UserError: a file is missing or damaged."""
+    record, digests = _record(place)
+    names = {layer: f"{layer}.txt" for layer in (*record.layers, *record.alone)}
+    files = {name: _bytes(place, name) for name in names.values()}
+    layers = {layer: parse_requirements(files[name], f"{place}/{name}") for layer, name in names.items()}
+    edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
+    return Lock(inputs=record, files=files, layers=layers, edited=edited)
+
+
+def written(lock: Lock) -> dict[str, bytes]:
+    """File name -> content of a lock's folder."""
+    record = {
+        "python": lock.inputs.python,
+        "platform": lock.inputs.platform,
+        "index": lock.inputs.index,
+        "layers": lock.inputs.layers,
+        "alone": lock.inputs.alone,
+        **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
+        **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
+        **({"needs": lock.inputs.needs} if lock.inputs.needs else {}),
+        "sha256": {name: sha256(content) for name, content in sorted(lock.files.items())},
+    }
+    return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
+
+
+def differing(files: Mapping[str, bytes], folder: Path = FOLDER) -> tuple[str, ...]:
+    """Paths that `write` would change, sorted: what `--check` shows."""
+    changed = {path for path, content in files.items() if not _holds(folder / path, content)}
+    return tuple(sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)}))
+
+
+def write(files: Mapping[str, bytes], folder: Path = FOLDER) -> None:
+    """Put locks where they belong, each file whole or not at all, and remove layers they no longer have."""
+    for path in _leftovers(files, folder):
+        path.unlink()
+    for name in sorted(files, key=lambda path: path.endswith(RECORD)):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        partial.write_bytes(files[name])
+        partial.replace(target)
+
+
+def print_requirements(packages: Iterable[Package]) -> bytes:
+    """A requirements file, in the order given."""
+    blocks = (
+        " \\\n    ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{text}" for text in package.hashes)])
+        for package in packages
+    )
+    return (_HEADER + "".join(f"{block}\n" for block in blocks)).encode()
+
+
+def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
+    """The inverse of `print_requirements`.
+
+    Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
+    """
+    packages, wrong = _entries(content)
+    problems = [
+        Problem(
+            where=_shown(Path(where)),
+            cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
+            then="`nox -s lock -- NAME` makes the file anew",
+        )
+        for text in wrong
+    ]
+    if problems:
+        raise UserError(problems)
+    return packages
+
+
+@lru_cache(maxsize=4096)
+def _entries(content: bytes) -> tuple[tuple[Package, ...], tuple[str, ...]]:
+    """The packages, and the entries that are none. Kept: layers that images share have the same bytes in every lock."""
+    text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
+    entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
+    wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
+    return tuple(_entry(entry) for entry in entries), wrong
+
+
+def _is_entry(words: Sequence[str]) -> bool:
+    hashes = words[1:]
+    return bool(_ENTRY.fullmatch(words[0])) and bool(hashes) and all(map(_HASH.fullmatch, hashes))
+
+
+def _entry(words: Sequence[str]) -> Package:
+    name, _, version = words[0].partition("==")
+    return Package(name=name, version=version, hashes=tuple(word.rpartition(":")[2] for word in words[1:]))
+
+
+def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
+    """What the lock was made from, and file -> sha256."""
+    try:
+        data = json.loads(_bytes(place, RECORD))
+        made_from = LockInputs(
+            python=str(data["python"]),
+            platform=str(data["platform"]),
+            index=data["index"],
+            layers={str(layer): tuple(map(str, pins)) for layer, pins in data["layers"].items()},
+            alone={str(name): tuple(map(str, pins)) for name, pins in data["alone"].items()},
+            from_source=tuple(map(str, data.get("from_source", ()))),
+            excluded=tuple(map(str, data.get("excluded", ()))),
+            needs={str(layer): tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
+        )
+        return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        then = f"`nox -s lock -- {place.name}` makes it anew"
+        raise UserError(Problem(where=_shown(place / RECORD), cause="is damaged", then=then)) from None
+
+
+def _bytes(place: Path, name: str) -> bytes:
+    try:
+        return (place / name).read_bytes()
+    except OSError:
+        then = f"`nox -s lock -- {place.name}` makes it"
+        raise UserError(Problem(where=_shown(place / name), cause="is missing", then=then)) from None
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
+
+
+def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:
+    """Requirement files in the folders of `files` that are none of them."""
+    places = {folder / Path(name).parent for name in files}
+    return [path for place in places for path in place.glob("*.txt") if str(path.relative_to(folder)) not in files]
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -1,0 +1,150 @@
+"""From an image to its lock, by uv: all packages are resolved at once, then split into layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from packaging.version import Version
+
+from images.config.names import Minor
+from images.errors import Problem, UserError
+from images.locking import lock_file, uv
+from images.locking.diff import distribution
+from images.locking.inputs import LockInputs, lock_inputs
+from images.locking.lock_file import Lock, Status, state
+from images.locking.uv import Package, Runner
+from images.planning.image import Image
+
+
+def update(
+    images: Sequence[Image],
+    others: Sequence[Image] = (),
+    *,
+    folder: Path = lock_file.FOLDER,
+    upgrade: bool = False,
+    run: Runner = uv.run,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> dict[str, bytes]:
+    """Path below `folder` -> content, of the locks of `images`.
+
+    Versions of the present lock are kept where they still fit, so that moving one pin does not move the world;
+    `upgrade` takes the newest that fit instead, and then renews the locks of those `others` (the rest of the plan)
+    that share a layer, since they stay equal in it. `tell` gets a line an image. Raises UserError with the problems
+    of all images at once.
+    """
+    wanted = {image.lock_name: image for image in images}
+    if upgrade:
+        wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
+    made: dict[str, Lock] = {}
+    problems: list[Problem] = []
+    # A profile's packages are choosier than a stack's: what they settle on, images that share a layer can follow.
+    for name, image in sorted(wanted.items(), key=lambda item: item[1].profile is None):
+        known = [*made.values(), *([] if upgrade else _present(others, folder))]
+        own = {} if upgrade else _versions_at(folder / name)
+        tell(f"resolving {name}")
+        try:
+            made[name] = resolve(image, run, preferred=_preferred(lock_inputs(image), own, known))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(problems)
+    return {
+        f"{name}/{path}": content for name, lock in made.items() for path, content in lock_file.written(lock).items()
+    }
+
+
+def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] | None = None) -> Lock:
+    """Resolve the whole image at once, then split it into layers.
+
+    Raises UserError: no versions fit, a package is source only or a local file, the torch is not the image's CUDA
+    build, an index that can't be reached or gives no hashes.
+    """
+    where, wanted = str(image.name), lock_inputs(image)
+    pins = [pin for layer in wanted.layers for pin in wanted.asked(layer)]
+    chosen = uv.versions(pins, wanted.target, preferred=preferred or {}, run=run, where=where)
+    layers = _split(wanted, chosen, run, where)
+    everything = [package for layer in layers.values() for package in layer]
+    if problems := [*_foreign_builds(image, everything), *_not_this_cuda(image, everything)]:
+        raise UserError(problems)
+    for name, exact in wanted.alone.items():
+        layers[name] = uv.packages(exact, wanted.target, chosen={}, run=run, where=where, dependencies=False)
+    files = {f"{layer}.txt": lock_file.print_requirements(found) for layer, found in layers.items()}
+    return Lock(inputs=wanted, files=files, layers=layers)
+
+
+def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: str) -> dict[str, tuple[Package, ...]]:
+    """Layer -> packages: a pin is in its own layer, all else in the lowest layer that needs it.
+
+    What a layer needs is asked of uv, for that layer and those below at the versions chosen for the whole: markers
+    and extras are then right, and nothing above can be seen in the answer but the versions.
+    """
+    home = {distribution(pin): layer for layer, pins in wanted.layers.items() for pin in pins}
+    needed: dict[str, Package] = {}
+    for layer, pins in zip(wanted.layers, accumulate(map(wanted.asked, wanted.layers)), strict=True):
+        for package in uv.packages(pins, wanted.target, chosen=chosen, run=run, where=where) if pins else ():
+            needed.setdefault(package.name, package)
+            home.setdefault(package.name, layer)
+    ordered = sorted(needed.values(), key=lambda package: package.name)
+    return {layer: tuple(package for package in ordered if home[package.name] == layer) for layer in wanted.layers}
+
+
+def _foreign_builds(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
+    """Local versions (+cpu, +cu130) that this image did not ask for: PyPI has none, PyTorch's index one a variant."""
+    allowed = {None, f"cu{image.wheel_cuda.digits}"} if image.index else {None}
+    for package in packages:
+        local = Version(package.version).local
+        if local not in allowed:
+            kind = "a CPU build" if local == "cpu" else f"a build of {local}"
+            cause = f"{package.name} {package.version} is {kind}; the image wants CUDA {image.wheel_cuda}"
+            then = "resolve with the plain index: no find-links, no extra index, no mirror that adds builds of its own"
+            yield Problem(where=str(image.name), cause=cause, then=then)
+
+
+def _not_this_cuda(image: Image, packages: Iterable[Package]) -> Iterator[Problem]:
+    """A torch whose closure lacks the CUDA runtime of the image's wheel: a CPU torch, or one of another CUDA."""
+    distribution = "nvidia-cuda-runtime" + (f"-cu{image.wheel_cuda.major}" if image.wheel_cuda < Minor(13, 0) else "")
+    by_name = {package.name: package.version for package in packages}
+    runtimes = [f"{name} {version}" for name, version in by_name.items() if name.startswith("nvidia-cuda-runtime")]
+    version = by_name.get(distribution)
+    if version is None or Minor.parse(version) != image.wheel_cuda:
+        has = f"brings {', '.join(runtimes)}" if runtimes else "brings no CUDA runtime: it is a CPU build"
+        cause = f"torch {by_name.get('torch', '')} {has}; the image wants CUDA {image.wheel_cuda}"
+        then = "does the index have the variant that images/data/facts.yaml says?"
+        yield Problem(where=str(image.name), cause=cause, then=then)
+
+
+def _preferred(wanted: LockInputs, own: Mapping[str, str], known: Iterable[Lock]) -> dict[str, str]:
+    """Versions to keep: the image's own, and above them those of layers that another lock has in common with it."""
+    preferred = dict(own)
+    for lock in known:
+        shared = lock.versions(lock.inputs.shares(wanted))
+        if shared:
+            return preferred | shared
+    return preferred
+
+
+def _renewed_with(image: Image, images: Sequence[Image], folder: Path) -> bool:
+    mine = lock_inputs(image)
+    locked = (folder / image.lock_name / lock_file.RECORD).is_file()
+    return locked and any(mine.shares(lock_inputs(other)) for other in images)
+
+
+def _present(images: Iterable[Image], folder: Path) -> list[Lock]:
+    return [
+        lock_file.load(folder / image.lock_name) for image in images if state(image, folder).status is Status.PRESENT
+    ]
+
+
+def _is_present(image: Image, folder: Path) -> bool:
+    return state(image, folder).status is Status.PRESENT
+
+
+def _versions_at(place: Path) -> dict[str, str]:
+    """Versions of whatever lock lies there; none where it is missing or damaged."""
+    try:
+        lock = lock_file.load(place)
+    except UserError:
+        return {}
+    return lock.versions(lock.inputs.layers)
