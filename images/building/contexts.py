@@ -9,15 +9,16 @@ from pathlib import Path
 
 from images.building import pipeline
 from images.config.facts import Facts
-from images.context import render
+from images.context import bases, render
 from images.context.hosting import HostSettings
 from images.context.render import BaseContext, Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock_file
-from images.planning.image import Base, Image, Pin
+from images.planning.image import Base, Image
 from images.validation import embedded
 from images.wheels import prebuilt
+from images.wheels.prebuilt import FindWheel
 
 _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
@@ -32,19 +33,19 @@ class ContextOptions:
     facts: Facts
     host: HostSettings
     cache: Path
-    compiled: Callable[[Image, Pin], Path | None]
+    compiled: FindWheel
     wheelhouse: Path | None = None
     fetch: Callable[[str, Path], None] | None = None
     """URL and target; None: from the official releases."""
 
 
-def base_context(base: Base, given: str, pinned: Mapping[str, str]) -> BaseContext:
-    """The base by the name a person gave, else by its pinned digest, else by its tag. Raises UserError for no name."""
-    if given:
-        if not _FROM.fullmatch(given):
+def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
+    """The base `wanted`; auto: by its pinned digest, else by its tag. Raises UserError for what is no reference."""
+    if wanted != bases.AUTO:
+        if not _FROM.fullmatch(wanted):
             then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
-            raise UserError(Problem(where=f"--base {given}", cause="is no name of an image", then=then))
-        return BaseContext(reference=given, origin="custom")
+            raise UserError(Problem(where=f"--base {wanted}", cause="is no name of an image", then=then))
+        return BaseContext(reference=wanted, origin="custom")
     if digest := pinned.get(base.reference, ""):
         return BaseContext(reference=f"{base.reference}@{digest}", origin="digest", digest=digest)
     return BaseContext(reference=base.reference, origin="tag")

@@ -21,10 +21,11 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
 from images.locking.lock_file import Lock
-from images.planning.image import Image, Pin
+from images.planning.image import Image
 from images.validation import embedded, trial
 from images.validation.claims import base as base_claims
 from images.wheels import prebuilt
+from images.wheels.prebuilt import FindWheel
 from validate import hints, page, report
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -57,7 +58,7 @@ class BuildOptions:
     """What to judge; empty: what this machine can."""
     gpus: str = gpus.AUTO
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
-    compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None
+    compiled: FindWheel = lambda _image, _pin: None
     """Where wheels lie that were compiled here (`wheels.compiled.wheel_finder`)."""
     locks: Path = lock_file.FOLDER
     suffix: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,9 @@ from typer import Option
 from images.building import bake, contexts, pipeline
 from images.building.bake import Options, Provenance, Rendered
 from images.commands import common, tables
-from images.commands.options import EngineUrl, Gpus, OneName, Out, Selectors, Tiers
+from images.commands.options import EngineUrl, InputArguments, OneName, Out, Selectors, TrialArguments, grouped
 from images.context import render
 from images.context.hosting import host_settings
-from images.engine import gpus
 from images.errors import Problem, UserError
 from images.planning.image import Image
 from images.registry.client import Repository
@@ -22,27 +22,32 @@ from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
 
 
-def bake_verb(
-    selectors: Selectors = None,
+@dataclass(frozen=True, kw_only=True)
+class BakeArguments:
+    """Where buildx takes caches from, and where it puts results."""
+
     to: Annotated[
         str, Option("--to", metavar="REGISTRY/REPOSITORY", help="Push there; default: load into buildx's engine.")
-    ] = "",
-    base: Annotated[str, Option("--base", metavar="REF", help="What FROM names; default: the base's own name.")] = "",
-    wheels: Annotated[
-        Path | None, Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
-    ] = None,
+    ] = ""
     cache_from: Annotated[
         list[str] | None, Option("--cache-from", metavar="SPEC", help="As buildx has it; {target} is replaced.")
-    ] = None,
+    ] = None
     cache_to: Annotated[
         list[str] | None, Option("--cache-to", metavar="SPEC", help="As buildx has it; {target} is replaced.")
-    ] = None,
+    ] = None
     provenance: Annotated[
         Provenance, Option("--provenance", help="BuildKit's own attestation: makes an index of the image.")
-    ] = Provenance.OFF,
+    ] = Provenance.OFF
+
+
+@grouped
+def bake_verb(
+    inputs: InputArguments,
+    how: BakeArguments,
+    selectors: Selectors = None,
     out: Out = Path("out/bake"),
 ) -> None:
-    """Write contexts and a docker-bake.json, for `docker buildx bake` on any builder. Proves and names nothing."""
+    """Write contexts and a docker-bake.json, for `docker buildx bake` on any builder. Validates and names nothing."""
     sources = common.sources()
     images = common.accepted(selectors or [], sources, default_index_only=not selectors)
     context_options = contexts.ContextOptions(
@@ -50,21 +55,23 @@ def bake_verb(
         host=host_settings(),
         cache=common.cache(),
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
-        wheelhouse=wheels,
+        wheelhouse=inputs.wheelhouse,
     )
     options = Options(
-        repository=str(Repository.parse(to)) if to else "",
-        cache_from=cache_from or (),
-        cache_to=cache_to or (),
-        provenance=provenance,
+        repository=str(Repository.parse(how.to)) if how.to else "",
+        cache_from=how.cache_from or (),
+        cache_to=how.cache_to or (),
+        provenance=how.provenance,
     )
     pinned = common.pinned_bases()
-    rendered = [_written(image, base, pinned, context_options, out) for image in images]
+    rendered = [_written(image, inputs.base, pinned, context_options, out) for image in images]
     content = bake.bake(rendered, options)
     (out / bake.FILE).write_text(json.dumps(content, indent=1) + "\n")
     shared = len(content["target"]) - len(images)
     common.talk.print(f"{out / bake.FILE}: {len(images)} images, {shared} shared stages")
-    common.talk.print(f"next: cd {out} && docker buildx bake; then `nox -s adopt -- NAME` proves it", highlight=False)
+    common.talk.print(
+        f"next: cd {out} && docker buildx bake; then `nox -s adopt -- NAME` validates it", highlight=False
+    )
 
 
 def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.ContextOptions, out: Path) -> Rendered:
@@ -85,15 +92,15 @@ def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.
     return rendered
 
 
+@grouped
 def adopt_verb(
     name: OneName,
+    trial: TrialArguments,
     image: Annotated[str, Option("--image", metavar="REF", help="The baked image; default: NAME-candidate.")] = "",
-    tier: Tiers = None,
-    gpus: Gpus = gpus.AUTO,
     engine: EngineUrl = None,
     out: Out = Path("out/bake"),
 ) -> None:
-    """Prove a baked image, record it like a build, and name it: what `build` does after the engine is done."""
+    """Validate a baked image, record it like a build, and name it: what `build` does after the engine is done."""
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     folder = out / str(wanted.name)
@@ -102,7 +109,7 @@ def adopt_verb(
     with common.open_engine(engine, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
         record = bake.adopted(ordered, info, render.declared_missing(wanted, info.labels))
-        tried = common.tried(docker_engine, wanted, info.id, sources, gpus=gpus, tiers=tier or ())
+        tried = common.tried(docker_engine, wanted, info.id, sources, gpus=trial.gpus, tiers=trial.tiers)
         withheld = pipeline.why_withheld(tried.verdict, tried.tiers)
         if not withheld:
             pipeline.give_name(docker_engine, info.id, str(wanted.name))

@@ -1,9 +1,10 @@
-"""Images built and proven, wheels compiled, recorded runs judged again."""
+"""Images built and validated, wheels compiled, recorded runs judged again."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,61 +14,69 @@ from rich.markup import escape
 
 from images.building import pipeline
 from images.commands import common, tables
-from images.commands.options import (
-    EngineUrl,
-    Gpus,
-    OneName,
-    Out,
-    Tiers,
-)
-from images.context.hosting import host_settings
-from images.engine import connect, gpus, private
+from images.commands.options import EngineUrl, OfflineInputArguments, OneName, Out, TrialArguments, grouped
+from images.config.matrix import Matrix
+from images.context.hosting import HostSettings, host_settings
+from images.engine import Engine, connect, private
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.validation import schemas
 from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
+from images.wheels.prebuilt import FindWheel
 from validate import hints, report
 from validate.claims import Tier
 from validate.judge import explain, judge
 from validate.judging import Status
 
 
-def build_verb(
-    selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
-    engine: EngineUrl = None,
-    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to build on.")] = "auto",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1,
-    wheelhouse: Annotated[Path | None, typer.Option("--wheelhouse", help="Folder of wheels that no index has.")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="An optional package that can't be had is an error.")
-    ] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
-    ] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class BuildArguments:
+    """How images are built."""
+
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1
+    strict: Annotated[bool, typer.Option("--strict", help="An optional package that can't be had is an error.")] = False
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")
-    ] = False,
-    tier: Tiers = None,
-    gpus: Gpus = gpus.AUTO,
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileArguments:
+    """How wheels are compiled."""
+
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0
+    recompile: Annotated[bool, typer.Option("--recompile", help="Compile what is in the cache already, too.")] = False
+    sdists: Annotated[
+        Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
+    ] = None
+
+
+@grouped
+def build_verb(
+    selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
+    inputs: OfflineInputArguments,
+    how: BuildArguments,
+    trial: TrialArguments,
+    engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Build images and prove them. An image gets its name only if nothing that could be judged has failed."""
+    """Build images and validate them. An image gets its name only if nothing that could be judged has failed."""
     sources = common.sources()
     images = common.accepted(selectors, sources)
     options = pipeline.BuildOptions(
         out=out,
         cache=common.cache(),
         facts=sources.facts,
-        base=base,
-        wheelhouse=wheelhouse,
-        strict=strict,
-        offline=offline,
-        no_cache=no_cache,
-        tiers=tier or (),
-        gpus=gpus,
+        base=inputs.base,
+        wheelhouse=inputs.wheelhouse,
+        strict=how.strict,
+        offline=inputs.offline,
+        no_cache=how.no_cache,
+        tiers=trial.tiers,
+        gpus=trial.gpus,
         pinned_bases=common.pinned_bases(),
     )
     for image in images:
@@ -78,16 +87,34 @@ def build_verb(
     for warning in host.warnings:
         common.say(warning)
     with common.open_engine(engine) as docker_engine, Progress() as progress:
-        if compile_:
-            making = source_wheels.WheelOptions(
-                out=out, facts=sources.facts, cache=wheel_cache.default(), pinned_bases=options.pinned_bases, base=base
-            )
-            compiled = source_wheels.wheel_builder(docker_engine, sources.matrix, making, host, progress)
-        else:
-            compilers = partial(source_wheels.read_base_compilers, docker_engine, reference=base)
-            compiled = source_wheels.wheel_finder(sources.matrix, wheel_cache.default(), compilers)
-        options = replace(options, compiled=compiled)
-        results = pipeline.build_all(docker_engine, images, options, host, progress, jobs)
+        compiling = _compiling(docker_engine, options, sources.matrix, host, progress) if how.compile_ else None
+        options = replace(options, compiled=compiling or _cached(docker_engine, options, sources.matrix))
+        results = pipeline.build_all(docker_engine, images, options, host, progress, how.jobs)
+    _show(results, out)
+
+
+def _cached(engine: Engine, options: pipeline.BuildOptions, matrix: Matrix) -> FindWheel:
+    """The wheel cache alone."""
+    compilers = partial(source_wheels.read_base_compilers, engine, reference=options.base)
+    return source_wheels.wheel_finder(matrix, wheel_cache.default(), compilers)
+
+
+def _compiling(
+    engine: Engine, options: pipeline.BuildOptions, matrix: Matrix, host: HostSettings, progress: Progress
+) -> FindWheel:
+    """The wheel cache, and the builder for what it lacks."""
+    wheel_options = source_wheels.WheelOptions(
+        out=options.out,
+        facts=options.facts,
+        cache=wheel_cache.default(),
+        pinned_bases=options.pinned_bases,
+        base=options.base,
+    )
+    return source_wheels.wheel_builder(engine, matrix, wheel_options, host, progress)
+
+
+def _show(results: Sequence[pipeline.Built | UserError], out: Path) -> None:
+    """Print every verdict. Raises UserError with what failed and what was withheld."""
     console = common.results()
     problems: list[Problem] = []
     for result in results:
@@ -99,36 +126,27 @@ def build_verb(
             problems.append(_withheld(result, out))
         else:
             console.print(
-                f"[green]{result.name}[/] is proven as far as this machine can: {out / result.name}/report.md"
+                f"[green]{result.name}[/] is validated as far as this machine can: {out / result.name}/report.md"
             )
     if problems:
         raise UserError(problems, code=1)
 
 
+@grouped
 def wheels_verb(
     name: OneName,
+    inputs: OfflineInputArguments,
+    how: CompileArguments,
     packages: Annotated[
         list[str] | None, typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins.")
     ] = None,
     engine: EngineUrl = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
-    recompile: Annotated[bool, typer.Option("--recompile", help="Compile what is in the cache already, too.")] = False,
-    sdists: Annotated[
-        Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
-    ] = None,
-    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to compile on.")] = "auto",
-    wheelhouse: Annotated[
-        Path | None, typer.Option("--wheelhouse", help="Folder with what builds wheels, for --offline.")
-    ] = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Reach no network: wheelhouse and --sdists have everything.")
-    ] = False,
     out: Out = Path("out"),
 ) -> None:
     """Compile packages that are published as source only. What was compiled before is taken, not compiled again."""
     sources = common.sources()
     (image,) = common.accepted([name], sources, exactly_one=True)
-    if offline and sdists is None:
+    if inputs.offline and how.sdists is None:
         then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
         raise UserError(Problem(where="--offline", cause="no source archive can be fetched", then=then))
     chosen = packages or source_wheels.packages(image, sources.matrix)
@@ -141,27 +159,26 @@ def wheels_verb(
         out=out,
         facts=sources.facts,
         cache=wheel_cache.default(),
-        jobs=jobs,
-        recompile=recompile,
-        sdists=sdists,
+        jobs=how.jobs,
+        recompile=how.recompile,
+        sdists=how.sdists,
         pinned_bases=common.pinned_bases(),
-        base=base,
-        wheelhouse=wheelhouse,
-        offline=offline,
+        base=inputs.base,
+        wheelhouse=inputs.wheelhouse,
+        offline=inputs.offline,
     )
     with common.open_engine(engine) as docker_engine, Progress() as progress:
-        made = [
-            source_wheels.build_wheel(docker_engine, image, one, options, host_settings(), progress) for one in recipes
-        ]
-    for one in made:
-        typer.echo(str(one))
+        host = host_settings()
+        built = [source_wheels.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
+    for wheel in built:
+        typer.echo(str(wheel))
 
 
+@grouped
 def validate_verb(
     name: OneName,
+    trial: TrialArguments,
     image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
-    tier: Tiers = None,
-    gpus: Gpus = gpus.AUTO,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
     engine: EngineUrl = None,
     out: Out = Path("out"),
@@ -171,7 +188,7 @@ def validate_verb(
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = image or str(wanted.name)
     with common.open_engine(engine, install=False) as docker_engine:
-        tried = common.tried(docker_engine, wanted, reference, sources, gpus=gpus, tiers=tier or ())
+        tried = common.tried(docker_engine, wanted, reference, sources, gpus=trial.gpus, tiers=trial.tiers)
     evidence, verdict = tried.evidence, tried.verdict
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)

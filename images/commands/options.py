@@ -1,14 +1,22 @@
-"""Arguments that several verbs share."""
+"""Arguments that several verbs share, alone and in groups.
+
+A group is a frozen dataclass whose fields are options of the command line. Typer reads options from the parameters of
+a function: `grouped` gives a verb one parameter for each field, and calls it with the dataclass.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from images.config import selectors as select
 from images.engine import gpus
+from images.engine.gpus import AUTO
 from validate.claims import Tier
 
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
@@ -27,3 +35,78 @@ GateTiers = Annotated[
 RemoteRef = Annotated[str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")]
 PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Believe only what this cosign key signed.")]
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
+BaseImage = Annotated[
+    str, typer.Option("--base", metavar="auto|REF", help="What to build on: the matrix's base image, or a custom one.")
+]
+WheelFolder = Annotated[
+    Path | None, typer.Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputArguments:
+    """What a build stands on, and where its wheels come from."""
+
+    base: BaseImage = "auto"
+    wheelhouse: WheelFolder = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineInputArguments(InputArguments):
+    """The same for what can be built without a network."""
+
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialArguments:
+    """What a trial measures, and on which GPUs."""
+
+    tier: Tiers = None
+    gpus: Gpus = AUTO
+
+    @property
+    def tiers(self) -> Sequence[Tier]:
+        """Empty: all that this machine can."""
+        return self.tier or ()
+
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """Expand a verb's parameters of a dataclass's type into an option for each field, in the same order.
+
+    Raises TypeError for two fields of one name.
+    """
+    hints = get_type_hints(verb, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if name in groups:
+            parameters += _parameters(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+    names = [parameter.name for parameter in parameters]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise TypeError(f"{verb.__name__} has two parameters of one name: {', '.join(sorted(twice))}")
+
+    def expanded(**given: Any) -> None:
+        built = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        verb(**given, **built)
+
+    expanded.__name__, expanded.__doc__ = verb.__name__, verb.__doc__
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return expanded
+
+
+def _parameters(group: type) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+        )

@@ -12,6 +12,7 @@ import typer
 from images.building import contexts, pipeline
 from images.commands import common, tables
 from images.commands.options import (
+    BaseImage,
     Check,
     EngineUrl,
     Out,
@@ -73,7 +74,7 @@ def lock_verb(
 def render_verb(
     selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
     out: Out = Path("out"),
-    base: Annotated[str, typer.Option("--base", help="What FROM names; default: the base's own reference.")] = "",
+    base: BaseImage = "auto",
 ) -> None:
     """Write the build context of images; plain `docker build` accepts it."""
     sources = common.sources()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from rich.table import Table
-from typer import Option
 
 from images.building import contexts, reproduce
 from images.building.reproduce import Layer, Reproduction
 from images.commands import common
-from images.commands.options import EngineUrl, OneName, Out
+from images.commands.options import EngineUrl, InputArguments, OneName, Out, grouped
 from images.context import bases
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
@@ -20,14 +18,10 @@ from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
 
 
+@grouped
 def reproduce_verb(
     name: OneName,
-    base: Annotated[
-        str, Option("--base", metavar="REF", help="Stand on this image instead of the matrix's base.")
-    ] = "auto",
-    wheels: Annotated[
-        Path | None, Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
-    ] = None,
+    inputs: InputArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
@@ -40,10 +34,12 @@ def reproduce_verb(
         host=host,
         cache=common.cache(),
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
-        wheelhouse=wheels,
+        wheelhouse=inputs.wheelhouse,
     )
     with common.open_engine(engine) as docker_engine, Progress() as progress:
-        found = bases.acquire(docker_engine, image.base, base, pinned=common.pinned_bases(), host=host, say=common.say)
+        found = bases.acquire(
+            docker_engine, image.base, inputs.base, pinned=common.pinned_bases(), host=host, say=common.say
+        )
         bases.require_no_contradiction(image, found)
         context = contexts.context(image, bases.base_context(found), options)
         network = "host" if host.loopback and docker_engine.facts.local else None

@@ -33,6 +33,8 @@ from images.planning.image import Base, Image, Pin
 
 PINS_FILE = "locks/bases.yaml"
 BASE_LABEL = "dev.truetag.base"
+AUTO = "auto"
+"""In place of a reference: the matrix's own base image."""
 BOOTSTRAPPED = "truetag-base"
 """The repository name of bases that were made here."""
 
@@ -149,7 +151,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def acquire(
     engine: Engine,
     base: Base,
-    wanted: str = "auto",
+    wanted: str = AUTO,
     *,
     pinned: Mapping[str, str],
     host: HostSettings,
@@ -161,7 +163,7 @@ def acquire(
     from a Debian mirror. `say` gets a sentence about everything that isn't the ordinary way. Raises UserError.
     """
     with _ONE_AT_A_TIME:
-        if wanted != "auto":
+        if wanted != AUTO:
             return _custom(engine, wanted, say)
         found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)
         return found or _bootstrapped(engine, base, host, say)

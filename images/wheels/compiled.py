@@ -42,6 +42,7 @@ from images.validation import trial
 from images.validation.claims import base as base_claims
 from images.wheels import prebuilt
 from images.wheels.cache import CachedWheel, WheelCache
+from images.wheels.prebuilt import FindWheel
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judge import Verdict, judge
 from validate.judging import Status
@@ -208,7 +209,7 @@ def packages(image: Image, matrix: Matrix) -> tuple[str, ...]:
 
 def wheel_finder(
     matrix: Matrix, cache: WheelCache, compilers: Callable[[Image], BaseCompilers | None] = lambda _image: None
-) -> Callable[[Image, Pin], Path | None]:
+) -> FindWheel:
     """Looks for the wheel of an image's pin among those compiled here; `compilers` reads those of a custom base."""
 
     def find(image: Image, pin: Pin) -> Path | None:
@@ -226,7 +227,7 @@ def wheel_finder(
 
 def wheel_builder(
     engine: Engine, matrix: Matrix, options: WheelOptions, host: HostSettings, progress: Progress
-) -> Callable[[Image, Pin], Path | None]:
+) -> FindWheel:
     """Looks as `wheel_finder` does, and compiles what is not there and nobody else publishes.
 
     What it is given raises UserError for a required pin that can't be compiled; an optional one is told and left out.

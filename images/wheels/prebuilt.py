@@ -25,6 +25,9 @@ from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt
 
+FindWheel = Callable[[Image, Pin], Path | None]
+"""Finds, or makes, a wheel that no index has; None: there is none."""
+
 _PATIENCE = 20.0
 """Seconds for a host to answer, and between two chunks of its answer."""
 _NOT_COMPILED = "which is published as source only and not compiled for this image yet"
@@ -51,7 +54,7 @@ def gather(
     cache: Path,
     kept: Collection[str] = (),
     fetch: Callable[[str, Path], None] | None = None,
-    compiled: Callable[[Image, Pin], Path | None] = lambda _image, _pin: None,
+    compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
     """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
 
