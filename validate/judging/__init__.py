@@ -1,4 +1,10 @@
-"""What a judging function gives back. One function a claim id, pure: evidence in, finding out."""
+"""What a judge gives back. One judge a claim id, pure: evidence in, finding out.
+
+What UNPROVEN means to CI: the claim was not measured (no GPU here, a wheel that could not be had, a probe that did not
+finish), so it is neither kept nor broken, and `build`, `validate` and `judge` exit with 1 for FAIL alone. The release
+gate (`publish`, images/publish/gate.py) takes only PASS: it refuses an image while a required claim of the tiers that
+it asks for is UNPROVEN, and every page shows such a claim as open.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ class Status(str, Enum):
     PASS = "PASS"
     FAIL = "FAIL"
     UNPROVEN = "UNPROVEN"
-    """It could not be measured (no GPU, say)."""
+    """It was not measured: no failure to CI, and no PASS to the release gate. See above."""
     NOT_APPLICABLE = "NOT_APPLICABLE"
 
     __str__ = str.__str__

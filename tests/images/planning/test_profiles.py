@@ -22,7 +22,7 @@ from images.validation.claims import base as base_claims
 from images.validation.claims.profile import BEHAVIOURS
 from validate.claims import Claim, Tier
 from validate.judging import Status
-from validate.judging.profile import behaviour
+from validate.judging.profile.behaviour import judge as behaviour
 from validate.probes.cpu import profile_entrypoint
 
 SOURCES = matrix.load()

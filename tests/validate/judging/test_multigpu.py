@@ -24,7 +24,8 @@ from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import JUDGES, judge
-from validate.judging import Status, multigpu
+from validate.judging import Status
+from validate.judging.multigpu import bandwidth, collectives, comparisons
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._launch import Heard
 from validate.probes.multigpu.collectives import built, parsed
@@ -187,7 +188,7 @@ def test_a_slow_link_is_a_warning_and_never_red(path: str, value: Any) -> None:
     evidence = copy.deepcopy(BANDWIDTH)
     edit(path, value)(evidence)
     wanted = claim("bandwidth")
-    finding = multigpu.bandwidth(wanted, evidence)
+    finding = bandwidth.judge(wanted, evidence)
     assert finding.status is Status.UNPROVEN and finding.reason.startswith("warning: ")
     assert not wanted.required
 
@@ -203,10 +204,10 @@ def test_a_bandwidth_that_was_not_measured_does_not_redden_the_image() -> None:
 def test_variables_that_the_trial_lends_are_not_the_images() -> None:
     lent = {"NCCL_NVLS_ENABLE": "0"}
     evidence = of_ranks({"variables": lent, "files": {}})
-    assert multigpu.settings(claim("settings", lent=lent), evidence).status is Status.PASS
-    assert multigpu.settings(claim("settings"), evidence).status is Status.FAIL
+    assert collectives.settings(claim("settings", lent=lent), evidence).status is Status.PASS
+    assert collectives.settings(claim("settings"), evidence).status is Status.FAIL
     other = of_ranks({"variables": {"NCCL_NVLS_ENABLE": "1"}, "files": {}})
-    assert multigpu.settings(claim("settings", lent=lent), other).status is Status.FAIL
+    assert collectives.settings(claim("settings", lent=lent), other).status is Status.FAIL
 
 
 def test_a_transport_names_what_switched_the_better_one_off() -> None:
@@ -217,7 +218,7 @@ def test_a_transport_names_what_switched_the_better_one_off() -> None:
             "taken": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
         }
     )
-    finding = multigpu.transport(claim("transport", lent={"NCCL_NVLS_ENABLE": "0"}), evidence)
+    finding = collectives.transport(claim("transport", lent={"NCCL_NVLS_ENABLE": "0"}), evidence)
     assert finding.status is Status.FAIL
     assert "(NCCL_P2P_DISABLE=1)" in finding.reason
 
@@ -226,13 +227,13 @@ def test_gpus_that_are_apart_may_share_memory_but_not_use_sockets() -> None:
     apart = replace(PAIR, links=((0, 1, Link.APART),))
     for ways, status in (({"SHM/direct": 4}, Status.PASS), ({"NET/Socket": 4}, Status.FAIL)):
         evidence = of_ranks({"peer access": False, "connections": ways, "taken": {}})
-        assert multigpu.transport(claim("transport", apart), evidence).status is status
+        assert collectives.transport(claim("transport", apart), evidence).status is status
 
 
 def test_a_host_that_cannot_tell_its_links_leaves_it_to_the_containers_view() -> None:
     unknown = replace(PAIR, links=())
     evidence = of_ranks({"peer access": True, "connections": {"SHM/direct": 4}, "taken": {}})
-    assert multigpu.transport(claim("transport", unknown), evidence).status is Status.FAIL
+    assert collectives.transport(claim("transport", unknown), evidence).status is Status.FAIL
 
 
 # ---- what ranks leave behind
@@ -339,7 +340,7 @@ def test_what_the_gpus_cannot_do_is_not_applicable_and_not_required() -> None:
     old = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")
     asked = claim("fp8 fsdp2", old)
     assert not asked.required
-    finding = multigpu.compared(asked, {})
+    finding = comparisons.judge(asked, {})
     assert (
         finding.status is Status.NOT_APPLICABLE and "takes compute capability 8.9, RTX 3090 has 8.6" in finding.reason
     )
@@ -349,7 +350,7 @@ def test_what_the_gpus_cannot_do_is_not_applicable_and_not_required() -> None:
 def test_what_torch_cannot_do_is_not_applicable_and_not_required() -> None:
     asked = claim("fsdp2 4-bit", name="cu126-torch27")
     assert not asked.required
-    assert "takes torch 2.8, this is 2.7.1" in multigpu.compared(asked, {}).reason
+    assert "takes torch 2.8, this is 2.7.1" in comparisons.judge(asked, {}).reason
     assert claim("fsdp2 4-bit", name="cu128-torch28").required
 
 

@@ -119,7 +119,7 @@ def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
         *_, found = devicecode._look(("pkg", task))
     (served,) = found["served"].values()
     counted = {sort: served.get(sort, 0) for sort in FAULTS} if isinstance(served, dict) else {"": served}
-    return static.devicecode(claim, {"files": {"pkg/lib.so": found}}).status, counted
+    return static.devicecode.judge(claim, {"files": {"pkg/lib.so": found}}).status, counted
 
 
 FAULTS = ("absent", "stub", "jit", "emptied")

@@ -229,7 +229,7 @@ def test_the_closure_is_the_locks(site: Site, closed: bool, versions: dict[str, 
     ],
 )
 def test_wheel_tags_are_held_against_python_and_glibc(tag: str, fits: bool) -> None:
-    assert static._tag_fits(tag, "3.11", "2.36") is fits
+    assert static.pins._tag_fits(tag, "3.11", "2.36") is fits
 
 
 # ---- S2

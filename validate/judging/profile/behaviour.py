@@ -1,4 +1,4 @@
-"""Judges of profiles' claims: what a framework did, held against what the claim expects of it."""
+"""P1 and P2: what a framework did, against what the claim expects of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from validate.claims import Claim
-from validate.judging import Finding, Judging, failed, listed, passed
+from validate.judging import Finding, failed, listed, passed
+
+Evidence = Mapping[str, Any]
 
 
-def behaviour(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     """P1, P2. expect: any of `equal` (key -> value), `holds` (key -> items that must be among what was found),
     `at_most` and `at_least` (key -> number); a control is an `at_least` on what a broken image would make small."""
     if not evidence:
@@ -46,6 +48,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return listed([str(item) for item in value], limit=8) or "nothing"
     return str(value)[:80]
-
-
-JUDGES: Mapping[str, Judging] = {"P1": behaviour, "P2": behaviour}

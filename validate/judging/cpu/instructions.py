@@ -1,0 +1,32 @@
+"""C9: no AVX-512 without asking."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, failed, listed, passed
+from validate.judging.text import joined
+
+Evidence = Mapping[str, Any]
+
+
+def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """C9. expect: {most, per_bytes}."""
+    if not evidence["files"]:
+        return failed("there is no native code to read")
+    found = evidence["not_asking"]
+    problems = [
+        f"{_shortened(one['path'])} of {listed(one['owners']) or 'no distribution'} holds {one['avx512']} AVX-512 "
+        "instructions and never asks whether the processor has them"
+        for one in found
+    ]
+    if problems:
+        return failed(joined(problems))
+    return passed(f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first")
+
+
+def _shortened(path: str) -> str:
+    return re.sub(r"^/\S*/site-packages/", "", path)

@@ -1,0 +1,61 @@
+"""G0: the GPUs that the container sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, failed, listed, passed
+from validate.judging.gpu._shared import dotted, suspects
+from validate.judging.text import cause, joined
+
+Evidence = Mapping[str, Any]
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, archs: [promised]}."""
+    for view in ("cuda", "torch"):
+        if "error" in evidence[view]:
+            return failed(f"{view}: {cause(evidence[view]['error'])}{suspects(evidence)}")
+    problems = [*_inventory_problems(claim.expect.get("inventory"), evidence), *_views_differ(evidence)]
+    if len(evidence["libcuda"]) != 1:
+        problems.append(f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}")
+    if problems:
+        return failed(f"{joined(problems)}{suspects(evidence)}")
+    gpus = evidence["cuda"]["gpus"]
+    names = listed([f"{one['name']} ({dotted(one['capability'])})" for one in gpus])
+    driver = evidence["nvml"].get("driver", "?")
+    as_host = "as the host says" if claim.expect.get("inventory") else "as libcuda and torch both say"
+    return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
+
+
+def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Evidence) -> Iterator[str]:
+    if inventory is None:
+        return
+    wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
+    if len(wanted) != len(found):
+        yield f"the host lent {len(wanted)} GPUs, {len(found)} are seen"
+        return
+    for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
+        if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
+            host_is, seen_is = (f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen))
+            yield f"GPU {index} is {seen_is}, the host says {host_is}"
+    inside = evidence["nvml"].get("driver")
+    if inside and inventory["driver"] and inside != inventory["driver"]:
+        yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
+
+
+def _views_differ(evidence: Evidence) -> Iterator[str]:
+    """What libcuda counts, torch must see as well."""
+    cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
+    if not cuda:
+        yield "libcuda counts no GPU"
+    if [one["capability"] for one in cuda] != [one["capability"] for one in torch]:
+        cuda_sees, torch_sees = (listed([one["name"] for one in view]) or "nothing" for view in (cuda, torch))
+        yield f"libcuda sees {cuda_sees}, torch sees {torch_sees}"
+
+
+def _sorted(gpus: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """NVML counts by bus, CUDA by speed: the order says nothing."""
+    return sorted(gpus, key=lambda one: (one["name"], one["capability"]))

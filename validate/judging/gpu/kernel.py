@@ -1,0 +1,166 @@
+"""G1 to G9: one row of the table of kernels."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, failed, listed, not_applicable, passed, unproven
+from validate.judging.gpu._shared import dotted, suspects
+from validate.judging.numbers import is_between, is_beyond, is_within, scientific
+from validate.judging.text import cause, joined
+from validate.judging.tolerance import BACKWARD_FACTOR, BACKWARD_FLOOR, FORWARD_FACTOR, FORWARD_FLOOR, RULE_T
+
+Evidence = Mapping[str, Any]
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    """G1 to G9. expect: {cases: [names], tolerance: {dtype: rule}, figures, facts, ran, libraries, capability?}."""
+    if reason := claim.expect.get("not_applicable"):
+        return not_applicable(reason)
+    if "error" in evidence:
+        return failed(f"{cause(evidence['error'])}{suspects(evidence)}")
+    if problems := list(_device_problems(claim.expect, evidence["device"])):
+        return failed(joined(problems))
+    if "gated" in evidence:
+        # Where the host could not tell the GPU's capability, the device's own word decides.
+        known = claim.expect.get("capability")
+        return failed(f"the GPU says {evidence['gated']}") if known else not_applicable(evidence["gated"])
+    if evidence.get("declined"):
+        return _declined(evidence["declined"])
+    problems = [
+        *_case_problems(claim.expect, evidence["cases"]),
+        *_observed_problems(claim.expect, evidence.get("observed", {})),
+        *_library_problems(claim.expect["libraries"], evidence["libraries"]),
+    ]
+    profile = evidence["kernels"]
+    if profile["works"]:
+        problems += _unseen(claim.expect["ran"], profile)
+    if problems:
+        return failed(f"{joined(problems)}{suspects(evidence)}")
+    if not profile["works"]:
+        return unproven("the results are right, but the profiler saw no kernel at all: which ones ran can't be told")
+    return passed(_summary(claim.expect, evidence))
+
+
+def _device_problems(expect: Mapping[str, Any], device: Mapping[str, Any]) -> Iterator[str]:
+    wanted = expect.get("capability")
+    if wanted and device["capability"] != wanted:
+        yield f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {dotted(wanted)}"
+
+
+def _declined(reasons: Sequence[str]) -> Finding:
+    """A library's own reasons: about this GPU they are a gate, all others are its fault."""
+    gates = [reason for reason in reasons if "capability" in reason]
+    if len(gates) == len(reasons):
+        return not_applicable(listed(list(reasons)))
+    return failed(f"it refuses to run: {listed([reason for reason in reasons if reason not in gates])}")
+
+
+def _case_problems(expect: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    missed = set(expect["tolerance"]) - {facts.get("dtype") for facts in found.values()}
+    for name in expect["cases"]:
+        facts = found.get(name)
+        if facts is None:
+            yield f"{name} was not run"
+        elif "error" in facts:
+            yield f"{name}: {cause(facts['error'])}"
+        elif facts["dtype"] not in expect["tolerance"]:
+            yield f"{name} ran in {facts['dtype']}, for which nothing is promised"
+        elif facts["finite"] is not True:
+            yield f"{name}: results are not finite"
+        else:
+            yield from _output_problems(name, expect["tolerance"][facts["dtype"]], facts)
+    if missed and not any("error" in facts for facts in found.values()):
+        yield f"nothing was run in {listed(sorted(missed))}"
+
+
+def _output_problems(name: str, rule: str | float, facts: Mapping[str, Any]) -> Iterator[str]:
+    if not facts["outputs"]:
+        yield f"{name} gave no result"
+    tolerances = {output: _tolerance(rule, one) for output, one in facts["outputs"].items()}
+    for output, one in facts["outputs"].items():
+        if not is_within(one["error"], tolerances[output]):
+            found, allowed = scientific(one["error"]), scientific(tolerances[output])
+            yield f"{name}: {output} is off by {found}, at most {allowed} is allowed"
+    if not facts["controls"]:
+        yield f"{name} has no control"
+    for control, errors in facts["controls"].items():
+        for output, error in errors.items():
+            if not is_beyond(error, tolerances[output]):
+                found = scientific(error)
+                yield f"control: {name}, {output} {control} is off by {found}, which the tolerance lets pass"
+
+
+def _tolerance(rule: str | float, output: Mapping[str, Any]) -> float:
+    if rule != RULE_T:
+        return float(rule)
+    factor, floor = (BACKWARD_FACTOR, BACKWARD_FLOOR) if output["backward"] else (FORWARD_FACTOR, FORWARD_FLOOR)
+    return factor * float(output["plain_error"]) + floor
+
+
+def _observed_problems(expect: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    if "error" in found:
+        yield cause(found["error"])
+        return
+    for name, (least, most) in expect["figures"].items():
+        figure = found.get("figures", {}).get(name)
+        if figure is None:
+            yield f"{name} was not measured"
+            continue
+        if not is_between(figure["value"], least, most):
+            yield f"{name} is {_figure(figure['value'])}, not between {_figure(least)} and {_figure(most)}"
+        if not figure["controls"]:
+            yield f"{name} has no control"
+        for control, value in figure["controls"].items():
+            if is_between(value, least, most):
+                yield f"control: {name} of {control} is {_figure(value)}, which passes as well"
+    for name, wanted in expect["facts"].items():
+        value = found.get("facts", {}).get(name)
+        if value != wanted:
+            yield f"{name}: {value!r}, not {wanted!r}"
+
+
+def _library_problems(patterns: Sequence[str], mapped: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for pattern in patterns:
+        if not mapped.get(pattern):
+            yield f"no library like {pattern} is loaded"
+
+
+def _unseen(patterns: Sequence[str], profile: Mapping[str, Any]) -> Iterator[str]:
+    """Right numbers from the wrong path: the kernel that should have run was not seen."""
+    for pattern in patterns:
+        if not profile["matching"].get(pattern):
+            others = list(dict.fromkeys(_bare(name.removeprefix("void ")) for name in profile["others"]))
+            seen = f"seen were {listed(others)}" if others else "none was seen"
+            yield f"no CUDA kernel like {pattern} ran ({seen})"
+
+
+def _summary(expect: Mapping[str, Any], evidence: Evidence) -> str:
+    said = []
+    shares = [
+        one["error"] / (_tolerance(expect["tolerance"][facts["dtype"]], one) or math.inf)
+        for facts in evidence["cases"].values()
+        for one in facts["outputs"].values()
+    ]
+    if shares:
+        cases = f"{len(expect['cases'])} case{'s' if len(expect['cases']) > 1 else ''}"
+        said.append(f"{len(shares)} results of {cases} use at most {max(shares):.0%} of the tolerance")
+    figures = evidence.get("observed", {}).get("figures", {})
+    said += [f"{name} {_figure(figures[name]['value'])}" for name in expect["figures"]]
+    kernels = [names[0].removeprefix("void ") for names in evidence["kernels"]["matching"].values() if names]
+    if kernels:
+        said.append(f"ran {listed(list(dict.fromkeys(map(_bare, kernels))))}")
+    return "; ".join(said)
+
+
+def _bare(kernel: str) -> str:
+    """A CUDA kernel's name without its parameters."""
+    return re.split(r"[<(]", kernel.replace("(anonymous namespace)::", ""), maxsplit=1)[0][:60]
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, int | float) else str(value)

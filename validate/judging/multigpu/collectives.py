@@ -1,0 +1,120 @@
+"""M1: collectives, NCCL's settings and library, and its transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, Judging, listed
+from validate.judging.multigpu._ranks import of_ranks
+
+Evidence = Mapping[str, Any]
+
+
+def collectives(claim: Claim, evidence: Evidence) -> Finding:
+    """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
+    return of_ranks(claim, evidence, _exact_problems, _exact_summary)
+
+
+def _exact_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+    sizes = [str(size) for size in expect["sizes"]]
+    for name in expect["operations"]:
+        exact, controls = rank["exact"].get(name, {}), rank["controls"].get(name, {})
+        if wrong := [size for size in sizes if exact.get(size) is not True]:
+            yield f"{name} of {listed(wrong)} numbers is not exact"
+        if passing := [size for size in sizes if controls.get(size) is not False]:
+            yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
+
+
+def _exact_summary(expect: Evidence, ranks: Sequence[Evidence]) -> str:
+    return f"{len(ranks)} ranks: {listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
+
+
+def settings(claim: Claim, evidence: Evidence) -> Finding:
+    """M1: what would bend NCCL. expect: {device, ranks?, lent: {variable: value that the trial sets}}."""
+    return of_ranks(claim, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable bends NCCL")
+
+
+def _setting_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+    for place, lines in rank["files"].items():
+        if lines:
+            yield f"{place} sets {listed(list(lines))}"
+    lent = expect.get("lent", {})
+    own = {name: value for name, value in rank["variables"].items() if lent.get(name) != value}
+    if own:
+        yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
+
+
+def library(claim: Claim, evidence: Evidence) -> Finding:
+    """M1: one NCCL, of one owner, unchanged, of torch's CUDA. expect: {device, ranks?, cuda}."""
+    return of_ranks(claim, evidence, _library_problems, _library_summary)
+
+
+def _library_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+    libraries = rank["libraries"]
+    if len(libraries) != 1:
+        yield f"{len(libraries)} NCCL libraries are loaded: {listed([one['path'] for one in libraries]) or 'none'}"
+    for one in libraries:
+        owners = one["owners"]
+        if len(owners) != 1:
+            names = listed([f"{owner['name']} {owner['version']}" for owner in owners]) or "no distribution"
+            yield f"{one['path']} belongs to {names}"
+        for owner in owners:
+            if owner["version"].split("+")[0] != one["running"] and one["running"] != _three(owner["version"]):
+                yield f"NCCL {one['running']} runs, {owner['name']} is {owner['version']}"
+            if owner["as recorded"] is not True:
+                yield f"{one['path']} is not the file that {owner['name']} {owner['version']} brought"
+        made_for = one["built"].get("cuda", "")
+        if made_for and made_for.split(".")[0] != str(expect["cuda"]).split(".")[0]:
+            yield f"NCCL {one['running']} is made for CUDA {made_for}, torch for {expect['cuda']}"
+
+
+def _three(version: str) -> str:
+    """2.27.5.1 is 2.27.5 to NCCL."""
+    return ".".join(version.split(".")[:3])
+
+
+def _library_summary(_expect: Evidence, ranks: Sequence[Evidence]) -> str:
+    one = ranks[0]["libraries"][0]
+    owner, cuda = one["owners"][0], one["built"].get("cuda")
+    return f"NCCL {one['running']}{f' for CUDA {cuda}' if cuda else ''} runs, from {owner['name']} {owner['version']}"
+
+
+def transport(claim: Claim, evidence: Evidence) -> Finding:
+    """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, lent}.
+
+    `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
+    """
+    return of_ranks(claim, evidence, _transport_problems, _transport_summary)
+
+
+def _transport_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+    used = rank["connections"]
+    if not used:
+        yield "NCCL's log names no transport"
+    link = expect.get("link") or ("access" if rank["peer access"] else "apart")
+    if link in ("nvlink", "pcie") and rank["peer access"] is not True:
+        yield "the host's GPUs reach each other, the container's do not"
+    allowed = ("P2P",) if link != "apart" else ("P2P", "SHM")
+    if wrong := [way for way in used if way.partition("/")[0] not in allowed]:
+        blame = {name: value for name, value in rank["taken"].items() if name not in expect.get("lent", {})}
+        why = f" ({listed([f'{name}={value}' for name, value in blame.items()])})" if blame else ""
+        yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
+
+
+def _transport_summary(expect: Evidence, ranks: Sequence[Evidence]) -> str:
+    ways = sorted({way for rank in ranks for way in rank["connections"]})
+    return f"{len(ranks)} ranks talk over {listed(ways)} ({expect.get('link') or 'the host could not tell its links'})"
+
+
+_SUBJECTS: Mapping[str, Judging] = {
+    "collectives": collectives,
+    "settings": settings,
+    "nccl": library,
+    "transport": transport,
+}
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    return _SUBJECTS[claim.subject](claim, evidence)

@@ -1,0 +1,34 @@
+"""M7: /dev/shm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, failed, passed
+from validate.judging.numbers import is_between
+from validate.judging.text import cause
+
+Evidence = Mapping[str, Any]
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    """M7. expect: {least: bytes}."""
+    if "error" in evidence:
+        return failed(cause(evidence["error"]))
+    size = evidence["size"]
+    if not is_between(size, claim.expect["least"], math.inf):
+        return failed(f"/dev/shm is too small: {_bytes(size)}, {_bytes(claim.expect['least'])} are needed")
+    if evidence["refuses more"] is not True:
+        return failed("control: a file larger than /dev/shm was not refused")
+    if evidence["right"] is not True or not evidence["handed over"]:
+        return failed("batches that workers hand over do not arrive as they were made")
+    return passed(
+        f"{_bytes(size)}; workers handed over {evidence['handed over']} batches of {_bytes(evidence['batch'])}"
+    )
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 2**20:.0f} MiB"

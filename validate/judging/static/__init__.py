@@ -1,0 +1,31 @@
+"""Judges of the static tier: S1 to S8, one module a subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from validate.judging import Judging
+from validate.judging.static import (
+    devicecode,
+    environment,
+    files,
+    host_image,
+    hygiene,
+    libraries,
+    pins,
+    symbols,
+    toolkit,
+)
+
+_S8: Mapping[str, Judging] = {**host_image.JUDGES, **hygiene.JUDGES}
+
+JUDGES: Mapping[str, Judging] = {
+    "S1": pins.judge,
+    "S2": files.judge,
+    "S3": libraries.judge,
+    "S4": symbols.judge,
+    "S5": devicecode.judge,
+    "S6": toolkit.judge,
+    "S7": environment.judge,
+    "S8": lambda claim, evidence: _S8[claim.subject](claim, evidence),
+}

@@ -1,0 +1,45 @@
+"""S2: installed files against what their wheels recorded."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, failed, listed
+from validate.judging.text import conclude
+
+Evidence = Mapping[str, Any]
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    """S2. expect: {unowned: {path pattern: why it may be there}}."""
+    if not evidence["files"]:
+        return failed("no distribution lists a single file")
+    faults = [_in_conflict(one) for one in evidence["in_conflict"]]
+    told = {one["path"] for one in evidence["in_conflict"]}
+    faults += [_wrong(one) for one in evidence["wrong"] if one["path"] not in told]
+    faults += [
+        f"{path} belongs to no distribution" for path in _unexcused(evidence["unowned"], claim.expect["unowned"])
+    ]
+    if hidden := evidence["unowned_count"] - len(evidence["unowned"]):
+        faults.append(f"{hidden} more files belong to no distribution")
+    for one in evidence["without_record"]:
+        if not one["location"].endswith("/dist-packages"):
+            faults.append(f"{one['name']} in {one['location']} has no readable RECORD")
+    return conclude(faults, f"{evidence['files']} files of {evidence['distributions']} distributions are as recorded")
+
+
+def _in_conflict(one: Mapping[str, Any]) -> str:
+    holds = f"it holds {listed(one['holds'])}'s" if one["holds"] else "it holds neither's"
+    return f"{one['path']} is claimed by {' and '.join(one['owners'])} with different contents ({holds})"
+
+
+def _wrong(one: Mapping[str, Any]) -> str:
+    states = sorted(set(one["owners"].values()))
+    return f"{one['path']} of {listed(list(one['owners']))} is {' and '.join(states)}"
+
+
+def _unexcused(paths: Sequence[str], excused: Mapping[str, str]) -> list[str]:
+    return [path for path in paths if not any(fnmatch.fnmatchcase(path, f"*/{pattern}") for pattern in excused)]

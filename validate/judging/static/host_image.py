@@ -1,0 +1,60 @@
+"""S8, as the engine's host sees the image: labels, size, settings, history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, Judging, failed, listed, passed
+from validate.judging.text import conclude
+
+Evidence = Mapping[str, Any]
+
+
+def _labels(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {labels: {name: value}}. That the image holds what these values say is S1's to prove."""
+    found, promised = evidence["labels"], claim.expect["labels"]
+    faults = [
+        f"the label {name} is {found.get(name)!r}, {value!r} is true"
+        for name, value in promised.items()
+        if found.get(name) != value
+    ]
+    return conclude(faults, f"{len(promised)} labels say what the matrix says")
+
+
+def _size(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {bytes: the most}."""
+    size, most = evidence["bytes"] / 1e9, claim.expect["bytes"] / 1e9
+    if evidence["bytes"] > claim.expect["bytes"]:
+        return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is promised")
+    return passed(f"{size:.2f} GB of at most {most:.1f} GB")
+
+
+def _settings(claim: Claim, evidence: Evidence) -> Finding:
+    """expect: {capabilities: [what the container runtime must lend of the driver], entrypoint: [the promised one]}."""
+    faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
+    promised = claim.expect.get("entrypoint", [])
+    if evidence["entrypoint"] != promised:
+        found = " ".join(evidence["entrypoint"])[:80] or "none"
+        faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(promised) or 'none'} is promised")
+    driver = evidence["driver"]
+    lent = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+    lacking = [] if "all" in lent else [one for one in claim.expect["capabilities"] if one not in lent]
+    if lacking:
+        faults.append(f"NVIDIA_DRIVER_CAPABILITIES={','.join(lent)} lacks {listed(lacking)}")
+    if driver.get("NVIDIA_VISIBLE_DEVICES") in (None, "", "void", "none"):
+        faults.append(f"NVIDIA_VISIBLE_DEVICES={driver.get('NVIDIA_VISIBLE_DEVICES')} hides every GPU")
+    if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
+    start = f"entrypoint {' '.join(promised)}" if promised else "no entrypoint"
+    return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(lent)}")
+
+
+def _history(claim: Claim, evidence: Evidence) -> Finding:
+    faults = [f"{one['where']} holds {one['kind']}" for one in evidence["secrets"]]
+    return conclude(faults, "no credential in variables, labels and build steps")
+
+
+JUDGES: Mapping[str, Judging] = {"labels": _labels, "size": _size, "settings": _settings, "history": _history}
+"""By subject of S8."""

@@ -1,0 +1,115 @@
+"""S1: the pinned distributions, and the closure of the lock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from validate.claims import Claim
+from validate.judging import Finding, failed, listed
+from validate.judging.text import conclude
+
+Evidence = Mapping[str, Any]
+
+
+LOCK = "lock"
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    """S1. expect: {version, locals, modules, python, shares} and for torch {cuda}; `lock`: {versions, closed}."""
+    if claim.subject == LOCK:
+        return _lock(claim, evidence)
+    found = evidence["installed"]
+    if not found:
+        return failed(f"{claim.subject} is not installed")
+    if len(found) > 1:
+        places = [f"{one['version']} in {one['location']}" for one in found]
+        return failed(f"{claim.subject} is installed {len(found)} times: {listed(places)}")
+    faults = [*_version_faults(claim, found[0]), *_tag_faults(claim, found[0], evidence)]
+    for module in claim.expect["modules"]:
+        faults += _module_faults(claim, module, evidence["modules"][module])
+    if "cuda" in claim.expect:
+        faults += _torch_faults(claim, evidence["torch"])
+    return conclude(faults, f"{found[0]['version']}, imported from its own files")
+
+
+def _version_faults(claim: Claim, found: Mapping[str, Any]) -> Iterator[str]:
+    public, _, local = found["version"].partition("+")
+    if public != claim.expect["version"] or local not in claim.expect["locals"]:
+        yield f"{claim.subject} {found['version']} is installed, {claim.expect['version']} is promised"
+    if not found["has_record"]:
+        yield f"{claim.subject} has no RECORD, so its files can't be told from others'"
+
+
+def _tag_faults(claim: Claim, found: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
+    if evidence["python"] != claim.expect["python"]:
+        yield f"the interpreter is Python {evidence['python']}, {claim.expect['python']} is promised"
+    tags = found["tags"]
+    if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"]) for tag in tags):
+        yield f"{claim.subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
+
+
+def _tag_fits(tag: str, python: str, glibc: str) -> bool:
+    """A wheel tag against an x86-64 glibc Linux with CPython (packaging.python.org, platform compatibility tags)."""
+    parts = tag.split("-")
+    if len(parts) != 3:
+        return False
+    interpreters, abis, platforms = (part.split(".") for part in parts)
+    minor = int(python.partition(".")[2])
+    exact = f"cp3{minor}"
+    fits = exact in interpreters and bool({exact, "abi3", "none"} & set(abis))
+    fits |= "abi3" in abis and any(_minor(one, "cp3") <= minor for one in interpreters)
+    fits |= "none" in abis and any(_minor(one, "py3") <= minor for one in interpreters)
+    return fits and any(_platform_fits(platform, glibc) for platform in platforms)
+
+
+def _minor(interpreter: str, prefix: str) -> int:
+    """Lowest minor version of Python 3 that `py3`, `py310` or `cp39` names; out of reach for others."""
+    found = re.fullmatch(rf"{prefix}(\d*)", interpreter)
+    return int(found[1] or 0) if found else 1000
+
+
+def _platform_fits(platform: str, glibc: str) -> bool:
+    legacy = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+    for old, new in legacy.items():
+        platform = platform.replace(f"{old}_", f"{new}_")
+    if platform in ("any", "linux_x86_64"):
+        return True
+    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform)
+    return bool(found) and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2])) if found else False
+
+
+def _module_faults(claim: Claim, module: str, found: Mapping[str, Any]) -> Iterator[str]:
+    if found["file"] is None:
+        what = f"is a namespace over {listed(found['namespace'])}" if found.get("namespace") else "can't be found"
+        yield f"`import {module}` {what} {found.get('error', '')}".rstrip()
+        return
+    if claim.subject not in found["owners"]:
+        owner = listed(found["owners"]) or "no distribution"
+        yield f"`import {module}` loads {found['file']} of {owner}, found through {found['through']}"
+    others = set(found["providers"]) - {claim.subject} - set(claim.expect.get("shares", ()))
+    if others:
+        yield f"{listed(sorted(others))} also installs files into {module}"
+
+
+def _torch_faults(claim: Claim, torch: Mapping[str, Any]) -> Iterator[str]:
+    if torch["cuda"] != claim.expect["cuda"]:
+        built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
+        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {claim.expect['cuda']} is promised"
+    elif str(torch["__version__"]).partition("+")[0] != claim.expect["version"]:
+        yield f"{torch['file']} says {torch['__version__']}, {claim.expect['version']} is promised"
+
+
+def _lock(claim: Claim, evidence: Evidence) -> Finding:
+    """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
+    promised, found = claim.expect["versions"], evidence["installed"]
+    faults = [f"{name} {version} is not installed" for name, version in promised.items() if name not in found]
+    for name, versions in found.items():
+        wanted = promised.get(name)
+        if wanted is None:
+            if claim.expect["closed"]:
+                faults.append(f"{name} {listed(versions)} is installed, but not in the lock")
+        elif [version.partition("+")[0] for version in versions] != [wanted.partition("+")[0]]:
+            faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {wanted}")
+    return conclude(faults, f"all {len(promised)} locked distributions, each at its version")

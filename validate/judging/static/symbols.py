@@ -1,0 +1,46 @@
+"""S4: every symbol that a library needs is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from validate.binaries.demangle import readable
+from validate.claims import Claim
+from validate.judging import Finding, failed, listed
+from validate.judging.text import conclude, matches
+
+Evidence = Mapping[str, Any]
+
+
+def judge(claim: Claim, evidence: Evidence) -> Finding:
+    """S4. expect: {host, other_platforms, exceptions: [{path, judge, reason}]}."""
+    if not evidence["checked"]:
+        return failed("there is no library whose symbols could be looked up")
+    faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]
+    lacking = [one for one in evidence["lacking"] if not _may_lack(claim, one)]
+    faults += [_lacking(one) for one in lacking]
+    if hidden := evidence["lacking_count"] - len(evidence["lacking"]):
+        faults.append(f"{hidden} more libraries lack symbols")
+    good = f"{evidence['symbols']} symbols that {evidence['checked']} libraries and programs need are there"
+    return conclude(faults, good)
+
+
+def _may_lack(claim: Claim, one: Mapping[str, Any]) -> bool:
+    names = [*one["undefined"], *(version for version, _, _ in one["versions"])]
+    rows = claim.expect["exceptions"]
+    return any(
+        matches(one["path"], [f"*/{row['path']}"]) and all(matches(name, row["symbols"]) for name in names)
+        for row in rows
+    )
+
+
+def _lacking(one: Mapping[str, Any]) -> str:
+    owner = listed(one["owners"]) or "no distribution"
+    if one["versions"]:
+        version, name, file = one["versions"][0]
+        return f"{one['path']} of {owner} needs {version} of {name}, which {file} does not define"
+    names = [readable(name) for name in one["undefined"]]
+    count = one["undefined_count"]
+    more = f" and {count - len(names[:2])} more" if count > len(names[:2]) else ""
+    return f"{one['path']} of {owner} needs {', '.join(names[:2])}{more}, which none of its libraries has"
