@@ -41,7 +41,9 @@ from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Image
-from images.registry.client import Descriptor, Reference, Registry, require_one_image
+from images.registry.client import Registry
+from images.registry.distribution import Descriptor, require_one_image
+from images.registry.reference import Reference
 
 SUBJECT = "cu130-torch211"
 """The image that is compared. CUDA 13 is the first whose whole toolkit is on the index: a devel base can be made."""
@@ -208,7 +210,7 @@ def _blobs(reference: str, layers: Sequence[str], kept: Sequence[str]) -> list[D
     """What the registry has of an image's layers, less those that are kept. Raises UserError."""
     there = Reference.parse(reference)
     with Registry(there.repository) as registry:
-        manifest = registry.get(there.wanted)
+        manifest = registry.get(there.identifier)
     require_one_image(manifest, reference)
     new = accounting.changed(kept, layers)
     return [blob for layer, blob in zip(layers, manifest.layers, strict=True) if layer in new]

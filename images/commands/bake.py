@@ -17,7 +17,7 @@ from images.context import render
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
 from images.planning.image import Image
-from images.registry.client import Repository
+from images.registry.reference import Repository
 from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
 

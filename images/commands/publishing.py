@@ -25,7 +25,8 @@ from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.planning import plan
 from images.publish import gate, publication
-from images.registry.client import Reference, Registry, Repository
+from images.registry.client import Registry
+from images.registry.reference import Reference, Repository
 from images.site import published
 from validate.judging import Status
 

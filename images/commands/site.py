@@ -18,7 +18,8 @@ from images.locking import lock_file
 from images.nightly import results
 from images.planning import plan
 from images.publish import signing
-from images.registry.client import Registry, Repository
+from images.registry.client import Registry
+from images.registry.reference import Repository
 from images.site import pages, runs
 from images.site.index import Known
 

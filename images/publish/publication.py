@@ -24,8 +24,9 @@ from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
 from images.publish import gate, provenance, sbom, signing
 from images.publish.gate import Proof, Standing
-from images.registry import client as registry
-from images.registry.client import Descriptor, File, Manifest, Reference, Registry, Repository, require_one_image
+from images.registry.client import Registry
+from images.registry.distribution import TITLE, Descriptor, File, Manifest, referrers_tag, require_one_image
+from images.registry.reference import Reference, Repository
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
 from validate.judging import Status
@@ -412,10 +413,10 @@ def _attached(source: Registry, digest: str) -> Iterator[Attached]:
         if entry.artifact_type not in KINDS:
             continue
         manifest = source.get(entry.digest)
-        if (manifest.data.get("subject") or {}).get("digest") != digest:
+        if manifest.subject != digest:
             where = f"{source.repository}@{entry.digest}"
             raise UserError(Problem(where=where, cause="is listed, but refers to another image", then="don't use it"))
-        files = {layer.annotations.get(registry.TITLE, layer.digest): source.blob(layer) for layer in manifest.layers}
+        files = {layer.annotations.get(TITLE, layer.digest): source.blob(layer) for layer in manifest.layers}
         yield Attached(kind=entry.artifact_type, digest=entry.digest, files=files)
 
 
@@ -439,15 +440,14 @@ def promote(
     shut, a tag would go backwards, another registry.
     """
     if reference.repository.host != to.host:
-        then = (
-            f"copy it with its attachments first: `oras cp -r {reference} {to}:{reference.wanted}`; then promote there"
-        )
+        copy = f"`oras cp -r {reference} {to}:{reference.identifier}`"
+        then = f"copy it with its attachments first: {copy}; then promote there"
         raise UserError(Problem(where=str(to), cause=f"is not on {reference.repository.host}", then=then))
     if key:
         signing.require(key)
     clock = _Clock()
-    with Registry(reference.repository) as source, Registry(to, also_from=reference.repository) as target:
-        remote = load(source, source.get(reference.wanted))
+    with Registry(reference.repository) as source, Registry(to, mount_from=reference.repository) as target:
+        remote = load(source, source.get(reference.identifier))
         remote = believed(remote, key) if key else remote
         name = remote.labels.get(f"{LABELS}.image", "")
         new = _standing(remote.manifest.digest, remote.labels, remote.created, remote.reference)
@@ -507,7 +507,7 @@ def _take_over(source: Registry, target: Registry, remote: Remote) -> None:
     for entry in source.referrers(remote.manifest.digest):
         artifact = source.get(entry.digest)
         _copy(source, target, artifact)
-        target.refer(artifact)
+        target.put_referrer(artifact)
     if signature := source.find(signature_tag(remote.manifest.digest)):
         _copy(source, target, signature)
         target.put(signature, signature_tag(remote.manifest.digest))
@@ -515,7 +515,7 @@ def _take_over(source: Registry, target: Registry, remote: Remote) -> None:
 
 def signature_tag(digest: str) -> str:
     """Where cosign keeps the signatures of a digest."""
-    return f"{registry.fallback_tag(digest)}.sig"
+    return f"{referrers_tag(digest)}.sig"
 
 
 def _copy(source: Registry, target: Registry, manifest: Manifest) -> None:
@@ -545,7 +545,7 @@ def verify(
     if key:
         signing.require(key)
     with Registry(reference.repository) as source:
-        remote = load(source, source.get(reference.wanted))
+        remote = load(source, source.get(reference.identifier))
     found: list[Check] = []
     if key:
         try:

@@ -29,7 +29,11 @@ from images.errors import UserError
 from images.planning import expectations
 from images.publish import publication, sbom, signing
 from images.publish.publication import PROOF, PROVENANCE, SBOM, Order, Published
-from images.registry.client import Credentials, Reference, Registry, Repository, fallback_tag
+from images.registry.auth import Credentials
+from images.registry.client import Registry
+from images.registry.distribution import File, referrers_tag
+from images.registry.reference import Reference, Repository
+from images.registry.retries import RegistryRetry
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from validate.claims import Claim, ClaimSet, Tier
@@ -279,7 +283,7 @@ def publish_it(engine: Engine, thin: Thin, order: Order) -> Published:
 
 def names(repository: Repository) -> dict[str, str]:
     """Every moving tag of a repository, and what it names."""
-    with Registry(repository, sleep=lambda _seconds: None) as found:
+    with Registry(repository) as found:
         return {tag: found.get(tag).digest for tag in found.tags() if tag in (NAME, "latest", "cu126")}
 
 
@@ -295,7 +299,7 @@ def test_a_proven_image_is_published_with_all_that_belongs_to_it(publisher: Engi
     assert names(order.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
     with Registry(order.repository) as source:
         remote = publication.load(source, source.get(NAME))
-        assert source.find(fallback_tag(digest)) is not None, "Debian's registry 2.8 has no referrers API"
+        assert source.find(referrers_tag(digest)) is not None, "Debian's registry 2.8 has no referrers API"
     assert remote.image_id == first.info.id
     assert {one.kind for one in remote.attached} == {PROOF, SBOM, PROVENANCE}
     (found,) = remote.of(SBOM)
@@ -430,7 +434,7 @@ def test_aliases_stay_where_the_whole_gate_is_not_open(publisher: Engine, first:
 def test_when_a_tag_cannot_be_moved_none_is(
     publisher: Engine, first: Thin, second: Thin, order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("images.registry.client._BACKOFF", 0.01)
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
     publish_it(publisher, first, order)
     before = names(order.repository)
     proxy.breaks("PUT", "manifests/cu126$")
@@ -463,7 +467,7 @@ def test_an_interrupt_between_two_tags_moves_none(
 def test_passing_trouble_is_tried_again(
     publisher: Engine, make: Callable[..., Thin], order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("images.registry.client._BACKOFF", 0.01)
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
     monkeypatch.setattr("images.engine.client._BACKOFF", 0.01)
     for method, path in (("POST", "uploads"), ("PUT", "uploads"), ("PUT", "manifests"), ("GET", "manifests")):
         proxy.breaks(method, path, times=2)
@@ -606,7 +610,7 @@ def test_what_was_attached_without_a_signature_is_not_believed(
 ) -> None:
     publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
     with Registry(order.repository) as target:
-        forged = publication.File(name="sbom.cdx.json", media_type=SBOM, content=b'{"components": []}')
+        forged = File(name="sbom.cdx.json", media_type=SBOM, content=b'{"components": []}')
         target.attach(target.get(NAME).descriptor, SBOM, [forged])
     reference = Reference(order.repository, NAME)
     _, found = publication.verify(

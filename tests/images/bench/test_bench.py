@@ -30,7 +30,7 @@ from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.maintenance import generate
 from images.planning import plan
-from images.registry.client import Descriptor, Manifest
+from images.registry.distribution import Descriptor, Manifest
 
 SOURCES = matrix.load()
 MACHINE = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}

@@ -20,7 +20,9 @@ from images.bench import loopback
 from images.commands.site import write
 from images.config.matrix import ROOT
 from images.publish.publication import PROOF
-from images.registry.client import OCI_MANIFEST, Descriptor, File, Manifest, Registry, Repository
+from images.registry.client import Registry
+from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest
+from images.registry.reference import Repository
 from images.site.index import Index, dumps, make
 from tests.support import site_samples as samples
 from validate import report

@@ -1,0 +1,147 @@
+"""Logins at a registry: Docker's stored credentials, HTTP basic authentication, and bearer tokens.
+
+Sources: RFC 9110 section 11, and the token authentication specification of the distribution project.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from docker import auth
+from docker.errors import DockerException
+from requests.auth import AuthBase
+
+from images.errors import Problem, UserError
+from images.registry.errors import RegistryError, json_object, problem, refusal
+from images.registry.reference import DOCKER_HUB, Repository, is_loopback
+
+SECONDS = (10, 60)
+"""Timeouts of a request: to connect, and of silence."""
+_CLIENT_ID = "truetag"
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """The login at one registry. No text shows it."""
+
+    user: str = field(repr=False)
+    password: str = field(repr=False)
+    identity_token: str = field(default="", repr=False)
+
+
+CredentialStore = Callable[[str], Credentials | None]
+"""Host -> its login, None where there is none."""
+
+
+def docker_credentials(host: str) -> Credentials | None:
+    """The login that `docker login` stored, credential helpers included. Raises UserError, without secrets."""
+    try:
+        found: Any = auth.load_config().resolve_authconfig(None if host == DOCKER_HUB else host)
+    except (DockerException, OSError, ValueError):
+        then = f"`docker login {host}`"
+        raise UserError(Problem(where=host, cause="its credentials can't be read", then=then), code=1) from None
+    if not found:
+        return None
+    return Credentials(
+        user=found.get("Username") or found.get("username") or "",
+        password=found.get("Password") or found.get("password") or "",
+        identity_token=found.get("IdentityToken") or found.get("identitytoken") or "",
+    )
+
+
+def anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Send a request without a login. Without this, requests would read ~/.netrc."""
+    return request
+
+
+class RegistryAuth(AuthBase):
+    """Answers the challenges of one registry. Requests to other hosts (uploads, pages) never carry its login.
+
+    Each refused request is repeated once, with the new authorization. Sessions may share one object.
+    """
+
+    def __init__(
+        self,
+        repositories: Sequence[Repository],
+        credentials: CredentialStore,
+        token_session: requests.Session,
+    ) -> None:
+        """The first repository may be written to; the others are read. Tokens are fetched by `token_session`."""
+        self._repository, *self._others = repositories
+        self._credentials = credentials
+        self._session = token_session
+        self._authorization = ""
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self._is_registry(request.url):
+            self._authorize(request)
+            request.register_hook("response", self._answer_challenge)  # type: ignore[no-untyped-call]
+        return request
+
+    def _is_registry(self, url: str | None) -> bool:
+        return urlsplit(url or "").netloc == self._repository.api_host
+
+    def _authorize(self, request: requests.PreparedRequest) -> None:
+        if self._authorization:
+            request.headers["Authorization"] = self._authorization
+
+    def _answer_challenge(self, refused: requests.Response, **options: Any) -> requests.Response:
+        """The hook that requests calls with every answer; the idiom is that of its HTTPDigestAuth."""
+        if refused.status_code != requests.codes.unauthorized or not self._is_registry(refused.url):
+            return refused
+        challenge = refused.headers.get("WWW-Authenticate", "")
+        authorization = self._authorization_for(challenge)
+        if not authorization or authorization == refused.request.headers.get("Authorization"):
+            return refused
+        self._authorization = authorization
+        refused.content  # noqa: B018  # reading it frees the connection
+        refused.close()
+        request = refused.request.copy()
+        self._authorize(request)
+        answer: requests.Response = refused.connection.send(request, **options)
+        answer.history.append(refused)
+        answer.request = request
+        return answer
+
+    def _authorization_for(self, challenge: str) -> str:
+        """The header's value; empty where we have nothing to give. Raises RegistryError."""
+        scheme, _, rest = challenge.partition(" ")
+        known = self._credentials(self._repository.host)
+        if scheme.lower() == "basic" and known:
+            pair = base64.b64encode(f"{known.user}:{known.password}".encode()).decode()
+            return f"Basic {pair}"
+        if scheme.lower() == "bearer":
+            return f"Bearer {self._token(dict(_PARAMETER.findall(rest)), known)}"
+        return ""
+
+    def _token(self, challenge: Mapping[str, str], known: Credentials | None) -> str:
+        realm = challenge.get("realm", "")
+        if urlsplit(realm).scheme != "https" and not is_loopback(urlsplit(realm).netloc):
+            raise RegistryError(problem(self._repository, "asks for credentials over an unencrypted connection"))
+        service = {"service": challenge["service"]} if "service" in challenge else {}
+        if known and known.identity_token:
+            grant = {"grant_type": "refresh_token", "refresh_token": known.identity_token, "client_id": _CLIENT_ID}
+            form = {**grant, **service, "scope": " ".join(self._scopes)}
+            answer = self._session.post(realm, data=form, auth=anonymous, timeout=SECONDS)
+        else:
+            login = (known.user, known.password) if known else anonymous
+            query = {**service, "scope": self._scopes}
+            answer = self._session.get(realm, params=query, auth=login, timeout=SECONDS)
+        if not answer.ok:
+            raise refusal(self._repository, answer, "no token: ")
+        found = json_object(answer)
+        return str(found.get("token") or found.get("access_token") or "")
+
+    @property
+    def _scopes(self) -> list[str]:
+        return [
+            f"repository:{self._repository.name}:pull,push",
+            *(f"repository:{other.name}:pull" for other in self._others),
+        ]

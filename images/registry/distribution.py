@@ -1,0 +1,199 @@
+"""The data of the OCI distribution and image specifications 1.1: media types, descriptors, manifests. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypedDict, cast
+
+from images.errors import Problem, UserError
+from images.host.hashing import oci_digest
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
+INDEX_TYPES = (OCI_INDEX, DOCKER_INDEX)
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY = b"{}"
+"""The configuration of an artifact that has none."""
+TITLE = "org.opencontainers.image.title"
+"""The annotation from which `oras pull` takes a file's name."""
+
+
+class DescriptorData(TypedDict):
+    """A descriptor in JSON. `size` in bytes."""
+
+    mediaType: str
+    digest: str
+    size: int
+    artifactType: NotRequired[str]
+    annotations: NotRequired[dict[str, str]]
+
+
+class ManifestData(TypedDict, total=False):
+    """A manifest or an index in JSON, as far as it is read here."""
+
+    schemaVersion: int
+    mediaType: str
+    artifactType: str
+    config: DescriptorData
+    layers: list[DescriptorData]
+    subject: DescriptorData
+    manifests: list[DescriptorData]
+    annotations: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """A pointer at content. `size` in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+    artifact_type: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, media_type: str, content: bytes, *, artifact_type: str = "", annotations: Mapping[str, str] | None = None
+    ) -> Descriptor:
+        """Describe content that is at hand."""
+        return cls(
+            media_type=media_type,
+            digest=oci_digest(content),
+            size=len(content),
+            artifact_type=artifact_type,
+            annotations=annotations or {},
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
+        """Read a descriptor. Raises LookupError, ValueError, TypeError."""
+        return cls(
+            media_type=str(data["mediaType"]),
+            digest=str(data["digest"]),
+            size=int(data["size"]),
+            artifact_type=str(data.get("artifactType") or ""),
+            annotations=dict(data.get("annotations") or {}),
+        )
+
+    def as_json(self) -> DescriptorData:
+        data = DescriptorData(mediaType=self.media_type, digest=self.digest, size=self.size)
+        if self.artifact_type:
+            data["artifactType"] = self.artifact_type
+        if self.annotations:
+            data["annotations"] = dict(self.annotations)
+        return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A manifest as the registry has it: its bytes are its identity."""
+
+    media_type: str
+    content: bytes
+
+    @property
+    def digest(self) -> str:
+        return oci_digest(self.content)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return Descriptor.of(self.media_type, self.content)
+
+    @property
+    def data(self) -> ManifestData:
+        """Raises ValueError."""
+        found: Any = json.loads(self.content)
+        if not isinstance(found, dict):
+            raise ValueError("a manifest is a JSON object")
+        return cast("ManifestData", found)
+
+    @property
+    def config(self) -> Descriptor:
+        return Descriptor.from_json(self.data["config"])
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        return tuple(map(Descriptor.from_json, self.data.get("layers", ())))
+
+    @property
+    def subject(self) -> str:
+        """The digest of what this artifact refers to; empty for an image."""
+        subject = self.data.get("subject")
+        return str(subject["digest"]) if subject else ""
+
+    @property
+    def manifests(self) -> tuple[Descriptor, ...]:
+        """The entries of an index."""
+        return tuple(map(Descriptor.from_json, self.data.get("manifests", ())))
+
+    @property
+    def is_index(self) -> bool:
+        return self.media_type in INDEX_TYPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file of an artifact."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return Descriptor.of(self.media_type, self.content, annotations={TITLE: self.name})
+
+
+def require_one_image(manifest: Manifest, where: str) -> None:
+    """Raises UserError for what an engine pushed as a list of images."""
+    if manifest.is_index:
+        then = "use an engine that keeps images itself: without the containerd image store"
+        raise UserError(Problem(where=where, cause="the engine pushed a list of images", then=then), code=1)
+
+
+def artifact(
+    subject: Descriptor, artifact_type: str, files: Sequence[File], annotations: Mapping[str, str]
+) -> Manifest:
+    """The manifest of an artifact that refers to an image (image specification, "Guidelines for Artifact Usage")."""
+    data: ManifestData = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "artifactType": artifact_type,
+        "config": Descriptor.of(EMPTY_TYPE, EMPTY).as_json(),
+        "layers": [file.descriptor.as_json() for file in files],
+        "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).as_json(),
+    }
+    if annotations:
+        data["annotations"] = dict(sorted(annotations.items()))
+    return _manifest(OCI_MANIFEST, data)
+
+
+def referrer(manifest: Manifest) -> Descriptor:
+    """The entry of an artifact in a list of referrers."""
+    data = manifest.data
+    return Descriptor.of(
+        manifest.media_type,
+        manifest.content,
+        artifact_type=str(data.get("artifactType") or manifest.config.media_type),
+        annotations=data.get("annotations"),
+    )
+
+
+def index(entries: Sequence[Descriptor]) -> Manifest:
+    """The list that a referrers tag holds."""
+    entries_data = [entry.as_json() for entry in entries]
+    return _manifest(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries_data})
+
+
+def referrers_tag(subject: str) -> str:
+    """The tag that lists referrers in registries without the referrers API: `sha256-...`."""
+    return subject.replace(":", "-")
+
+
+def _manifest(media_type: str, data: ManifestData) -> Manifest:
+    return Manifest(media_type=media_type, content=json.dumps(data, separators=(",", ":")).encode())

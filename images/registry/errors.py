@@ -1,0 +1,73 @@
+"""Refusals of a registry, as problems that a person can act on."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from images.errors import Problem, UserError
+from images.registry.reference import Repository
+
+
+class RegistryError(UserError):
+    """A registry's refusal. `status` is HTTP's, 0 where no answer came."""
+
+    def __init__(self, problem: Problem, status: int = 0) -> None:
+        super().__init__(problem, code=1)
+        self.status = status
+
+
+class TransientError(RegistryError):
+    """A failure that a later attempt may not meet. `answer` is the registry's, None where the connection broke."""
+
+    def __init__(self, problem: Problem, answer: requests.Response | None = None) -> None:
+        super().__init__(problem, 0 if answer is None else answer.status_code)
+        self.answer = answer
+
+
+def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
+    """What went wrong with a repository, and what to do next. `status` is HTTP's."""
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        then = f"`docker login {repository.host}`, with an account that may write there"
+    else:
+        then = "does the registry run? try again later"
+    return Problem(where=str(repository), cause=cause, then=then)
+
+
+def refusal(repository: Repository, answer: requests.Response, what: str = "") -> RegistryError:
+    """An answer that is an error, in the registry's own words. `what` says what was asked for."""
+    cause = f"{what}{registry_message(answer)}"
+    return RegistryError(problem(repository, cause, answer.status_code), answer.status_code)
+
+
+def registry_message(answer: requests.Response) -> str:
+    """The registry's own error, in one line."""
+    try:
+        errors = answer.json()["errors"]
+        message = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}".strip(": ") for one in errors)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        message = ""
+    return f"the registry says: HTTP {answer.status_code} {message or answer.reason or ''}".strip()
+
+
+def root_message(error: BaseException) -> str:
+    """The message of the exception that an exception comes from."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
+
+
+def json_object(answer: requests.Response) -> dict[str, Any]:
+    """An answer's JSON object. Raises RegistryError for anything else."""
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        where = urlsplit(answer.url).netloc
+        raise RegistryError(Problem(where=where, cause="its answer is not a JSON object", then="is it a registry?"))
+    return found

@@ -1,0 +1,69 @@
+"""Which requests to a registry are repeated, when, and how often.
+
+| what failed | what is repeated |
+|---|---|
+| a connection is refused, drops or times out; status 408, 429, 500, 502, 503, 504 | the request, of any method |
+| the body of an answer breaks off | the request |
+| the same, while a blob is uploaded | the upload, in a new upload session, unless the blob has arrived |
+| a certificate is refused, any other status | nothing |
+
+GET, HEAD and DELETE are idempotent. The PUT of a manifest is, as its content is fixed by its digest, or its tag by this
+client. The POST that opens an upload or asks for a token leaves nothing behind. The PUT of a blob is not: the registry
+may have stored a part, and refuses the second copy in the same upload session.
+
+There are five attempts. The pauses between them are those of urllib3: 0, 2, 4 and 8 seconds, or what `Retry-After`
+says, at most a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from urllib3 import BaseHTTPResponse, Retry
+from urllib3.exceptions import InvalidHeader, MaxRetryError
+
+from images.registry.errors import TransientError
+
+STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_LONGEST_PAUSE = 60.0
+
+Result = TypeVar("Result")
+
+
+class RegistryRetry(Retry):
+    """urllib3's policy, with a bound on what a registry may ask for."""
+
+    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+        """Seconds of `Retry-After`, at most a minute; None where it can't be read."""
+        try:
+            asked = super().get_retry_after(response)
+        except InvalidHeader:
+            return None
+        return None if asked is None else min(asked, _LONGEST_PAUSE)
+
+
+POLICY = RegistryRetry(
+    total=4,
+    other=0,  # urllib3 counts refused certificates here
+    allowed_methods=None,  # every method
+    status_forcelist=STATUSES,
+    backoff_factor=1.0,
+    backoff_max=_LONGEST_PAUSE,
+    raise_on_status=False,  # the last answer has the registry's own words
+)
+"""Five attempts."""
+
+
+def repeat(work: Callable[[], Result], policy: Retry) -> Result:
+    """Do work of several requests, again after each TransientError that the policy allows. Raises RegistryError."""
+    while True:
+        try:
+            return work()
+        except TransientError as error:
+            raw = None if error.answer is None else error.answer.raw
+            try:
+                policy = policy.increment(response=raw)
+            except MaxRetryError:
+                raise error from None
+            policy.sleep(raw)

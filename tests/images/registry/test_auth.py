@@ -1,0 +1,135 @@
+"""Logins at a registry: basic, bearer tokens, Docker's own configuration; and who must not see them."""
+
+import base64
+import json
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from images.errors import UserError
+from images.registry.auth import Credentials, docker_credentials
+from images.registry.client import Registry
+from images.registry.distribution import OCI_MANIFEST, Manifest
+from images.registry.errors import RegistryError
+from images.registry.reference import Repository
+from tests.support.http_server import Reply, Server, serving
+
+KNOWN = Credentials(user="me", password="secret-word")
+BASIC = "Basic " + base64.b64encode(b"me:secret-word").decode()
+MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
+SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
+
+
+def client(server: Server, mount_from: Repository | None = None, known: Credentials | None = KNOWN) -> Registry:
+    repository = Repository(server.host, "staging/images")
+    return Registry(repository, credentials=lambda _host: known, mount_from=mount_from)
+
+
+def test_a_registry_asks_for_a_password_once(server: Server) -> None:
+    expected = "Basic " + base64.b64encode(b"me:secret-word").decode()
+
+    def answer(_method: str, _path: str, headers: dict[str, str], _body: bytes) -> Reply:
+        if headers.get("Authorization") != expected:
+            return 401, {"WWW-Authenticate": 'Basic realm="r"'}, b""
+        return SERVED
+
+    server.answer = answer
+    with client(server) as registry:
+        assert registry.get("latest").digest == MANIFEST.digest
+        registry.get("latest")
+    assert [("Authorization" in headers) for _, path, headers in server.seen if "latest" in path] == [False, True, True]
+
+
+def test_a_wrong_password_is_told_without_it(server: Server) -> None:
+    server.answer = lambda *_: (401, {"WWW-Authenticate": 'Basic realm="r"'}, b"")
+    with client(server) as registry, pytest.raises(RegistryError, match="HTTP 401") as told:
+        registry.get("latest")
+    assert "docker login" in str(told.value) and "secret-word" not in str(told.value)
+    assert len([path for _, path, _ in server.seen if "latest" in path]) == 2, "asked again once, not for ever"
+
+
+def test_a_token_covers_the_repository_to_mount_from(server: Server) -> None:
+    def answer(_method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
+        if path.startswith("/token"):
+            asked = parse_qs(urlsplit(path).query)
+            assert asked["scope"] == ["repository:staging/images:pull,push", "repository:other:pull"]
+            assert headers["Authorization"] == "Basic " + base64.b64encode(b"me:secret-word").decode()
+            return 200, {}, b'{"token": "t0ken"}'
+        if headers.get("Authorization") == "Bearer t0ken":
+            return SERVED
+        challenge = f'Bearer realm="http://{server.host}/token",service="s",scope="x"'
+        return 401, {"WWW-Authenticate": challenge}, b""
+
+    server.answer = answer
+    with client(server, Repository(server.host, "other")) as registry:
+        assert registry.get("latest").digest == MANIFEST.digest
+
+
+def test_no_password_goes_over_an_unencrypted_connection(server: Server) -> None:
+    server.answer = lambda *_: (401, {"WWW-Authenticate": 'Bearer realm="http://example.org/token"'}, b"")
+    with client(server) as registry, pytest.raises(RegistryError, match="unencrypted connection"):
+        registry.get("latest")
+
+
+def test_an_identity_token_is_exchanged_for_an_access_token(server: Server) -> None:
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        if path.startswith("/token"):
+            form = parse_qs(body.decode())
+            assert (method, form["grant_type"], form["refresh_token"]) == ("POST", ["refresh_token"], ["1dentity"])
+            return 200, {}, b'{"access_token": "t0ken"}'
+        if headers.get("Authorization") == "Bearer t0ken":
+            return SERVED
+        return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token"'}, b""
+
+    server.answer = answer
+    known = Credentials(user="", password="", identity_token="1dentity")
+    with client(server, known=known) as registry:
+        assert registry.get("latest").digest == MANIFEST.digest
+
+
+def test_an_expired_token_is_renewed(server: Server) -> None:
+    valid = ["first"]
+
+    def answer(_method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
+        if path.startswith("/token"):
+            return 200, {}, json.dumps({"token": valid[0]}).encode()
+        if headers.get("Authorization") == f"Bearer {valid[0]}":
+            return SERVED
+        return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token"'}, b""
+
+    server.answer = answer
+    with client(server) as registry:
+        registry.get("latest")
+        valid[0] = "second"
+        registry.get("latest")
+    assert server.count("GET", "/token") == 2
+
+
+def test_an_upload_elsewhere_gets_no_login(server: Server) -> None:
+    with serving() as elsewhere:
+        elsewhere.answer = lambda *_: (401, {"WWW-Authenticate": 'Basic realm="r"'}, b"")
+
+        def answer(method: str, _path: str, headers: dict[str, str], _body: bytes) -> Reply:
+            if headers.get("Authorization") != BASIC:
+                return 401, {"WWW-Authenticate": 'Basic realm="r"'}, b""
+            return (202, {"Location": f"http://{elsewhere.host}/u"}, b"") if method == "POST" else (404, {}, b"")
+
+        server.answer = answer
+        with client(server) as registry, pytest.raises(RegistryError, match="HTTP 401"):
+            registry.put_blob(b"content")
+        assert [method for method, *_ in elsewhere.seen] == ["PUT"]
+        assert not any("Authorization" in headers for *_, headers in elsewhere.seen)
+
+
+@pytest.mark.filterwarnings("ignore:docker-credential-not-there")
+def test_credentials_come_from_dockers_own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    pair = base64.b64encode(b"me:pass").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {"ghcr.io": {"auth": pair}}}))
+    found = docker_credentials("ghcr.io")
+    assert found == Credentials(user="me", password="pass") and "pass" not in repr(found)
+    assert docker_credentials("example.org") is None
+    (tmp_path / "config.json").write_text(json.dumps({"credHelpers": {"ghcr.io": "not-there"}}))
+    with pytest.raises(UserError, match=r"docker login ghcr\.io"):
+        docker_credentials("ghcr.io")

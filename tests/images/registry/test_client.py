@@ -1,0 +1,90 @@
+"""The registry client against a server of the test's own: mounts, referrers, pages, wrong content."""
+
+import pytest
+
+from images.errors import UserError
+from images.registry.client import Registry
+from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest, referrers_tag
+from images.registry.errors import RegistryError
+from images.registry.reference import Repository
+from tests.support.http_server import Reply, Server, registry_answers
+
+
+def client(server: Server) -> Registry:
+    return Registry(Repository(server.host, "staging/images"), credentials=lambda _host: None)
+
+
+MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
+SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
+
+
+def test_a_refusal_is_final_and_in_the_registrys_words(server: Server) -> None:
+    server.answer = lambda *_: (403, {}, b'{"errors": [{"code": "DENIED", "message": "not yours"}]}')
+    with client(server) as registry, pytest.raises(RegistryError, match="DENIED: not yours"):
+        registry.put(MANIFEST, "latest")
+    assert len([path for method, path, _ in server.seen if method == "PUT"]) == 1
+
+
+def test_content_that_does_not_fit_its_digest_is_refused(server: Server) -> None:
+    server.answer = lambda *_: (200, {"Content-Type": OCI_MANIFEST}, b"{}")
+    wanted = "sha256:" + "0" * 64
+    with client(server) as registry:
+        with pytest.raises(UserError, match="the content is"):
+            registry.get(wanted)
+        with pytest.raises(UserError, match="does not fit"):
+            registry.blob(Descriptor(media_type="x", digest=wanted, size=2))
+        with pytest.raises(UserError, match="too many"):
+            registry.blob(Descriptor(media_type="x", digest=wanted, size=10**12))
+
+
+def test_what_is_not_there_is_none_or_told(server: Server) -> None:
+    with client(server) as registry:
+        assert registry.find("latest") is None
+        with pytest.raises(UserError, match="no such image"):
+            registry.get("latest")
+
+
+def test_a_mount_that_is_not_granted_is_seen(server: Server) -> None:
+    granted = "sha256:" + "1" * 64
+
+    def answer(method: str, path: str, _headers: dict[str, str], _body: bytes) -> Reply:
+        if method == "POST":
+            assert path.endswith("&from=other")
+            return (201, {}, b"") if granted in path else (202, {"Location": "/v2/staging/images/blobs/uploads/u"}, b"")
+        return (204, {}, b"") if method == "DELETE" else (404, {}, b"")
+
+    server.answer = answer
+    source = Repository(server.host, "other")
+    with client(server) as registry:
+        assert registry.mount(granted, source)
+        assert not registry.mount("sha256:" + "2" * 64, source)
+    assert [path for method, path, _ in server.seen if method == "DELETE"] == ["/v2/staging/images/blobs/uploads/u"]
+
+
+@pytest.mark.parametrize("referrers_api", [True, False])
+def test_attachments_are_found_with_and_without_the_api(server: Server, referrers_api: bool) -> None:
+    server.answer = registry_answers(referrers_api=referrers_api)
+    files = [File(name="sbom.json", media_type="application/json", content=b"[]")]
+    with client(server) as registry:
+        registry.put(MANIFEST, "latest")
+        one = registry.attach(MANIFEST.descriptor, "application/x.one", files, {"a": "b"})
+        two = registry.attach(MANIFEST.descriptor, "application/x.two", files)
+        assert registry.attach(MANIFEST.descriptor, "application/x.two", files) == two
+        found = {entry.digest: entry for entry in registry.referrers(MANIFEST.digest)}
+        assert set(found) == {one.digest, two.digest}
+        assert (found[one.digest].artifact_type, found[one.digest].annotations) == ("application/x.one", {"a": "b"})
+        assert (registry.find(referrers_tag(MANIFEST.digest)) is None) == referrers_api
+        (layer,) = registry.get(one.digest).layers
+        assert registry.blob(layer) == b"[]"
+
+
+def test_tags_come_in_pages(server: Server) -> None:
+    def answer(_method: str, path: str, *_: object) -> Reply:
+        if "last=b" in path:
+            return 200, {}, b'{"tags": ["c"]}'
+        more = {"Link": '</v2/staging/images/tags/list?n=1000&last=b>; rel="next"'}
+        return 200, more, b'{"tags": ["a", "b"]}'
+
+    server.answer = answer
+    with client(server) as registry:
+        assert registry.tags() == ("a", "b", "c")

@@ -1,0 +1,157 @@
+"""What is repeated and what is not, against a server that fails as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import SimpleNamespace
+
+import pytest
+import urllib3.util.retry
+
+from images.host.hashing import oci_digest
+from images.registry.client import Registry
+from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
+from images.registry.errors import RegistryError
+from images.registry.reference import Repository
+from tests.support.http_server import Answer, Reply, Server, registry_answers
+
+MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
+SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
+CONTENT = b"content"
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that urllib3 would have slept."""
+    found: list[float] = []
+    now = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(sleep=found.append, time=lambda: now))
+    return found
+
+
+def client(server: Server) -> Registry:
+    return Registry(Repository(server.host, "staging/images"), credentials=lambda _: None)
+
+
+def failing(server: Server, times: int, failure: Reply | None, then: Answer, where: Callable[[str, str], bool]) -> None:
+    """Let the first requests that `where` (method, path) picks fail."""
+    left = [times]
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        if where(method, path) and left[0]:
+            left[0] -= 1
+            return failure
+        return then(method, path, headers, body)
+
+    server.answer = answer
+
+
+def manifests(_method: str, path: str) -> bool:
+    return "/manifests/" in path
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_transient_status_is_retried(server: Server, status: int, pauses: list[float]) -> None:
+    failing(server, 2, (status, {}, b""), lambda *_: SERVED, manifests)
+    with client(server) as registry:
+        assert registry.get("latest").digest == MANIFEST.digest
+    assert server.count("GET", "latest") == 3
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_dropped_connection_is_retried(server: Server, method: str, pauses: list[float]) -> None:
+    failing(server, 2, None, registry_answers(), lambda asked, path: asked == method and manifests(asked, path))
+    with client(server) as registry:
+        registry.put(MANIFEST, "latest")
+        assert registry.get("latest") == MANIFEST
+        registry.delete_tag("nosuch")
+    assert server.count(method, "manifests") == {"GET": 4, "PUT": 3, "DELETE": 3}[method]
+
+
+def test_a_body_that_breaks_off_is_asked_for_again(server: Server, pauses: list[float]) -> None:
+    broken: Reply = (200, {"Content-Length": "100"}, b"half")
+    failing(server, 2, broken, lambda *_: (200, {}, CONTENT), lambda *_: True)
+    with client(server) as registry:
+        assert registry.blob(Descriptor.of("x", CONTENT)) == CONTENT
+    assert server.count("GET", "/blobs/") == 3
+
+
+def test_pauses_grow_and_end(server: Server, pauses: list[float]) -> None:
+    server.answer = lambda *_: (503, {}, b'{"errors": [{"code": "BUSY", "message": "later"}]}')
+    with client(server) as registry, pytest.raises(RegistryError, match="HTTP 503 BUSY: later") as told:
+        registry.get("latest")
+    assert pauses == [2, 4, 8] and server.count("GET", "latest") == 5, "the first retry is at once"
+    assert told.value.status == 503
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", 7),
+        ("3600", 60),
+        (format_datetime(datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=30), usegmt=True), 30),
+    ],
+)
+def test_the_registry_says_how_long_to_wait(server: Server, said: str, seconds: float, pauses: list[float]) -> None:
+    failing(server, 2, (429, {"Retry-After": said}, b""), lambda *_: SERVED, manifests)
+    with client(server) as registry:
+        assert registry.get("latest")
+    assert pauses == [seconds, seconds]
+
+
+def test_a_wait_that_nobody_can_read_is_ignored(server: Server, pauses: list[float]) -> None:
+    failing(server, 2, (503, {"Retry-After": "soon"}, b""), lambda *_: SERVED, manifests)
+    with client(server) as registry:
+        assert registry.get("latest")
+    assert pauses == [2]
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 413, 501])
+def test_other_statuses_are_final(server: Server, status: int, pauses: list[float]) -> None:
+    server.answer = lambda *_: (status, {}, b"")
+    with client(server) as registry, pytest.raises(RegistryError):
+        registry.get("latest")
+    assert server.count("GET", "latest") == 1
+
+
+def test_a_registry_that_does_not_run_is_told_after_five_attempts(server: Server, pauses: list[float]) -> None:
+    server.answer = lambda *_: None
+    with client(server) as registry, pytest.raises(RegistryError, match="the connection broke") as told:
+        registry.get("latest")
+    assert server.count("GET", "latest") == 5 and told.value.status == 0
+
+
+@pytest.mark.parametrize("failure", [(503, {"Retry-After": "3"}, b""), None], ids=["503", "dropped"])
+def test_a_failed_upload_starts_again_in_a_new_session(
+    server: Server, failure: Reply | None, pauses: list[float]
+) -> None:
+    stored: dict[str, bytes] = {}
+    failing(server, 2, failure, registry_answers(blobs=stored), lambda method, _path: method == "PUT")
+    with client(server) as registry:
+        assert registry.put_blob(CONTENT) == oci_digest(CONTENT)
+    assert stored == {oci_digest(CONTENT): CONTENT}
+    sessions = [path.partition("?")[0] for method, path, _ in server.seen if method == "PUT"]
+    assert len(sessions) == len(set(sessions)) == 3
+    assert pauses == ([3, 3] if failure else [2])
+
+
+def test_an_upload_whose_answer_is_lost_is_not_sent_again(server: Server, pauses: list[float]) -> None:
+    stores = registry_answers()
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        done = stores(method, path, headers, body)
+        return None if method == "PUT" else done
+
+    server.answer = answer
+    with client(server) as registry:
+        registry.put_blob(CONTENT)
+    assert server.count("PUT") == 1 and server.count("HEAD") == 2
+
+
+def test_an_upload_that_keeps_failing_ends(server: Server, pauses: list[float]) -> None:
+    failing(server, 99, (500, {}, b""), registry_answers(), lambda method, _path: method == "PUT")
+    with client(server) as registry, pytest.raises(RegistryError, match="HTTP 500"):
+        registry.put_blob(CONTENT)
+    assert server.count("PUT") == server.count("POST") == 5

@@ -1,0 +1,108 @@
+"""An HTTP server on loopback that answers what a test says, and a registry on it in the little that attaching needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from images.host.hashing import oci_digest
+from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Manifest, index, referrer
+
+Reply = tuple[int, dict[str, str], bytes]
+Answer = Callable[[str, str, dict[str, str], bytes], Reply | None]
+"""Method, path, headers, body -> status, headers, body. None drops the connection without an answer."""
+
+
+@dataclass
+class Server:
+    """Answers what `answer` says, and records the requests: method, path, headers."""
+
+    host: str = ""
+    answer: Answer = lambda *_: (404, {}, b"")
+    seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+
+    def count(self, method: str, path: str = "") -> int:
+        """Requests of a method, with `path` in theirs."""
+        return sum(asked == method and path in where for asked, where, _ in self.seen)
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """A server that runs meanwhile. A `Content-Length` among an answer's headers is kept: bodies can break off."""
+    found = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def reply(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = dict(self.headers.items())
+            found.seen.append((self.command, self.path, headers))
+            answer = found.answer(self.command, self.path, headers, body)
+            if answer is None:
+                self.close_connection = True
+                return
+            status, more, content = answer
+            self.send_response(status)
+            for key, value in {"Content-Length": str(len(content)), **more}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+            self.close_connection = "Content-Length" in more
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = reply  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Tests print nothing."""
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.host = f"127.0.0.1:{listening.server_address[1]}"
+    threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield found
+    finally:
+        listening.shutdown()
+        listening.server_close()
+
+
+def registry_answers(*, referrers_api: bool = True, blobs: dict[str, bytes] | None = None) -> Answer:
+    """A registry that stores manifests, and blobs in `blobs`. Each upload session takes one PUT."""
+    manifests: dict[str, tuple[str, bytes]] = {}
+    stored = {} if blobs is None else blobs
+    sessions: set[str] = set()
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        last = path.rpartition("/")[2]
+        if "/referrers/" in path and referrers_api:
+            entries = [
+                referrer(Manifest(media_type=kind, content=content))
+                for key, (kind, content) in manifests.items()
+                if key.startswith("sha256:") and f'"digest":"{last}"' in content.decode() and kind == OCI_MANIFEST
+            ]
+            return 200, {"Content-Type": OCI_INDEX}, index(entries).content
+        if "/manifests/" in path and method == "PUT":
+            for key in (last, oci_digest(body)):
+                manifests[key] = (headers["Content-Type"], body)
+            subject = json.loads(body).get("subject", {}).get("digest", "")
+            return 201, {"OCI-Subject": subject} if referrers_api and subject else {}, b""
+        if "/manifests/" in path and last in manifests:
+            kind, content = manifests[last]
+            return 200, {"Content-Type": kind}, content
+        if method == "POST":
+            sessions.add(session := f"session-{len(sessions)}")
+            return 202, {"Location": f"{path.partition('?')[0]}{session}?state=1"}, b""
+        if method == "PUT":
+            ((session, digest),) = re.findall(r"uploads/(.*)\?state=1&digest=(sha256:.*)", path)
+            if session not in sessions or oci_digest(body) != digest:
+                return 404, {}, b'{"errors": [{"code": "BLOB_UPLOAD_UNKNOWN"}]}'
+            stored[digest] = body
+            return 201, {}, b""
+        return (200, {}, stored[last]) if last in stored else (404, {}, b"")
+
+    return answer
