@@ -79,6 +79,11 @@ class Evidence:
     def promised(self) -> ClaimSet:
         return ClaimSet(image=self.image, claims=self.claims)
 
+    @property
+    def sha256(self) -> str:
+        """Of the content, as JSON with sorted keys and no spaces."""
+        return _sha256(asdict(self))
+
     def dumps(self) -> str:
         """The content of evidence.json. Its `sha256` tells a file that was edited or damaged; it is no signature."""
         data = asdict(self)

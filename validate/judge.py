@@ -44,6 +44,8 @@ class Verdict:
     image: str
     digest: str
     claims: tuple[ClaimVerdict, ...]
+    evidence_sha256: str = ""
+    """Of the evidence that was judged; empty where there was none."""
 
     @property
     def overall(self) -> Status:
@@ -74,7 +76,7 @@ def judge(
     if digest is not None and evidence.digest != digest:
         raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
     verdicts = tuple(_judge_claim(claim, evidence.of(claim.probe), judges) for claim in claims.of(tiers).claims)
-    return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts)
+    return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
 
 
 def explain(verdict: Verdict, rows: Sequence[Hint]) -> Verdict:

@@ -14,7 +14,7 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 _EVIDENCE_CHARACTERS = 4000
-"""A claim's evidence in the page; verdict.json has all of it."""
+"""A claim's evidence in the page; evidence.json has all of it."""
 _TIERS = {
     Tier.STATIC: "its files, read",
     Tier.CPU: "its code, run without a GPU",
@@ -160,4 +160,4 @@ def _evidence(evidence: Mapping[str, Any]) -> str:
     shown = json.dumps(evidence, indent=1, ensure_ascii=False, default=str)
     if len(shown) <= _EVIDENCE_CHARACTERS:
         return shown
-    return f"{shown[:_EVIDENCE_CHARACTERS]}\n... {len(shown) - _EVIDENCE_CHARACTERS} more characters in verdict.json"
+    return f"{shown[:_EVIDENCE_CHARACTERS]}\n... {len(shown) - _EVIDENCE_CHARACTERS} more characters in evidence.json"

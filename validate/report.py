@@ -45,10 +45,12 @@ def text(verdict: Verdict, *, width: int | None = None) -> str:
 
 
 def json_data(verdict: Verdict) -> dict[str, Any]:
-    """The content of verdict.json."""
+    """The content of verdict.json: it names the evidence by its sha256 and repeats none of it."""
     return {
+        "schema_version": 2,
         "image": verdict.image,
         "digest": verdict.digest,
+        "evidence_sha256": verdict.evidence_sha256,
         "overall": str(verdict.overall),
         "claims": [_claim_data(one) for one in verdict.claims],
     }
@@ -65,7 +67,6 @@ def _claim_data(one: ClaimVerdict) -> dict[str, Any]:
         "verdict": str(one.status),
         "reason": one.reason,
         "seconds": one.seconds,
-        "evidence": one.evidence,
         **({"hints": explained} if explained else {}),
     }
 

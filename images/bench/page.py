@@ -39,7 +39,7 @@ class Goal:
 
 
 def tables(parts: Mapping[str, Data], recorded: str) -> str:
-    """Everything between the markers of docs/benchmarks.md. `recorded`: results/README.md, which has the GPU's time."""
+    """Everything between the markers of docs/benchmarks.md. `recorded`: results/history.md."""
     ended = {name: entry["data"] for name, entry in parts.items() if entry["finished"]}
     goals = [goal for name, judged in _GOALS.items() if name in ended for goal in judged(ended[name])]
     sections = [section(parts[name]) for name, section in _SECTIONS.items() if name in parts]
@@ -238,7 +238,7 @@ def _gpu(recorded: str) -> Iterator[str]:
     if tier and date and name:
         yield (
             f"The gpu tier was measured on another machine: {tier['claims']} claims in {tier['seconds']} s on one "
-            f"{name['name']}, {date['date']} ([results](../results/README.md))."
+            f"{name['name']}, {date['date']} ([results](../results/history.md))."
         )
 
 

@@ -20,7 +20,7 @@ from images.planning import plan
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import pages, runs
+from images.site import pages, records, runs
 from images.site.index import Known
 
 
@@ -31,8 +31,9 @@ def site_verb(
     ] = "",
     key: PublicKey = "",
     recorded: Annotated[
-        Path, typer.Option("--results", metavar="FOLDER", help="Recorded verdicts, and nightly/ with its lines.")
-    ] = runs.FOLDER,
+        list[Path] | None,
+        typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl and nightly/ (repeat it); default: results."),
+    ] = None,
     day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="The day it is made; default: today.")] = "",
 ) -> None:
     """Write static pages from matrix, facts and everything that was judged."""
@@ -40,8 +41,9 @@ def site_verb(
     today = _day(day)
     if key:
         signing.require(key)
-    nights = results.read(recorded / "nightly")
-    found = [*runs.recorded(recorded), *runs.of_nights(nights)]
+    folders = recorded or [records.FOLDER]
+    nights = results.read(*(folder / "nightly" for folder in folders))
+    found = [*runs.recorded(*folders), *runs.of_nights(nights)]
     published: tuple[runs.Published, ...] = ()
     if source:
         with Registry(Repository.parse(source)) as registry:

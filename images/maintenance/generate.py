@@ -18,7 +18,7 @@ from images.maintenance import hints, profile_docs
 from images.nightly import results
 from images.planning import plan
 from images.planning.plan import Planned
-from images.site import index
+from images.site import index, records
 from images.validation import schemas
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
@@ -39,6 +39,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         **schemas.generated(),
         **results.generated(),
         **index.generated(),
+        **records.generated(),
         "validate/hints.json": hints.generated(),
         **documents,
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
@@ -46,7 +47,7 @@ def files(sources: Sources) -> dict[str, bytes]:
 
 
 def _benchmarks() -> str:
-    return page.tables(measured.read(), (ROOT / "results" / "README.md").read_text(encoding="utf-8"))
+    return page.tables(measured.read(), (ROOT / "results" / "history.md").read_text(encoding="utf-8"))
 
 
 def _golden(name: str, sources: Sources) -> bytes:

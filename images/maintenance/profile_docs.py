@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,12 +14,12 @@ from images.config.matrix import ROOT, Sources
 from images.errors import Problem, UserError
 from images.planning import plan
 from images.planning.image import Image
+from images.site import records
 from images.validation.claims.base import promises
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
 PAGES = ROOT / "images" / "data" / "pages.yaml"
-RESULTS = ROOT / "results"
 _NO_RUN = "no run"
 _OPEN = (Status.FAIL, Status.UNPROVEN)
 _WORST_FIRST = (Status.FAIL, Status.UNPROVEN, Status.PASS, Status.NOT_APPLICABLE)
@@ -50,16 +49,14 @@ def pages(path: Path = PAGES) -> Pages:
     return TypeAdapter(Pages).validate_python(file.data)
 
 
-def recorded(folder: Path = RESULTS) -> Verdicts:
+def recorded(folder: Path = records.FOLDER) -> Verdicts:
     """What the runs in the repository found; of two runs of a claim, a PASS or FAIL counts before an UNPROVEN."""
     found: dict[str, dict[tuple[str, str], Status]] = {}
-    for path in sorted(folder.rglob("verdict.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        known = found.setdefault(data["image"], {})
-        for claim in data["claims"]:
-            key, status = (claim["id"], claim["subject"]), Status(claim["verdict"])
-            if known.get(key, Status.UNPROVEN) is Status.UNPROVEN:
-                known[key] = status
+    for line in (line for line in records.read(folder) if not line.experiment):
+        known = found.setdefault(line.image, {})
+        for _, status, claim_id, subject in line.each():
+            if known.get((claim_id, subject), Status.UNPROVEN) is Status.UNPROVEN:
+                known[claim_id, subject] = status
     return found
 
 

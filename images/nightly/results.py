@@ -194,11 +194,14 @@ def _ends_its_line(path: Path) -> bool:
         return file.read() == b"\n"
 
 
-def read(folder: Path = FOLDER) -> tuple[LegLine | BreakageLine, ...]:
-    """Every line of every night, oldest first; none where there is no folder. Raises UserError with all bad lines."""
+def read(*folders: Path) -> tuple[LegLine | BreakageLine, ...]:
+    """Every line of every night in these folders (none given: results/nightly), oldest first.
+
+    A folder that is not there has none. Raises UserError with all bad lines.
+    """
     lines: list[LegLine | BreakageLine] = []
     problems: list[Problem] = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in (path for folder in folders or (FOLDER,) for path in sorted(folder.glob("*.jsonl"))):
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             try:
                 lines.append(_LINE.validate_json(text))

@@ -72,6 +72,9 @@ def proof(verdict_file: bytes, evidence_file: bytes, where: str) -> Proof:
     if (written.image, written.digest) != (verdict.image, verdict.digest):
         cause = f"the verdict is of {written.image} {written.digest[:19]}, the evidence of {verdict.image} "
         raise UserError(Problem(where=where, cause=cause + verdict.digest[:19], then=then), code=1)
+    if written.evidence_sha256 != verdict.evidence_sha256:
+        cause = "the verdict names another evidence.json by its sha256"
+        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
     if said != found:
         differing = sorted(key for key in said.keys() | found.keys() if said.get(key) != found.get(key))
         rows = [f"{' '.join(key)} is {found.get(key, 'not judged')}" for key in differing]

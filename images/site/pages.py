@@ -190,7 +190,7 @@ class _Site:
         )
 
     def _proof(self, run: Run) -> bytes:
-        texts = {id(one): _evidence(one.evidence) for one in run.claims}
+        texts = {id(one): _evidence(run.evidence.get((one.id, one.subject), {})) for one in run.claims}
         most = _share(list(map(len, texts.values())), _ROOM_FOR_EVIDENCE)
         tiers = [(tier, count, [one for one in run.claims if one.tier is tier]) for tier, count in run.tiers.items()]
         return self._page(
@@ -200,6 +200,7 @@ class _Site:
             has_page=run.image in self.planned,
             files=[(path.rpartition("/")[2], path) for path in _raw(run)],
             tiers=tiers,
+            has_evidence=bool(run.evidence),
             shown=lambda one: Markup(_shortened(texts[id(one)], most).decode(errors="replace")),  # escaped
         )
 
@@ -328,4 +329,4 @@ def _shortened(text: bytes, most: int) -> bytes:
     if len(text) <= most:
         return text
     kept = text[:most].rpartition(b"\n")[0]
-    return kept + f"\n... {len(text) - len(kept)} more bytes in verdict.json".encode()
+    return kept + f"\n... {len(text) - len(kept)} more bytes in evidence.json".encode()

@@ -1,18 +1,14 @@
-"""What was ever judged: recorded trials in results/, nights, and the proofs attached to published images."""
+"""What was ever judged: lines of results/, nights, and the proofs attached to published images."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from images.config.matrix import ROOT
 from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.nightly import results
@@ -20,13 +16,13 @@ from images.nightly.results import Leg, LegLine, Outcome, TierCount
 from images.publish import gate, publication
 from images.publish.publication import Remote
 from images.registry.client import Registry
+from images.site import records
+from images.site.records import RunLine
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
+from validate import hints, report
 from validate.claims import Tier
-from validate.judging import Status
+from validate.judge import Verdict, explain
 
-FOLDER = ROOT / "results"
-DATED = "run.json"
-"""`{"date": "2026-11-21"}` beside a verdict whose evidence does not say when it was measured."""
 _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
 
 
@@ -40,28 +36,25 @@ class Run:
     """When it was measured. None: nobody wrote it down; then it counts as stale."""
     tiers: Mapping[Tier, TierCount]
     source: str
-    """Where it is kept: `results/NAME/FOLDER`, a month's file of nights, or a published image."""
+    """Where it is recorded: a line of runs.jsonl, a month's file of nights, or a published image."""
     gpus: tuple[str, ...] = ()
     """Names as the driver has them, one a GPU."""
     driver: str = ""
     claims: tuple[ClaimVerdictRow, ...] = ()
     """Empty for nights: they keep only what was not well."""
+    evidence: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    """Claim id and subject -> what was measured; empty where the evidence is not at hand."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Distribution -> version, as S1 measured them."""
     size: int = 0
     """Of the image, unpacked, in bytes; 0: not recorded."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The recorded files, as they were written."""
+    """The files at hand, as they were written."""
 
     @property
     def date(self) -> date | None:
         """UTC."""
         return self.moment.astimezone(UTC).date() if self.moment else None
-
-    @property
-    def packages(self) -> dict[str, str]:
-        """Distribution -> version, as S1 measured them."""
-        rows = (one for one in self.claims if one.id == "S1" and one.verdict is Status.PASS)
-        found = {one.subject: gate.installed(one.evidence) for one in rows}
-        return {name: version for name, version in found.items() if version}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +71,18 @@ class Published:
     tags: tuple[str, ...]
 
 
-def recorded(folder: Path = FOLDER) -> tuple[Run, ...]:
-    """Every `FOLDER/NAME/WHERE/verdict.json`, evidence judged again. Raises UserError with everything that is wrong."""
+def recorded(*folders: Path) -> tuple[Run, ...]:
+    """The runs of FOLDER/runs.jsonl (none given: results/) but experiments; kept evidence is judged again.
+
+    Raises UserError with everything that is wrong: a line that can't be read, or that its evidence contradicts.
+    """
     runs: list[Run] = []
     problems: list[Problem] = []
-    for path in sorted(folder.glob("*/*/verdict.json")):
+    found = [(folder, line) for folder in folders or (records.FOLDER,) for line in records.read(folder)]
+    for place, line in found:
         try:
-            runs.append(_recorded(path.parent, f"results/{path.parent.relative_to(folder)}"))
+            if not line.experiment:
+                runs.append(_of_line(line, place))
         except UserError as error:
             problems += error.problems
     if problems:
@@ -92,52 +90,50 @@ def recorded(folder: Path = FOLDER) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def _recorded(folder: Path, source: str) -> Run:
-    names = ("verdict.json", "evidence.json", "build.json", DATED)
-    files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
-    if "evidence.json" in files:
-        gate.proof(files["verdict.json"], files["evidence.json"], str(folder))
-    try:
-        verdict = VerdictFile.model_validate_json(files["verdict.json"])
-        evidence, built, dated = (_object(files.get(name, b"{}")) for name in names[1:])
-    except (ValidationError, ValueError) as error:
-        cause = f"can't be read: {str(error).splitlines()[0]}"
-        then = "bring it back from git, or take the folder out"
-        raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1) from None
-    host = evidence.get("host") or {}
-    return _run(verdict, host, source, files, moment=_moment(host.get("date") or dated.get("date")), built=built)
-
-
-def _run(
-    verdict: VerdictFile,
-    host: Mapping[str, Any],
-    source: str,
-    files: Mapping[str, bytes],
-    *,
-    moment: datetime | None,
-    built: Mapping[str, Any],
-) -> Run:
-    ImageName.parse(verdict.image)  # it becomes the path of a page
-    return Run(
-        image=verdict.image,
-        digest=verdict.digest,
-        moment=moment,
-        tiers=tier_counts(verdict.claims),
-        source=source,
-        gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
-        driver=str(host.get("driver") or ""),
-        claims=tuple(verdict.claims),
-        size=_size(verdict, built),
-        files={name: content for name, content in files.items() if name != DATED},
+def _of_line(line: RunLine, folder: Path) -> Run:
+    run = Run(
+        image=line.image,
+        digest=line.digest,
+        moment=line.date,
+        tiers=line.tiers,
+        source=f"{records.LINES} {line.id}",
+        gpus=tuple(line.gpus),
+        driver=line.driver,
+        claims=tuple(_claims(line)),
+        packages=line.packages,
+        size=line.bytes,
     )
+    if not line.kept:
+        return run
+    content = records.read_evidence(folder, line.id)
+    verdict = records.judged_again(line, content)
+    return replace(run, **_detailed(verdict), files={"evidence.json": content})
 
 
-def _size(verdict: VerdictFile, built: Mapping[str, Any]) -> int:
-    """As the build recorded it, else as S8 measured it; 0 where neither did."""
-    measured = (one.evidence for one in verdict.claims if (one.id, one.subject) == ("S8", "size"))
-    found = built if built.get("digest") == verdict.digest else next(measured, {})
-    size = found.get("bytes")
-    return size if isinstance(size, int) else 0
+def _claims(line: RunLine) -> Iterator[ClaimVerdictRow]:
+    """The claims of a line: with a reason those that are open, the others by name and verdict."""
+    findings = {(one.tier, one.id, one.subject): one for one in line.findings}
+    for tier, status, number, subject in line.each():
+        known = findings.get((tier, number, subject))
+        yield ClaimVerdictRow(
+            id=number,
+            tier=tier,
+            subject=subject,
+            required=known.required if known else True,
+            verdict=status,
+            reason=known.reason if known else "",
+            seconds=0.0,
+        )
+
+
+def _detailed(verdict: Verdict) -> dict[str, Any]:
+    """Claims, evidence and packages of a run whose evidence is at hand."""
+    explained = explain(verdict, hints.known())
+    return {
+        "claims": tuple(VerdictFile.model_validate(report.json_data(explained)).claims),
+        "evidence": {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims},
+        "packages": records.packages(verdict.claims),
+    }
 
 
 def _object(content: bytes) -> dict[str, Any]:
@@ -154,25 +150,6 @@ def _moment(text: Any) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def tier_counts(rows: Sequence[ClaimVerdictRow]) -> dict[Tier, TierCount]:
-    """Each judged tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
-    found = {}
-    for tier in Tier:
-        own = [row for row in rows if row.tier is tier]
-        if own:
-            required = [row.verdict for row in own if row.required]
-            counts = Counter(row.verdict for row in own)
-            in_order = {status: counts[status] for status in Status if counts[status]}
-            found[tier] = TierCount(verdict=_worst(required), counts=in_order)
-    return found
-
-
-def _worst(required: Sequence[Status]) -> Status:
-    if Status.FAIL in required:
-        return Status.FAIL
-    return Status.PASS if required and set(required) == {Status.PASS} else Status.UNPROVEN
 
 
 def newest_first(found: Iterable[Run]) -> list[Run]:
@@ -236,8 +213,25 @@ def _attached(name: str, remote: Remote, number: int, proof: gate.Proof) -> Run:
     if proof.verdict.image != name:
         cause = f"its proof is of {proof.verdict.image}, the tag says {name}"
         raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
+    ImageName.parse(name)  # it becomes the path of a page
     host = _object(proof.evidence_file).get("host") or {}
-    verdict = VerdictFile.model_validate_json(proof.verdict_file)
-    files = {"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file}
-    source = f"{remote.reference} (proof {number})"
-    return _run(verdict, host, source, files, moment=_moment(host.get("date")), built={})
+    rows = VerdictFile.model_validate_json(proof.verdict_file).claims
+    return Run(
+        image=name,
+        digest=proof.verdict.digest,
+        moment=_moment(host.get("date")),
+        tiers=records.tier_counts(rows),
+        source=f"{remote.reference} (proof {number})",
+        gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
+        driver=str(host.get("driver") or ""),
+        size=_size(proof.verdict),
+        files={"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file},
+        **{**_detailed(proof.verdict), "claims": tuple(rows)},
+    )
+
+
+def _size(verdict: Verdict) -> int:
+    """As S8 measured it; 0 where it did not."""
+    found = next((one.evidence for one in verdict.claims if (one.claim.id, one.claim.subject) == ("S8", "size")), {})
+    size = found.get("bytes")
+    return size if isinstance(size, int) else 0

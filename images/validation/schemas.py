@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -47,17 +47,18 @@ class ClaimVerdictRow(_File):
     reason: str
     seconds: Seconds
     """What the measurement took."""
-    evidence: dict[str, Any]
-    """What the probe measured; `probe` holds how its process ended, where it did not end well."""
     hints: Annotated[list[HintRow], Field(min_length=1)] = Field(default=[], validate_default=False)
     """Only where something is not well and a known error explains it."""
 
 
 class VerdictFile(_File):
-    """verdict.json: an image, judged."""
+    """verdict.json: an image, judged. It repeats no evidence, but names it."""
 
+    schema_version: Literal[2]
     image: str
     digest: Digest
+    evidence_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """The `sha256` of the evidence.json that was judged."""
     overall: Status
     """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
     claims: list[ClaimVerdictRow]

@@ -70,7 +70,7 @@ FAULTS = [
 
 def test_the_parent_is_green_and_got_its_name(parent: ImageInfo, engine: Engine, out: Path, claims: ClaimSet) -> None:
     verdict = json.loads((out / NAME / "verdict.json").read_text())
-    assert set(verdict) == {"image", "digest", "overall", "claims"}
+    assert set(verdict) == {"schema_version", "image", "digest", "evidence_sha256", "overall", "claims"}
     assert (verdict["image"], verdict["digest"], verdict["overall"]) == (NAME, parent.id, "PASS")
     assert [row for row in verdict["claims"] if row["verdict"] == "FAIL"] == []
     assert {row["id"] for row in verdict["claims"]} >= {"S1", "S2", "S3", "S6", "S7", "C2", "C3", "C4", "C10"}

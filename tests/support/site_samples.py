@@ -10,7 +10,8 @@ from images.config import matrix
 from images.config.matrix import Sources
 from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Leg, LegLine, Outcome, TierCount
 from images.site.index import Known
-from images.site.runs import Published, Run, tier_counts
+from images.site.records import tier_counts
+from images.site.runs import Published, Run
 from images.validation.schemas import ClaimVerdictRow, HintRow
 from validate.claims import Tier
 from validate.judging import Status
@@ -45,7 +46,7 @@ def claim(
     required: bool = True,
     **more: object,
 ) -> ClaimVerdictRow:
-    plain = {"reason": f"2.7.1, {HOSTILE}", "evidence": {"installed": [{"version": "2.7.1"}], "log": HOSTILE}}
+    plain = {"reason": f"2.7.1, {HOSTILE}"}
     return ClaimVerdictRow.model_validate(
         {
             "id": number,
@@ -63,6 +64,8 @@ def claim(
 def run(image: str, *claims: ClaimVerdictRow, day: date | None = TODAY, digest: str = NEW, **more: object) -> Run:
     rows = claims or (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
     plain = {
+        "evidence": {(one.id, one.subject): {"log": HOSTILE} for one in rows},
+        "packages": {one.subject: "2.7.1" for one in rows if (one.id, one.verdict) == ("S1", Status.PASS)},
         "source": f"results/{image}/{'-'.join(tier_counts(rows))}-{day}",
         "size": 6_900_000_000,
         "files": {"verdict.json": json.dumps({"image": image}).encode()},
@@ -137,7 +140,8 @@ RUNS = (
     ),
     run(
         PARTLY,
-        claim(Tier.STATIC, evidence={"installed": [{"version": "2.7.0"}]}),
+        claim(Tier.STATIC),
+        packages={"torch": "2.7.0"},
         day=date(2026, 11, 1),
         digest=OLD,
         size=6_100_000_000,

@@ -866,7 +866,7 @@ def test_nothing_is_said_of_what_was_not_measured() -> None:
 
 
 def test_the_gpu_tier_is_told_as_of_another_machine() -> None:
-    text = page.tables({}, (ROOT / "results" / "README.md").read_text())
+    text = page.tables({}, (ROOT / "results" / "history.md").read_text())
     assert "measured on another machine" in text and "H100" in text
 
 

@@ -110,7 +110,7 @@ def test_forty_claims_with_much_evidence_stay_below_300_kb() -> None:
     claims = [one(Status.FAIL, reason="r" * 300, log=["<&> \"quoted\" 'line'"] * 5000) for _ in range(40)]
     text = rendered(*claims)
     assert len(text.encode()) < 300_000
-    assert "more characters in verdict.json" in text
+    assert "more characters in evidence.json" in text
 
 
 def test_both_colour_schemes_and_phones_are_thought_of() -> None:

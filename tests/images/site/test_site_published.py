@@ -24,13 +24,13 @@ from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest
 from images.registry.reference import Repository
 from images.site.index import Index, dumps, make
+from tests.support import recorded
 from tests.support import site_samples as samples
 from validate import report
-from validate.evidence import Evidence
 from validate.judge import judge
 
 NAME = "cu130-torch211"
-RECORDED = ROOT / "results" / "cu130-torch211-py312-sm90" / "h100" / "evidence.json"
+RECORDED = "cu130-torch211-py312-sm90/h100"
 CREATED = "2026-11-20T10:00:00.5Z"
 
 
@@ -62,10 +62,10 @@ def pushed(registry: Registry, name: str) -> tuple[Manifest, str]:
 
 def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[File]:
     """Real evidence of pip, as an H100's run recorded it, said to be of this image."""
-    recorded = Evidence.loads(RECORDED.read_text())
-    claims = tuple(claim for claim in recorded.claims if (claim.id, claim.subject) == ("S1", "pip"))
+    run = recorded.evidence(RECORDED)
+    claims = tuple(claim for claim in run.claims if (claim.id, claim.subject) == ("S1", "pip"))
     host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
-    evidence = replace(recorded, image=name, digest=digest, claims=claims, host=host)
+    evidence = replace(run, image=name, digest=digest, claims=claims, host=host)
     verdict = report.json_data(judge(evidence.promised, evidence))
     files = {
         "verdict.json": json.dumps({**verdict, **(lie or {})}).encode(),

@@ -14,6 +14,7 @@ from images.building import pipeline
 from images.config.matrix import ROOT
 from images.errors import UserError
 from images.validation import schemas
+from tests.support import recorded
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record
@@ -76,10 +77,15 @@ def test_a_verdict_with_hints_keeps_to_its_schema_and_has_some(written: Path) ->
     assert [row for row in verdict["claims"] if row["id"] == "S7" and "hints" in row] == []
 
 
-@pytest.mark.parametrize("name", ["verdict", "evidence"])
-def test_recorded_results_keep_to_the_schemas(name: str) -> None:
-    for file in ROOT.glob(f"results/**/{name}.json"):
-        jsonschema.validate(json.loads(file.read_text()), schema(name))
+@pytest.mark.parametrize("run_id", [line.id for line in recorded.lines().values() if line.kept])
+def test_recorded_evidence_keeps_to_the_schema(run_id: str) -> None:
+    jsonschema.validate(recorded.data(run_id), schema("evidence"))
+
+
+def test_a_verdict_names_its_evidence_and_repeats_none_of_it(written: Path) -> None:
+    verdict, evidence = (json.loads((written / f"{name}.json").read_text()) for name in ("verdict", "evidence"))
+    assert verdict["evidence_sha256"] == evidence["sha256"]
+    assert not [row for row in verdict["claims"] if "evidence" in row]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,8 @@ def test_recorded_results_keep_to_the_schemas(name: str) -> None:
     [
         ("verdict", lambda data: data.update(extra=1)),
         ("verdict", lambda data: data.pop("overall")),
+        ("verdict", lambda data: data.update(schema_version=1)),
+        ("verdict", lambda data: data["claims"][0].update(evidence={})),
         ("verdict", lambda data: data["claims"][0].update(verdict="GREEN")),
         ("verdict", lambda data: data["claims"][0].update(hints=[])),
         ("evidence", lambda data: data["records"][0].update(outcome="fine")),

@@ -1,36 +1,33 @@
 """Judges of the gpu tier on mutated evidence: what a real run recorded, one fault at a time."""
 
 import copy
-import json
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import recorded
 from validate.claims import Claim
 from validate.judging import Finding, Status, gpu
 
-RECORDED = Path(__file__).parents[3] / "results" / "cu130-torch211-py312-sm90" / "h100" / "evidence.json"
 Facts = dict[str, Any]
 
 
 @cache
-def recorded() -> Facts:
-    data: Facts = json.loads(RECORDED.read_text())
-    return data
+def h100() -> Facts:
+    return recorded.data("cu130-torch211-py312-sm90/h100")
 
 
 def claim_of(subject: str, **expect: Any) -> Claim:
-    (data,) = (claim for claim in recorded()["claims"] if claim["subject"] == subject and claim["tier"] == "gpu")
+    (data,) = (claim for claim in h100()["claims"] if claim["subject"] == subject and claim["tier"] == "gpu")
     claim = Claim.from_json(data)
     return Claim.from_json({**data, "expect": {**claim.expect, **expect}})
 
 
 def evidence_of(subject: str) -> Facts:
     claim = claim_of(subject)
-    (record,) = (record for record in recorded()["records"] if record["probe"] == claim.probe)
+    (record,) = (record for record in h100()["records"] if record["probe"] == claim.probe)
     (found,) = (found for found in record["measurements"] if found["subject"] == subject)
     evidence: Facts = copy.deepcopy(found["evidence"])
     return evidence

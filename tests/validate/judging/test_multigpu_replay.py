@@ -2,40 +2,34 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from images.planning.expectations import TOOLKIT_EXCEPTIONS
+from tests.support import recorded
 from validate.claims import Tier
-from validate.evidence import Evidence
 from validate.judge import JUDGES, Verdict, judge
 from validate.judging import Status
 
-RESULTS = Path(__file__).parents[3] / "results"
-HEALTHY = RESULTS / "cu130-torch211-py312-sm90" / "2xh200"
-DISTRIBUTED = HEALTHY / "distributed"
-ON_FOUR = HEALTHY.parent / "4xh200"
+HEALTHY = "cu130-torch211-py312-sm90/2xh200"
+DISTRIBUTED = "cu130-torch211-py312-sm90-distributed/2xh200"
+ON_FOUR = "cu130-torch211-py312-sm90/4xh200"
 FAULTS = {
-    "15-nccl-conf": {("M1", "settings"), ("M1", "transport")},
-    "01-another-nccl": {("M1", "nccl")},
-    "deepspeed-without-nvcc": {("M4", "zero 1"), ("M4", "zero 2"), ("M4", "zero 3")},
+    f"{HEALTHY}-broken-15-nccl-conf": {("M1", "settings"), ("M1", "transport")},
+    f"{HEALTHY}-broken-01-another-nccl": {("M1", "nccl")},
+    f"{DISTRIBUTED}-broken-deepspeed-without-nvcc": {("M4", "zero 1"), ("M4", "zero 2"), ("M4", "zero 3")},
 }
 CULPRITS = {
-    "15-nccl-conf": "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1",
-    "01-another-nccl": "NCCL 2.28.3 runs, nvidia-nccl-cu13 is 2.28.9",
-    "deepspeed-without-nvcc": "No such file or directory: '/usr/local/cuda-13.0/bin/nvcc'",
+    f"{HEALTHY}-broken-15-nccl-conf": "/etc/nccl.conf sets NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1",
+    f"{HEALTHY}-broken-01-another-nccl": "NCCL 2.28.3 runs, nvidia-nccl-cu13 is 2.28.9",
+    f"{DISTRIBUTED}-broken-deepspeed-without-nvcc": "No such file or directory: '/usr/local/cuda-13.0/bin/nvcc'",
 }
 
 
 @cache
-def recorded(path: Path) -> Evidence:
-    return Evidence.loads(path.read_text())
-
-
-def judged(path: Path) -> Verdict:
-    evidence = recorded(path)
+def judged(run_id: str) -> Verdict:
+    evidence = recorded.evidence(run_id)
     return judge(evidence.promised, evidence, [Tier.MULTIGPU])
 
 
@@ -44,35 +38,33 @@ def found(verdict: Verdict, subject: str) -> Any:
     return one
 
 
-@pytest.mark.parametrize("folder", [HEALTHY, DISTRIBUTED, ON_FOUR], ids=lambda folder: folder.name)
-def test_a_healthy_image_passes_every_claim(folder: Path) -> None:
-    verdict = judged(folder / "evidence.json")
+@pytest.mark.parametrize("run_id", [HEALTHY, DISTRIBUTED, ON_FOUR], ids=["two", "distributed", "four"])
+def test_a_healthy_image_passes_every_claim(run_id: str) -> None:
+    verdict = judged(run_id)
     assert verdict.overall is Status.PASS, [(row.claim.subject, row.reason) for row in verdict.of(Status.FAIL)]
     assert {row.status for row in verdict.claims} == {Status.PASS}, "a slow link would only warn"
 
 
 def test_the_image_with_deepspeed_and_ray_has_every_claim_of_the_tier() -> None:
-    assert {row.claim.id for row in judged(DISTRIBUTED / "evidence.json").claims} == {
-        f"M{number}" for number in range(1, 9)
-    }
+    assert {row.claim.id for row in judged(DISTRIBUTED).claims} == {f"M{number}" for number in range(1, 9)}
 
 
-@pytest.mark.parametrize(("folder", "gpus"), [(HEALTHY, 2), (ON_FOUR, 4)], ids=["two", "four"])
-def test_ranks_talked_over_nvlink_on_gpus_of_their_own(folder: Path, gpus: int) -> None:
-    row = found(judged(folder / "evidence.json"), "transport")
+@pytest.mark.parametrize(("run_id", "gpus"), [(HEALTHY, 2), (ON_FOUR, 4)], ids=["two", "four"])
+def test_ranks_talked_over_nvlink_on_gpus_of_their_own(run_id: str, gpus: int) -> None:
+    row = found(judged(run_id), "transport")
     assert row.claim.expect["link"] == "nvlink"
     assert all(way.startswith("P2P/") for rank in row.evidence["ranks"] for way in rank["connections"])
     assert len({rank["device"]["uuid"] for rank in row.evidence["ranks"]}) == gpus
 
 
 def test_four_ranks_replicate_across_pairs_that_shard() -> None:
-    for rank in found(judged(ON_FOUR / "evidence.json"), "hsdp").evidence["ranks"]:
+    for rank in found(judged(ON_FOUR), "hsdp").evidence["ranks"]:
         assert rank["facts"] == {"mesh": [2, 2], "placements": ["(Replicate(), Shard(dim=0))"]}
 
 
 def test_nvlinks_multicast_stayed_off_as_the_host_asks() -> None:
-    lent = recorded(HEALTHY / "evidence.json").host["attached"]["environment"]
-    assert lent == {
+    injected = recorded.evidence(HEALTHY).host["attached"]["environment"]
+    assert injected == {
         "NCCL_NVLS_ENABLE": "0",
         "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
         "NVSHMEM_DISABLE_NVLS": "1",
@@ -81,7 +73,7 @@ def test_nvlinks_multicast_stayed_off_as_the_host_asks() -> None:
 
 def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer() -> None:
     """The toolkit's debugger for other Pythons: judged by the claims of then, and by today's."""
-    evidence = recorded(ON_FOUR / "evidence.json")
+    evidence = recorded.evidence(ON_FOUR)
     verdict = judge(evidence.promised, evidence, [Tier.STATIC])
     (row,) = verdict.of(Status.FAIL)
     assert (row.claim.id, row.claim.subject) == ("S3", "toolkit")
@@ -92,6 +84,6 @@ def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer(
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_broken_image_fails_where_it_is_broken_and_nowhere_else(name: str) -> None:
-    verdict = judged(HEALTHY / "broken" / f"{name}.json")
+    verdict = judged(name)
     assert {(row.claim.id, row.claim.subject) for row in verdict.of(Status.FAIL)} == FAULTS[name]
     assert any(CULPRITS[name] in row.reason for row in verdict.of(Status.FAIL))

@@ -1,0 +1,219 @@
+"""results/runs.jsonl: one line a validation run, and compressed evidence of the runs that tests replay."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from images.config.matrix import ROOT
+from images.errors import Problem, UserError
+from images.nightly.results import ClaimRow, Row, TierCount
+from images.publish import gate
+from images.validation.schemas import ClaimVerdictRow
+from validate.claims import Tier
+from validate.evidence import Evidence
+from validate.judge import ClaimVerdict, Verdict, judge
+from validate.judging import Status
+
+FOLDER = ROOT / "results"
+LINES = "runs.jsonl"
+_EVIDENCE = "evidence"
+_REASON = 600
+"""Characters of a reason that a line keeps."""
+_SHOWN = 5
+_OPEN = (Status.FAIL, Status.UNPROVEN)
+
+
+class RunLine(Row):
+    """One image, validated once. The line repeats no evidence; it names the evidence by its sha256."""
+
+    schema_version: Literal[1] = 1
+    id: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")]
+    """`IMAGE/WHERE`, unique: the image, and a word for the machine or the fault that was planted."""
+    image: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    digest: str
+    """`sha256:...` of the image that was measured."""
+    date: AwareDatetime | None
+    """When it was measured. Midnight UTC: only the day was recorded. Null: not recorded."""
+    experiment: bool
+    """An image that was broken on purpose, or that matrix.yaml does not describe. The site does not show it."""
+    gpus: list[str]
+    """Names of the GPUs as the driver has them, one a GPU."""
+    driver: str
+    tiers: dict[Tier, TierCount]
+    claims: dict[Tier, dict[Status, list[str]]]
+    """Tier -> verdict -> claims, each as `ID SUBJECT`."""
+    findings: list[ClaimRow]
+    """The claims that are FAIL or UNPROVEN, with their reasons."""
+    packages: dict[str, str]
+    """Distribution -> version, as claim S1 measured them."""
+    bytes: Annotated[int, Field(ge=0)]
+    """Size of the image, unpacked; 0: not recorded."""
+    evidence_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
+    """`sha256` of evidence.json; empty where only the verdict was recorded."""
+    kept: bool
+    """The evidence is in `evidence/ID.json.xz`, so that the run can be judged again."""
+
+    def each(self) -> Iterator[tuple[Tier, Status, str, str]]:
+        """Tier, verdict, id and subject of every claim."""
+        for tier, verdicts in self.claims.items():
+            for status, keys in verdicts.items():
+                for key in keys:
+                    number, _, subject = key.partition(" ")
+                    yield tier, status, number, subject
+
+
+def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
+    """Every line of FOLDER/runs.jsonl; none where there is no file. Raises UserError with all bad lines."""
+    path = folder / LINES
+    lines: list[RunLine] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1):
+        where = f"{path.name}:{number}"
+        try:
+            line = RunLine.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problems.append(_unusable(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+            continue
+        if line.id in seen:
+            problems.append(_unusable(where, f"id: {line.id} is there twice"))
+        seen.add(line.id)
+        lines.append(line)
+    if problems:
+        raise UserError(problems)
+    return tuple(lines)
+
+
+def _unusable(where: str, cause: str) -> Problem:
+    return Problem(where=where, cause=f"is no run: {cause}", then="correct the line, or restore it from git")
+
+
+def evidence_file(folder: Path, run_id: str) -> Path:
+    """Where a run's evidence is, if it is kept."""
+    return folder / _EVIDENCE / f"{run_id}.json.xz"
+
+
+def read_evidence(folder: Path, run_id: str) -> bytes:
+    """The evidence.json of a run whose evidence is kept. Raises UserError where it can't be read."""
+    path = evidence_file(folder, run_id)
+    try:
+        return lzma.decompress(path.read_bytes())
+    except (OSError, lzma.LZMAError, EOFError) as error:
+        raise UserError(Problem(where=str(path), cause=f"can't be read: {error}", then="restore it from git")) from None
+
+
+def write_evidence(folder: Path, run_id: str, content: bytes) -> Path:
+    """Compress an evidence.json. The same content gives the same bytes."""
+    path = evidence_file(folder, run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+    return path
+
+
+def judged_again(line: RunLine, content: bytes) -> Verdict:
+    """Judge the evidence of a line. Raises UserError: it is damaged, of another run, or contradicts the line."""
+    try:
+        evidence = Evidence.loads(content.decode())
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(_contradiction(line, str(error)), code=1) from None
+    verdict = judge(evidence.promised, evidence)
+    said = (line.image, line.digest, line.evidence_sha256)
+    if said != (verdict.image, verdict.digest, evidence.sha256):
+        raise UserError(_contradiction(line, "the evidence is of another run"), code=1)
+    found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.claims}
+    if found != set(line.each()):
+        differing = sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())})
+        cause = f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}"
+        raise UserError(_contradiction(line, cause), code=1)
+    return verdict
+
+
+def _contradiction(line: RunLine, cause: str) -> Problem:
+    return Problem(where=f"{LINES} {line.id}", cause=cause, then="restore the line and its evidence from git")
+
+
+def dumps(lines: Iterable[RunLine]) -> str:
+    """runs.jsonl."""
+    return "".join(json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n" for line in lines)
+
+
+def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, **more: Any) -> RunLine:
+    """The line of a run that was judged. `more`: `date` (else the evidence's), `experiment`, `kept`."""
+    gpus = evidence.host.get("gpus") or ()
+    plain = {"date": evidence.host.get("date"), "experiment": False, "kept": False}
+    return RunLine.model_validate(
+        {
+            "id": f"{verdict.image}/{where}",
+            "image": verdict.image,
+            "digest": verdict.digest,
+            "gpus": [str(gpu.get("name", "")) for gpu in gpus],
+            "driver": str(evidence.host.get("driver") or ""),
+            "tiers": tier_counts([_row(one) for one in verdict.claims]),
+            "claims": by_verdict([_row(one) for one in verdict.claims]),
+            "findings": [_row(one) for one in verdict.claims if one.status in _OPEN],
+            "packages": packages(verdict.claims),
+            "bytes": size,
+            "evidence_sha256": evidence.sha256,
+            **plain,
+            **more,
+        }
+    )
+
+
+def _row(one: ClaimVerdict) -> ClaimRow:
+    claim = one.claim
+    return ClaimRow(
+        id=claim.id,
+        subject=claim.subject,
+        tier=claim.tier,
+        verdict=one.status,
+        required=claim.required,
+        reason=one.reason[:_REASON],
+    )
+
+
+def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
+    """Distribution -> version, of the S1 claims that passed."""
+    measured = ((one.claim.subject, gate.installed(one.evidence)) for one in claims if _is_package(one))
+    return {name: version for name, version in measured if version}
+
+
+def _is_package(one: ClaimVerdict) -> bool:
+    return one.claim.id == "S1" and one.status is Status.PASS
+
+
+def by_verdict(rows: Sequence[ClaimRow]) -> dict[Tier, dict[Status, list[str]]]:
+    """Tier -> verdict -> `ID SUBJECT`."""
+    found: dict[Tier, dict[Status, list[str]]] = {}
+    for row in rows:
+        found.setdefault(row.tier, {}).setdefault(row.verdict, []).append(row.key)
+    return found
+
+
+def tier_counts(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> dict[Tier, TierCount]:
+    """Each judged tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
+    judged = {row.tier for row in rows}
+    return {tier: _count([row for row in rows if row.tier is tier]) for tier in Tier if tier in judged}
+
+
+def _count(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> TierCount:
+    found = [row.verdict for row in rows]
+    counts = {status: found.count(status) for status in Status if status in found}
+    required = {row.verdict for row in rows if row.required}
+    if Status.FAIL in required:
+        return TierCount(verdict=Status.FAIL, counts=counts)
+    return TierCount(verdict=Status.PASS if required == {Status.PASS} else Status.UNPROVEN, counts=counts)
+
+
+def generated() -> dict[str, bytes]:
+    """Path below the project's root -> JSON Schema of a line."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunLine.model_json_schema()}
+    text = json.dumps({**schema, "title": "a line of results/runs.jsonl"}, indent=1, sort_keys=True) + "\n"
+    return {"docs/schema/runs.schema.json": text.encode()}

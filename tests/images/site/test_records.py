@@ -1,0 +1,139 @@
+"""results/: lines that are read, evidence that is judged again, and sizes that stay small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from images.config.matrix import ROOT
+from images.errors import UserError
+from images.site import records, runs
+from images.site.records import RunLine
+from tests.support import recorded
+from validate.judging import Status
+
+LINES = recorded.lines()
+KEPT = [line for line in LINES.values() if line.kept]
+H100 = "cu130-torch211-py312-sm90/h100"
+
+
+@pytest.mark.parametrize("line", KEPT, ids=lambda line: line.id)
+def test_kept_evidence_gets_the_recorded_verdict_for_every_claim(line: RunLine) -> None:
+    verdict = records.judged_again(line, recorded.text(line.id).encode())
+    assert len(verdict.claims) == sum(len(keys) for tier in line.claims.values() for keys in tier.values())
+
+
+def test_the_replayed_claims_are_counted() -> None:
+    assert (len(KEPT), sum(len(recorded.evidence(line.id).claims) for line in KEPT)) == (22, 771)
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.id)
+def test_counts_and_findings_of_a_line_are_those_of_its_claims(line: RunLine) -> None:
+    for tier, verdicts in line.claims.items():
+        assert line.tiers[tier].counts == {status: len(keys) for status, keys in verdicts.items()}
+    unsettled = {(tier, key) for tier, status, key in _claims(line) if status in (Status.FAIL, Status.UNPROVEN)}
+    assert {(one.tier, one.key) for one in line.findings} == unsettled
+
+
+def _claims(line: RunLine) -> list[tuple[str, Status, str]]:
+    return [(tier, status, f"{number} {subject}") for tier, status, number, subject in line.each()]
+
+
+def test_all_kept_evidence_has_a_line_and_is_small() -> None:
+    files = [path for path in (records.FOLDER / "evidence").rglob("*") if path.is_file()]
+    kinds = ("bitwise", "wheel")
+    names = {str(path.relative_to(records.FOLDER / "evidence")).removesuffix(".json.xz") for path in files}
+    assert {name for name in names if not name.endswith(kinds)} == {line.id for line in KEPT}
+    assert sum(path.stat().st_size for path in files) < 1_500_000
+    assert max(path.stat().st_size for path in records.FOLDER.rglob("*") if path.is_file()) < 1_000_000
+
+
+def folder_of(tmp_path: Path, line: RunLine, content: bytes) -> Path:
+    (tmp_path / records.LINES).write_text(records.dumps([line]))
+    records.write_evidence(tmp_path, line.id, content)
+    return tmp_path
+
+
+def test_a_line_and_its_evidence_are_read_back(tmp_path: Path) -> None:
+    content = recorded.text(H100).encode()
+    folder = folder_of(tmp_path, LINES[H100], content)
+    (run,) = runs.recorded(folder)
+    assert records.read(folder) == (LINES[H100],)
+    assert (run.gpus, run.files["evidence.json"]) == (("NVIDIA H100 80GB HBM3",), content)
+    assert len(run.claims) == len(run.evidence) == 91 and run.packages["torch"].startswith("2.11.0")
+
+
+def test_without_evidence_a_run_has_the_same_verdicts_and_reasons_where_needed(tmp_path: Path) -> None:
+    line = LINES[H100].model_copy(update={"kept": False})
+    (tmp_path / records.LINES).write_text(records.dumps([line]))
+    (run,) = runs.recorded(tmp_path)
+    (whole,) = (one for one in runs.recorded() if one.source.endswith(line.id))
+    assert {(one.id, one.subject): one.verdict for one in run.claims} == {
+        (one.id, one.subject): one.verdict for one in whole.claims
+    }
+    assert run.tiers == whole.tiers and run.packages == whole.packages and not run.evidence
+
+
+def test_an_experiment_is_not_shown(tmp_path: Path) -> None:
+    line = LINES[H100].model_copy(update={"kept": False, "experiment": True})
+    (tmp_path / records.LINES).write_text(records.dumps([line]))
+    assert runs.recorded(tmp_path) == ()
+
+
+def test_folders_are_read_together(tmp_path: Path) -> None:
+    line = LINES["cu126-torch27/cpu"]
+    (tmp_path / records.LINES).write_text(records.dumps([line]))
+    assert len(runs.recorded(records.FOLDER, tmp_path)) == len(runs.recorded()) + 1
+
+
+def test_a_line_that_its_evidence_contradicts_is_refused(tmp_path: Path) -> None:
+    claims = json.loads(LINES[H100].model_dump_json())["claims"]
+    claims["static"]["FAIL"] = [claims["static"]["PASS"].pop()]
+    line = RunLine.model_validate_json(json.dumps({**LINES[H100].model_dump(mode="json"), "claims": claims}))
+    with pytest.raises(UserError) as caught:
+        runs.recorded(folder_of(tmp_path, line, recorded.text(H100).encode()))
+    (problem,) = caught.value.problems
+    assert problem.cause == f"the verdict is not what the evidence says: {claims['static']['FAIL'][0]}"
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"{", "Expecting property name"),
+        (recorded.text(H100).replace('"exit_code": 0', '"exit_code": 1', 1).encode(), "changed after it was measured"),
+        (recorded.text("cu130-torch211-py312-sm90/2xh200").encode(), "the evidence is of another run"),
+    ],
+)
+def test_evidence_that_is_damaged_or_of_another_run_is_refused(tmp_path: Path, content: bytes, cause: str) -> None:
+    with pytest.raises(UserError) as caught:
+        runs.recorded(folder_of(tmp_path, LINES[H100], content))
+    assert cause in caught.value.problems[0].cause
+
+
+def test_evidence_that_is_missing_or_not_compressed_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, LINES[H100], b"{}")
+    path = records.evidence_file(folder, H100)
+    path.write_bytes(b"{}")
+    with pytest.raises(UserError, match="can't be read"):
+        runs.recorded(folder)
+    path.unlink()
+    with pytest.raises(UserError, match="can't be read"):
+        runs.recorded(folder)
+
+
+def test_every_bad_line_is_named(tmp_path: Path) -> None:
+    good = records.dumps([LINES[H100]])
+    (tmp_path / records.LINES).write_text(good + "{}\n" + good.replace('"image":"', '"image":"../../') + good)
+    with pytest.raises(UserError) as caught:
+        records.read(tmp_path)
+    assert [problem.where for problem in caught.value.problems] == [f"runs.jsonl:{number}" for number in (2, 3, 4)]
+    assert "is there twice" in caught.value.problems[2].cause
+
+
+def test_lines_keep_to_their_published_schema() -> None:
+    schema = json.loads((ROOT / "docs" / "schema" / "runs.schema.json").read_text())
+    for text in (records.FOLDER / records.LINES).read_text().splitlines():
+        jsonschema.validate(json.loads(text), schema)

@@ -1,0 +1,40 @@
+"""Validation runs that results/ holds: their lines, and the evidence of those that can be judged again."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from functools import cache
+from typing import Any
+
+from images.site import records
+from images.site.records import RunLine
+from validate.evidence import Evidence
+
+
+@cache
+def lines() -> dict[str, RunLine]:
+    """Run ID -> line."""
+    return {line.id: line for line in records.read()}
+
+
+@cache
+def text(run_id: str) -> str:
+    """evidence.json of a run."""
+    return records.read_evidence(records.FOLDER, run_id).decode()
+
+
+def evidence(run_id: str) -> Evidence:
+    return Evidence.loads(text(run_id))
+
+
+def data(run_id: str) -> dict[str, Any]:
+    """evidence.json of a run as plain JSON."""
+    found: dict[str, Any] = json.loads(text(run_id))
+    return found
+
+
+def beside(name: str) -> dict[str, Any]:
+    """Another measurement that is kept: `IMAGE/WHERE.KIND`."""
+    found: dict[str, Any] = json.loads(lzma.decompress(records.evidence_file(records.FOLDER, name).read_bytes()))
+    return found
