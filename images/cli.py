@@ -1,59 +1,108 @@
-"""The command line: its verbs, and how every way to end is told. Results: stdout; talk: stderr."""
+"""The command line: its verbs, and how every way to end is told. Results: stdout; talk: stderr.
+
+A verb's module is imported when the verb is called, and not before: `plan` needs no Docker client and no signing.
+"""
 
 from __future__ import annotations
 
-import gc
+import ast
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
-from images.commands import bake, building, ci, common, nightly, preparing, publishing, reproduce, site
-from images.commands import bench as benching
 from images.errors import Problem, UserError, problem_of
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+_talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
-_VERBS: dict[str, Callable[..., None]] = {
-    "plan": preparing.plan_verb,
-    "lock": preparing.lock_verb,
-    "render": preparing.render_verb,
-    "bake": bake.bake_verb,
-    "adopt": bake.adopt_verb,
-    "build": building.build_verb,
-    "wheels": building.wheels_verb,
-    "reproduce": reproduce.reproduce_verb,
-    "validate": building.validate_verb,
-    "judge": building.judge_verb,
-    "publish": publishing.publish_verb,
-    "promote": publishing.promote_verb,
-    "verify": publishing.verify_verb,
-    "choose": publishing.choose_verb,
-    "site": site.site_verb,
-    "nightly": nightly.nightly_verb,
-    "pin": preparing.pin_verb,
-    "engine": building.engine_verb,
-    "facts": preparing.facts_verb,
-    "releases": ci.releases_verb,
-    "guard": ci.guard_verb,
-    "issues": ci.issues_verb,
-    "generate": preparing.generate_verb,
-    "bench": benching.bench_verb,
+VERBS: Mapping[str, str] = {
+    "plan": "planning",
+    "lock": "preparing",
+    "render": "preparing",
+    "bake": "bake",
+    "adopt": "bake",
+    "build": "building",
+    "wheels": "building",
+    "reproduce": "reproduce",
+    "validate": "building",
+    "judge": "building",
+    "publish": "publishing",
+    "promote": "publishing",
+    "verify": "publishing",
+    "choose": "publishing",
+    "site": "site",
+    "nightly": "nightly",
+    "pin": "preparing",
+    "engine": "building",
+    "facts": "preparing",
+    "releases": "ci",
+    "guard": "ci",
+    "issues": "ci",
+    "generate": "preparing",
+    "bench": "bench",
 }
-for _name, _verb in _VERBS.items():
-    app.command(_name)(_verb)
+"""Verb -> the module of images/commands that has `VERB_verb`. In the order of the help."""
+_SETTINGS: Mapping[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+
+
+@cache
+def _command(verb: str) -> Any:
+    """Import a verb's module and make its command."""
+    module = import_module(f"images.commands.{VERBS[verb]}")
+    single = typer.Typer(**_SETTINGS)
+    single.command(verb)(getattr(module, f"{verb}_verb"))
+    return typer.main.get_command(single)
+
+
+def _summary(verb: str) -> str:
+    """The first line of a verb's docstring, read without an import: the help lists all verbs."""
+    spec = find_spec(f"images.commands.{VERBS[verb]}")
+    tree = ast.parse(Path(spec.origin).read_bytes()) if spec and spec.origin else ast.Module([], [])
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == f"{verb}_verb")
+    return next(((ast.get_docstring(function) or "").partition("\n")[0] for function in functions), "")
+
+
+class LazyGroup(TyperGroup):
+    """The verbs as a group of commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _command(cmd_name) if cmd_name in VERBS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, _summary(verb)) for verb in VERBS])
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, **_SETTINGS)
+
+
+@app.callback()
+def _verbs() -> None:
+    """Build and validate CUDA images for training, from matrix.yaml."""
 
 
 def main() -> NoReturn:
     """Run a verb. Ends the process: 0 well, 1 a step or a verdict failed, 2 wrong input, 130 interrupted."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    gc.set_threshold(100_000)  # what a plan is made of stays: looking for garbage in it takes a third of its time
     try:
         code = app(standalone_mode=False)
     except UserError as error:
@@ -70,7 +119,7 @@ def main() -> NoReturn:
         _stopped()
     except typer.TyperException as error:
         message = getattr(error, "format_message", error.__str__)()
-        words = ["python -m images", *(word for word in sys.argv[1:2] if word in _VERBS), "--help"]
+        words = ["python -m images", *(word for word in sys.argv[1:2] if word in VERBS), "--help"]
         _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then=f"`{' '.join(words)}`"))
         sys.exit(2)
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
@@ -79,12 +128,12 @@ def main() -> NoReturn:
 
 
 def _stopped() -> NoReturn:
-    common.talk.print("[red]stopped[/]: nothing is left running, and nothing got a name")
+    _talk.print("[red]stopped[/]: nothing is left running, and nothing got a name")
     sys.exit(_INTERRUPTED)
 
 
 def _print_problem(problem: Problem) -> None:
     where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
-    common.talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
+    _talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
-        common.talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)
+        _talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)

@@ -11,8 +11,9 @@ from typer import Option
 
 from images.building import bake, contexts, pipeline
 from images.building.bake import Options, Provenance, Rendered
-from images.commands import common, tables
-from images.commands.options import EngineUrl, InputArguments, OneName, Out, Selectors, TrialArguments, grouped
+from images.commands import common, tables, trials
+from images.commands.options import EngineUrl, InputArguments, OneName, Out, Selectors, grouped
+from images.commands.trials import TrialArguments
 from images.context import render
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
@@ -63,7 +64,7 @@ def bake_verb(
         cache_to=how.cache_to or (),
         provenance=how.provenance,
     )
-    pinned = common.pinned_bases()
+    pinned = trials.pinned_bases()
     rendered = [_written(image, inputs.base, pinned, context_options, out) for image in images]
     content = bake.bake(rendered, options)
     (out / bake.FILE).write_text(json.dumps(content, indent=1) + "\n")
@@ -106,10 +107,10 @@ def adopt_verb(
     folder = out / str(wanted.name)
     ordered = _ordered(folder / bake.ORDER)
     reference = image or f"{wanted.name}-candidate"
-    with common.open_engine(engine, install=False) as docker_engine:
+    with trials.open_engine(engine, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
         record = bake.adopted(ordered, info, render.declared_missing(wanted, info.labels))
-        tried = common.tried(docker_engine, wanted, info.id, sources, gpus=trial.gpus, tiers=trial.tiers)
+        tried = trials.tried(docker_engine, wanted, info.id, sources, gpus=trial.gpus, tiers=trial.tiers)
         withheld = pipeline.why_withheld(tried.verdict, tried.tiers)
         if not withheld:
             pipeline.give_name(docker_engine, info.id, str(wanted.name))

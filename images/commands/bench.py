@@ -11,7 +11,7 @@ import typer
 
 from images.bench import results
 from images.bench.parts import PARTS, Bench
-from images.commands import common
+from images.commands import common, trials
 from images.commands.options import EngineUrl
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
@@ -32,14 +32,14 @@ def bench_verb(
         then = f"name some of {', '.join(PARTS)}"
         raise UserError(Problem(where=" ".join(unknown), cause="is nothing that is measured", then=then))
     sources = common.sources()
-    with common.open_engine(engine) as docker_engine, Progress() as progress:
+    with trials.open_engine(engine) as docker_engine, Progress() as progress:
         bench = Bench(
             engine=docker_engine,
             host=host_settings(),
             sources=sources,
             progress=progress,
             repeat=repeat,
-            pinned_bases=common.pinned_bases(),
+            pinned_bases=trials.pinned_bases(),
         )
         for name in names:
             _measure(bench, name, out)

@@ -13,8 +13,9 @@ import typer
 from rich.markup import escape
 
 from images.building import pipeline
-from images.commands import common, tables
-from images.commands.options import EngineUrl, OfflineInputArguments, OneName, Out, TrialArguments, grouped
+from images.commands import common, tables, trials
+from images.commands.options import EngineUrl, OfflineInputArguments, OneName, Out, grouped
+from images.commands.trials import TrialArguments
 from images.config.matrix import Matrix
 from images.context.hosting import HostSettings, host_settings
 from images.engine import Engine, connect, private
@@ -77,7 +78,7 @@ def build_verb(
         no_cache=how.no_cache,
         tiers=trial.tiers,
         gpus=trial.gpus,
-        pinned_bases=common.pinned_bases(),
+        pinned_bases=trials.pinned_bases(),
     )
     for image in images:
         lock_file.read(image)
@@ -86,7 +87,7 @@ def build_verb(
     host = host_settings()
     for warning in host.warnings:
         common.say(warning)
-    with common.open_engine(engine) as docker_engine, Progress() as progress:
+    with trials.open_engine(engine) as docker_engine, Progress() as progress:
         compiling = _compiling(docker_engine, options, sources.matrix, host, progress) if how.compile_ else None
         options = replace(options, compiled=compiling or _cached(docker_engine, options, sources.matrix))
         results = pipeline.build_all(docker_engine, images, options, host, progress, how.jobs)
@@ -162,12 +163,12 @@ def wheels_verb(
         jobs=how.jobs,
         recompile=how.recompile,
         sdists=how.sdists,
-        pinned_bases=common.pinned_bases(),
+        pinned_bases=trials.pinned_bases(),
         base=inputs.base,
         wheelhouse=inputs.wheelhouse,
         offline=inputs.offline,
     )
-    with common.open_engine(engine) as docker_engine, Progress() as progress:
+    with trials.open_engine(engine) as docker_engine, Progress() as progress:
         host = host_settings()
         built = [source_wheels.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
     for wheel in built:
@@ -187,8 +188,8 @@ def validate_verb(
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = image or str(wanted.name)
-    with common.open_engine(engine, install=False) as docker_engine:
-        tried = common.tried(docker_engine, wanted, reference, sources, gpus=trial.gpus, tiers=trial.tiers)
+    with trials.open_engine(engine, install=False) as docker_engine:
+        tried = trials.tried(docker_engine, wanted, reference, sources, gpus=trial.gpus, tiers=trial.tiers)
     evidence, verdict = tried.evidence, tried.verdict
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,33 +1,22 @@
-"""What verbs share: the matrix, the images a person means, an engine, files to write, and how to talk."""
+"""What all verbs share: the matrix, the images a person means, files to write, and how to talk. Quick to import."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from images.building import pipeline
 from images.config import matrix
 from images.config.matrix import ROOT, Sources
-from images.context import bases, render
-from images.engine import Engine, ImageInfo, connect, private
 from images.errors import Problem, UserError
 from images.host import checkout
-from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
-from images.publish import publication
-from images.validation.claims import base as base_claims
-from validate.claims import ClaimSet, Tier
-from validate.evidence import Evidence
-from validate.judge import Verdict
 
 talk = Console(stderr=True, highlight=False)
 
@@ -69,51 +58,6 @@ def _refusal(image: Planned) -> Problem:
     )
 
 
-def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
-    """What today's matrix promises of an image with these labels."""
-    lock_pins = None if render.on_custom_base(labels) else pipeline.pins_of(lock_file.read(image))
-    return base_claims.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
-
-
-def promised_of(remote: publication.Remote, sources: Sources) -> ClaimSet | None:
-    """The same of a published image; None where it was built from another matrix."""
-    name, revision = (remote.labels.get(f"{render.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
-    planned = next((one for one in plan.plan(sources) if one.name == name), None)
-    if planned is None or planned.image is None or revision != planned.image.revision:
-        return None
-    return promised(planned.image, remote.labels, sources)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tried:
-    """An image that is there, and what a trial of it showed."""
-
-    info: ImageInfo
-    tiers: Sequence[Tier]
-    evidence: Evidence
-    verdict: Verdict
-
-
-def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpus: str, tiers: Sequence[Tier]) -> Tried:
-    """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
-    locked = lock_file.read(image)
-    info = engine.inspect(reference)
-    attachment, judged = pipeline.find_gpus(engine, image, gpus, tiers)
-    talk.print(str(attachment), style="dim", highlight=False)
-    claims = base_claims.promises(
-        image,
-        None if render.on_custom_base(info.labels) else pipeline.pins_of(locked),
-        render.declared_missing(image, info.labels),
-        facts=sources.facts,
-        inventory=attachment.inventory,
-        no_gpu="" if attachment.attached else attachment.reason,
-        lent=attachment.lent,
-    )
-    talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-    evidence, verdict = pipeline.prove(engine, info.id, claims, judged, attachment)
-    return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)
-
-
 def aliases_of(name: str, sources: Sources) -> list[str]:
     return [alias for alias, meant in sources.matrix.aliases.items() if meant == name]
 
@@ -145,17 +89,8 @@ def _same(path: Path, content: bytes) -> bool:
     return path.is_file() and path.read_bytes() == content
 
 
-def open_engine(url: str | None, *, install: bool = True) -> Engine:
-    return private.open_engine(url, say=say) if install else connect(url)
-
-
 def say(text: str) -> None:
     talk.print(text, style="yellow")
-
-
-def pinned_bases() -> dict[str, str]:
-    file = ROOT / bases.PINS_FILE
-    return dict(bases.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}
 
 
 def cache() -> Path:

@@ -16,8 +16,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from images.building import pipeline
-from images.commands import common
-from images.commands.options import EngineUrl, Gpus, Selectors, Tiers
+from images.commands import common, trials
+from images.commands.options import EngineUrl, Selectors, Tiers
+from images.commands.trials import Gpus
 from images.config import matrix
 from images.config.matrix import MATRIX, ROOT, Sources
 from images.context.hosting import host_settings
@@ -78,7 +79,7 @@ def nightly_verb(
         wheelhouse=wheelhouse,
         tiers=tier or (),
         gpus=gpus,
-        pinned_bases=common.pinned_bases(),
+        pinned_bases=trials.pinned_bases(),
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
     )
     images = [planned.image for planned in wanted if planned.image]
@@ -86,7 +87,7 @@ def nightly_verb(
     state = State(out / "state.jsonl", resume=resume)
     nights: list[Night] = []
     problems: list[Problem] = []
-    with common.open_engine(engine) as docker_engine, Progress() as progress:
+    with trials.open_engine(engine) as docker_engine, Progress() as progress:
         asked = nightly.Order(
             sources=sources,
             judge=overlay.over(docker_engine, controls, order, host, progress)

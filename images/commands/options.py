@@ -7,7 +7,7 @@ a function: `grouped` gives a verb one parameter for each field, and calls it wi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -15,14 +15,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from images.config import selectors as select
-from images.engine import gpus
-from images.engine.gpus import AUTO
 from validate.claims import Tier
 
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
 EngineUrl = Annotated[str | None, typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST.")]
-Gpus = Annotated[str, typer.Option("--gpus", metavar=gpus.HELP, help="How the trial's container gets the host's GPUs.")]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
 Tiers = Annotated[
     list[Tier] | None,
@@ -58,19 +55,6 @@ class OfflineInputArguments(InputArguments):
     offline: Annotated[
         bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
     ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialArguments:
-    """What a trial measures, and on which GPUs."""
-
-    tier: Tiers = None
-    gpus: Gpus = AUTO
-
-    @property
-    def tiers(self) -> Sequence[Tier]:
-        """Empty: all that this machine can."""
-        return self.tier or ()
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

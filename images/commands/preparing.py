@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from images.building import contexts, pipeline
-from images.commands import common, tables
+from images.commands import common, trials
 from images.commands.options import (
     BaseImage,
     Check,
@@ -26,30 +25,6 @@ from images.maintenance import generate, metadata
 from images.planning import plan
 from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
-
-
-def plan_verb(
-    selectors: Selectors = None,
-    tracked: Annotated[
-        bool, typer.Option("--tracked", help="Those that nights build: `nightly.track` of matrix.yaml.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
-    names: Annotated[
-        bool, typer.Option("--names", help="A JSON list, in one line, of those that can be built: for a CI matrix.")
-    ] = False,
-) -> None:
-    """Every image, accepted or refused, and why."""
-    sources = common.sources()
-    planned = plan.select(selectors or (sources.matrix.nightly.track if tracked else []), sources)
-    states = lock_file.states(image.image for image in planned if image.image)
-    if as_json:
-        typer.echo(tables.plan_as_json(planned, states))
-        return
-    if names:
-        locked = [image.name for image in planned if states.get(image.name) == lock_file.Status.PRESENT]
-        typer.echo(json.dumps(locked))
-        return
-    common.results().print(tables.plan(planned, states))
 
 
 def lock_verb(
@@ -85,7 +60,7 @@ def render_verb(
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
         fetch=_fetch_nothing,
     )
-    pinned = common.pinned_bases()
+    pinned = trials.pinned_bases()
     for image in common.accepted(selectors, sources):
         folder = out / str(image.name) / "context"
         pipeline.write(contexts.context(image, contexts.base_context(image.base, base, pinned), options), folder)
@@ -99,7 +74,7 @@ def _fetch_nothing(_url: str, _target: Path) -> None:
 def pin_verb(engine: EngineUrl = None) -> None:
     """Record the digests of the base images in locks/bases.yaml. Needs a registry."""
     sources = common.sources()
-    with common.open_engine(engine) as docker_engine:
+    with trials.open_engine(engine) as docker_engine:
         common.write(bases.pin(docker_engine, plan.bases(sources)), check=False, remedy="")
 
 

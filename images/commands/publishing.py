@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from images.chooser import choose
-from images.commands import common, tables
+from images.commands import common, tables, trials
 from images.commands.options import (
     EngineUrl,
     GateTiers,
@@ -46,7 +46,7 @@ def publish_verb(
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     repository = Repository.parse(to)
-    with common.open_engine(engine, install=False) as docker_engine, Progress() as progress:
+    with trials.open_engine(engine, install=False) as docker_engine, Progress() as progress:
         reference = image or str(wanted.name)
         order = publication.Order(
             name=wanted.name,
@@ -55,7 +55,7 @@ def publish_verb(
             gate=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
             whole_gate=sources.matrix.gate,
             aliases=common.aliases_of(str(wanted.name), sources),
-            promised=common.promised(wanted, docker_engine.inspect(reference).labels, sources),
+            promised=trials.promised(wanted, docker_engine.inspect(reference).labels, sources),
             locks=lock_file.written(lock_file.read(wanted)),
             source=common.commit(),
             key=key,
@@ -79,7 +79,7 @@ def promote_verb(reference: RemoteRef, to: ToRepository, gate_text: GateTiers = 
         tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
         whole_gate=sources.matrix.gate,
         aliases=lambda name: common.aliases_of(name, sources),
-        promised=lambda remote: common.promised_of(remote, sources),
+        promised=lambda remote: trials.promised_of(remote, sources),
         key=key,
     )
     _tell_published(done)
@@ -96,7 +96,7 @@ def verify_verb(
     digest, checks = publication.verify(
         Reference.parse(reference),
         tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
-        promised=lambda remote: common.promised_of(remote, sources),
+        promised=lambda remote: trials.promised_of(remote, sources),
         key=key,
         unsigned=unsigned,
     )

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from images.building import contexts, reproduce
 from images.building.reproduce import Layer, Reproduction
-from images.commands import common
+from images.commands import common, trials
 from images.commands.options import EngineUrl, InputArguments, OneName, Out, grouped
 from images.context import bases
 from images.context.hosting import host_settings
@@ -36,9 +36,9 @@ def reproduce_verb(
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
     )
-    with common.open_engine(engine) as docker_engine, Progress() as progress:
+    with trials.open_engine(engine) as docker_engine, Progress() as progress:
         found = bases.acquire(
-            docker_engine, image.base, inputs.base, pinned=common.pinned_bases(), host=host, say=common.say
+            docker_engine, image.base, inputs.base, pinned=trials.pinned_bases(), host=host, say=common.say
         )
         bases.require_no_contradiction(image, found)
         context = contexts.context(image, bases.base_context(found), options)

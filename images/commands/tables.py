@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from images.planning.plan import Planned
-from images.publish.publication import Check
 from validate import report
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
+
+if TYPE_CHECKING:
+    from images.publish.publication import Check
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow", Status.NOT_APPLICABLE: "dim"}
 

@@ -228,7 +228,7 @@ def require_ours(call: tuple[str, ...]) -> None:
         assert all((ROOT / argument).exists() for argument in arguments)
         return
     group: Any = typer.main.get_command(cli.app)
-    group.commands[session].make_context(session, list(arguments))
+    group.get_command(None, session).make_context(session, list(arguments))
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)

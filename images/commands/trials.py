@@ -1,0 +1,96 @@
+"""What verbs share that need an engine or an image's claims: open the one, write the others, and judge by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from images.building import pipeline
+from images.commands.common import say, talk
+from images.commands.options import Tiers
+from images.config.matrix import ROOT, Sources
+from images.context import bases, render
+from images.engine import Engine, ImageInfo, connect, private
+from images.engine import gpus as gpu_access
+from images.locking import lock_file
+from images.planning import plan
+from images.planning.image import Image
+from images.publish import publication
+from images.validation.claims import base as base_claims
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import Verdict
+
+Gpus = Annotated[
+    str, typer.Option("--gpus", metavar=gpu_access.HELP, help="How the trial's container gets the host's GPUs.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialArguments:
+    """What a trial measures, and on which GPUs."""
+
+    tier: Tiers = None
+    gpus: Gpus = gpu_access.AUTO
+
+    @property
+    def tiers(self) -> Sequence[Tier]:
+        """Empty: all that this machine can."""
+        return self.tier or ()
+
+
+def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
+    """What today's matrix promises of an image with these labels."""
+    lock_pins = None if render.on_custom_base(labels) else pipeline.pins_of(lock_file.read(image))
+    return base_claims.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
+
+
+def promised_of(remote: publication.Remote, sources: Sources) -> ClaimSet | None:
+    """The same of a published image; None where it was built from another matrix."""
+    name, revision = (remote.labels.get(f"{render.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    planned = next((one for one in plan.plan(sources) if one.name == name), None)
+    if planned is None or planned.image is None or revision != planned.image.revision:
+        return None
+    return promised(planned.image, remote.labels, sources)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """An image that is there, and what a trial of it showed."""
+
+    info: ImageInfo
+    tiers: Sequence[Tier]
+    evidence: Evidence
+    verdict: Verdict
+
+
+def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpus: str, tiers: Sequence[Tier]) -> Tried:
+    """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
+    locked = lock_file.read(image)
+    info = engine.inspect(reference)
+    attachment, judged = pipeline.find_gpus(engine, image, gpus, tiers)
+    talk.print(str(attachment), style="dim", highlight=False)
+    claims = base_claims.promises(
+        image,
+        None if render.on_custom_base(info.labels) else pipeline.pins_of(locked),
+        render.declared_missing(image, info.labels),
+        facts=sources.facts,
+        inventory=attachment.inventory,
+        no_gpu="" if attachment.attached else attachment.reason,
+        lent=attachment.lent,
+    )
+    talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
+    evidence, verdict = pipeline.prove(engine, info.id, claims, judged, attachment)
+    return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)
+
+
+def open_engine(url: str | None, *, install: bool = True) -> Engine:
+    return private.open_engine(url, say=say) if install else connect(url)
+
+
+def pinned_bases() -> dict[str, str]:
+    file = ROOT / bases.PINS_FILE
+    return dict(bases.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}

@@ -1,0 +1,43 @@
+"""The command line: every verb has its function, help names them all, and none is imported before it is called."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from images import cli
+from images.config.matrix import ROOT
+
+HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_is_found_and_explained(verb: str) -> None:
+    found = CliRunner().invoke(cli.app, [verb, "--help"], catch_exceptions=False)
+    assert found.exit_code == 0
+    assert " ".join(cli._summary(verb).split()) in " ".join(found.output.split())
+
+
+def test_help_lists_every_verb_with_its_summary() -> None:
+    output = " ".join(CliRunner().invoke(cli.app, ["--help"], catch_exceptions=False).output.split())
+    for verb in cli.VERBS:
+        assert cli._summary(verb)
+        assert f" {verb} {cli._summary(verb)}" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [(["--help"], (*HEAVY, "pydantic", "images.commands.common")), (["plan", "cu126-torch25"], HEAVY)],
+)
+def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[str, ...]) -> None:
+    program = (
+        "import sys\n"
+        "from images import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
