@@ -23,7 +23,7 @@ from images.bench import running
 from images.building import uncached
 from images.context.hosting import HostSettings
 from images.context.render import TEMPLATES, Context, content_of
-from images.engine import CacheRecord, Engine
+from images.engine import BuildSpec, CacheRecord, Engine
 from images.engine.buildkit import BuildEvent, BuildResult
 from images.locking import lock_file, uv
 from images.locking.inputs import lock_inputs
@@ -68,9 +68,8 @@ class Kitchen:
         files = marked_with(context, self.word) if marked else context
         files = uncached.with_own_wheels(files, self.word) if cold else files
         files = uncached.apart(files, self.word) if cold or anew else files
-        return self.engine.build(
-            files, tag or None, no_cache=cold or anew, target=target or None, attempts=1, on_event=self.on_event
-        )
+        spec = BuildSpec(no_cache=cold or anew, target=target or None, attempts=1)
+        return self.engine.build(files, tag or None, spec, on_event=self.on_event)
 
     def nothing_new_kept(self) -> AbstractContextManager[None]:
         """The kitchen's image, and what its marked steps add to the build cache inside, are gone after it."""

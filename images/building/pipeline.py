@@ -14,7 +14,7 @@ from images.context import bases, render
 from images.context.bases import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
-from images.engine import Engine, ImageInfo, gpus
+from images.engine import BuildSpec, Engine, ImageInfo, gpus
 from images.engine.buildkit import BuildResult
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.progress import Progress
@@ -121,8 +121,7 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
     result = engine.build(
         context,
         candidate,
-        network=network,
-        no_cache=options.no_cache,
+        BuildSpec(network_mode=network, no_cache=options.no_cache),
         on_event=progress.job(name),
         redact=host.redact,
     )
@@ -133,7 +132,7 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
         facts=options.facts,
         inventory=attachment.inventory,
         no_gpu="" if attachment.attached else attachment.reason,
-        lent=attachment.lent,
+        lent=attachment.injected,
     )
     evidence, verdict = prove(
         engine, result.image_id, claims, tiers, attachment, lambda record: _tell(progress, name, record)

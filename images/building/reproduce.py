@@ -9,14 +9,14 @@ import tarfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import IO, Any
 
 from images.building import uncached
 from images.context.render import Context
-from images.engine import Engine, HistoryEntry, ImageInfo
+from images.engine import BuildSpec, Engine, HistoryEntry, ImageInfo
 from images.engine.progress import Progress
 
 _CHUNK = 1 << 16
@@ -85,13 +85,13 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     run = uuid.uuid4().hex[:8]
     two = f"truetag-reproduce:{run}-2"
     with _temporary(engine, f"truetag-reproduce:{run}-1") as one:
-        first = engine.build(context, one, network=network, on_event=progress.job(f"{name} (first)"))
+        spec = BuildSpec(network_mode=network)
+        first = engine.build(context, one, spec, on_event=progress.job(f"{name} (first)"))
         with uncached.nothing_new_kept(engine, two):
             second = engine.build(
                 uncached.apart(uncached.with_own_wheels(context, run), run),
                 two,
-                network=network,
-                no_cache=True,
+                replace(spec, no_cache=True),
                 on_event=progress.job(f"{name} (again)"),
             )
             infos = engine.inspect(one), engine.inspect(two)

@@ -18,7 +18,7 @@ from images.commands.options import EngineUrl, OfflineInputArguments, OneName, O
 from images.commands.trials import TrialArguments
 from images.config.matrix import Matrix
 from images.context.hosting import HostSettings, host_settings
-from images.engine import Engine, connect, private
+from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -220,12 +220,12 @@ def engine_verb(
 ) -> None:
     """Show, start or stop the private Docker Engine, or throw away all it keeps."""
     if action == "start":
-        with private.open_engine(None, say=common.say) as docker_engine:
+        with private_engine.open_engine(None, say=common.say) as docker_engine:
             typer.echo(f"{docker_engine.facts.url} (engine {docker_engine.facts.version})")
     elif action == "stop":
-        typer.echo("stopped" if private.stop() else "was not running")
+        typer.echo("stopped" if private_engine.stop() else "was not running")
     elif action == "wipe":
-        was = "stopped" if private.wipe() else "was not running"
+        was = "stopped" if private_engine.wipe() else "was not running"
         typer.echo(f"{was}; its images, layers and build cache are deleted")
     elif action == "status":
         with connect(None) as docker_engine:

@@ -13,7 +13,7 @@ from images.commands.common import say, talk
 from images.commands.options import Tiers
 from images.config.matrix import ROOT, Sources
 from images.context import bases, render
-from images.engine import Engine, ImageInfo, connect, private
+from images.engine import Engine, ImageInfo, connect, private_engine
 from images.engine import gpus as gpu_access
 from images.locking import lock_file
 from images.planning import plan
@@ -80,7 +80,7 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
         facts=sources.facts,
         inventory=attachment.inventory,
         no_gpu="" if attachment.attached else attachment.reason,
-        lent=attachment.lent,
+        lent=attachment.injected,
     )
     talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
     evidence, verdict = pipeline.prove(engine, info.id, claims, judged, attachment)
@@ -88,7 +88,7 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
 
 
 def open_engine(url: str | None, *, install: bool = True) -> Engine:
-    return private.open_engine(url, say=say) if install else connect(url)
+    return private_engine.open_engine(url, say=say) if install else connect(url)
 
 
 def pinned_bases() -> dict[str, str]:

@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion, Version
 
 from images.context.hosting import HostSettings
 from images.context.render import EPOCH, BaseContext
-from images.engine import Engine, ImageInfo
+from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
 from images.engine.failures import classify
 from images.errors import Problem, UserError
 from images.host.apt import install
@@ -218,11 +218,12 @@ def read_python(engine: Engine, reference: str) -> BasePython | None:
     Raises UserError when there is one that can't run.
     """
     script = importlib.resources.files("images.context").joinpath("read_base.py").read_text()
-    with engine.container(reference, ["python3", "-I", "-c", script], name=f"{reference} (reading its Python)") as box:
+    spec = ContainerSpec(reference, ["python3", "-I", "-c", script], name=f"{reference} (reading its Python)")
+    with engine.container(spec) as box:
         try:
             done = box.run(timeout=120)
-        except UserError as error:
-            if "executable file not found" in str(error):
+        except EngineError as error:
+            if error.kind is EngineErrorKind.NO_COMMAND:
                 return None
             raise
     if done.exit.code == 127:  # what the init process says when there is no such command

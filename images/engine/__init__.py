@@ -1,18 +1,26 @@
 """The only package that talks to Docker: build, run, copy, inspect, tag, import, pull."""
 
-from images.engine.answers import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, NoSuchImage, SavedFile
-from images.engine.client import OWNER_LABEL, PLATFORM, RUN_LABEL, Engine, EngineFacts, ignore
+from images.engine.client import Engine, ignore
 from images.engine.connection import NoEngine, connect, default_sockets, private_home, private_socket
 from images.engine.container import Container, Exit, Finished, Line, TimedOut
+from images.engine.containers import OWNER_LABEL, RUN_LABEL
+from images.engine.facts import EngineFacts
+from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
+from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile
+from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
 
 __all__ = [
     "OWNER_LABEL",
     "PLATFORM",
     "RUN_LABEL",
+    "BuildSpec",
     "CacheRecord",
     "Container",
     "ContainerInfo",
+    "ContainerSpec",
     "Engine",
+    "EngineError",
+    "EngineErrorKind",
     "EngineFacts",
     "Exit",
     "Finished",

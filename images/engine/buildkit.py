@@ -14,6 +14,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
+from images.engine.failures import is_cancelled
+
 LOG_TAIL = 200
 """Lines of each step's log that are kept: enough to hold the first error of a failed compile."""
 
@@ -39,6 +41,11 @@ class StepFinished:
     seconds: float
     cached: bool
     error: str = ""
+
+    @property
+    def cancelled(self) -> bool:
+        """It was stopped because another step failed."""
+        return is_cancelled(self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +171,7 @@ class Trace:
     def failed(self) -> tuple[str, str, tuple[str, ...]] | None:
         """Name, error and last log lines of the step that failed; not of those that were cancelled because of it."""
         failures = [vertex for vertex in self._vertices.values() if vertex.error]
-        failures.sort(key=lambda vertex: "context canceled" in vertex.error)
+        failures.sort(key=lambda vertex: is_cancelled(vertex.error))
         return (failures[0].name, failures[0].error, tuple(failures[0].log)) if failures else None
 
     def _started(self, message: Any) -> StepStarted | None:

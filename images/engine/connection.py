@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from docker.context import ContextAPI
+from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env
 
-from images.engine.answers import UNREACHABLE, root_cause
 from images.engine.client import Engine
+from images.engine.docker_api import UNREACHABLE
+from images.engine.responses import root_cause
 from images.errors import Problem, UserError
 
 
@@ -21,15 +23,13 @@ def connect(url: str | None = None) -> Engine:
     Sockets tried: the default one, the rootless one, then our private engine's. An engine that was named but does not
     answer is an error, never a reason to take another one. Raises UserError, `NoEngine` when none answers at all.
     """
-    named = _named_engine(url)
-    if named:
-        source, options = named
+    if named := _named_engine(url):
         try:
-            return Engine(**options)
+            return Engine(named.url, named.tls)
         except UNREACHABLE as error:
             raise UserError(
                 Problem(
-                    where=f"{source}: {options['base_url']}",
+                    where=f"{named.source}: {named.url}",
                     cause=f"no Docker Engine answers: {root_cause(error)}",
                     then="start that engine, or name another one with --engine URL",
                 ),
@@ -79,11 +79,22 @@ def private_socket() -> Path:
     return private_home() / "docker.sock"
 
 
-def _named_engine(url: str | None) -> tuple[str, dict[str, Any]] | None:
+@dataclass(frozen=True)
+class _Named:
+    """An engine that somebody named, and where."""
+
+    source: str
+    url: str
+    tls: TLSConfig | bool = False
+
+
+def _named_engine(url: str | None) -> _Named | None:
+    of_environment = kwargs_from_env()
+    tls = of_environment.get("tls", False)
     if url:
-        return "--engine", {**kwargs_from_env(), "base_url": url}
+        return _Named("--engine", url, tls)
     if os.environ.get("DOCKER_HOST"):
-        return "DOCKER_HOST", dict(kwargs_from_env())
+        return _Named("DOCKER_HOST", of_environment["base_url"], tls)
     try:
         context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
     except Exception as error:  # the SDK lets every parse error of the context store through
@@ -96,5 +107,4 @@ def _named_engine(url: str | None) -> tuple[str, dict[str, Any]] | None:
         )
     if context.name == "default" or not context.Host:
         return None
-    tls = {"tls": context.TLSConfig} if context.TLSConfig else {}
-    return f"docker context {context.name}", {"base_url": context.Host, **tls}
+    return _Named(f"docker context {context.name}", context.Host, context.TLSConfig or False)

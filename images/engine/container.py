@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import docker.errors
 import requests
 
-from images.engine.answers import asking
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
+from images.engine.docker_api import DockerApi
+from images.engine.responses import asking
 from images.errors import Problem, UserError
 
 _OOM_DELAY = 0.3  # seconds by which the engine may learn of a kill for memory later than of the end of the container
@@ -79,8 +80,8 @@ class _Lines:
 class Container:
     """One container, made by `Engine.container`, which also removes it."""
 
-    def __init__(self, api: Any, container_id: str, name: str) -> None:
-        self._api = api
+    def __init__(self, api: DockerApi, container_id: str, name: str) -> None:
+        self._sdk = api.sdk
         self.id = container_id
         self.name = name
         self._output: Iterator[tuple[bytes | None, bytes | None]] | None = None
@@ -88,16 +89,16 @@ class Container:
     def put(self, files: Files, to: str, *, uid: int = 0, gid: int = 0) -> None:
         """Copy files into the folder `to`, before or after the start. Raises UserError.
 
-        With a read-only root, `to` must lie in a path named in `scratch`: the engine refuses all other places.
+        With a read-only root, `to` must lie in one of the spec's volumes: the engine refuses all other places.
         """
         with asking(self.name):
-            self._api.put_archive(self.id, to, pack(files, uid=uid, gid=gid))
+            self._sdk.put_archive(self.id, to, pack(files, uid=uid, gid=gid))
 
     def get_file(self, path: str) -> bytes:
         """The content of a file, also after the end (but a tmpfs is gone then). Raises FileNotFoundError."""
         try:
             with asking(self.name, missing=path):
-                chunks, _ = self._api.get_archive(self.id, path)
+                chunks, _ = self._sdk.get_archive(self.id, path)
                 with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|") as archive:
                     for member in archive:
                         if data := archive.extractfile(member):
@@ -109,8 +110,8 @@ class Container:
     def start(self) -> None:
         """Start it. What it prints is kept for `lines` from the first byte on. Raises UserError."""
         with asking(self.name):
-            self._output = self._api.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
-            self._api.start(self.id)
+            self._output = self._sdk.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
+            self._sdk.start(self.id)
 
     def lines(self, timeout: float | None = None) -> Iterator[Line]:
         """What it prints, line by line, until it ends. Kills it and raises TimedOut after `timeout` seconds."""
@@ -127,11 +128,11 @@ class Container:
     def wait(self, timeout: float | None = None) -> Exit:
         """Wait for its end. Kills it and raises TimedOut after `timeout` seconds."""
         with self._deadline(timeout), asking(self.name):
-            code = self._api.wait(self.id, timeout=None)["StatusCode"]
-            details = self._api.inspect_container(self.id)
+            code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
+            details = self._sdk.inspect_container(self.id)
             if details["HostConfig"].get("Memory") and not details["State"]["OOMKilled"]:
                 time.sleep(_OOM_DELAY)
-                details = self._api.inspect_container(self.id)
+                details = self._sdk.inspect_container(self.id)
         state = details["State"]
         return Exit(code=code, oom=bool(state["OOMKilled"]), error=state["Error"])
 
@@ -147,7 +148,7 @@ class Container:
     def kill(self) -> None:
         """End it at once. One that has ended is no error."""
         try:
-            self._api.kill(self.id)
+            self._sdk.kill(self.id)
         except docker.errors.APIError as error:
             if error.status_code not in (requests.codes.conflict, requests.codes.not_found):
                 raise

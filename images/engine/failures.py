@@ -1,4 +1,7 @@
-"""Why a build failed, told from its error and log: only trouble that passes by itself is worth a second try."""
+"""Why the engine failed, as an enum: of a build from its error and log, of any other request from what it says.
+
+This is the only module that reads the text of an error. Callers decide by `FailureKind` and `EngineErrorKind`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from enum import StrEnum
 from images.errors import Problem, UserError
 
 
-class Kind(StrEnum):
-    """What went wrong, as far as it changes what a person does next."""
+class FailureKind(StrEnum):
+    """Why a build failed, as far as it changes what a person does next."""
 
     NETWORK = "network"
     HASH = "hash"
@@ -31,7 +34,7 @@ class Kind(StrEnum):
 class Failure:
     """The cause of a failed build and the next step for a person."""
 
-    kind: Kind
+    kind: FailureKind
     cause: str
     then: str
     line: str = ""
@@ -39,18 +42,18 @@ class Failure:
 
     @property
     def retryable(self) -> bool:
-        return self.kind is Kind.NETWORK
+        return self.kind is FailureKind.NETWORK
 
 
 @dataclass(frozen=True)
 class _Sign:
-    kind: Kind
+    kind: FailureKind
     pattern: re.Pattern[str]
     cause: str
     then: str
 
 
-def _sign(kind: Kind, cause: str, then: str, *alternatives: str) -> _Sign:
+def _sign(kind: FailureKind, cause: str, then: str, *alternatives: str) -> _Sign:
     return _Sign(kind, re.compile("|".join(alternatives), re.IGNORECASE), cause, then)
 
 
@@ -58,7 +61,7 @@ def _sign(kind: Kind, cause: str, then: str, *alternatives: str) -> _Sign:
 # repeated with success is a compile error; a wheel "failed to build" because its index was away is a network error.
 _SIGNS = (
     _sign(
-        Kind.DISK,
+        FailureKind.DISK,
         "the disk of the engine is full",
         "free space (`docker system df`, `docker builder prune`), then build again",
         r"no space left on device",
@@ -67,7 +70,7 @@ _SIGNS = (
         r"not enough free space in /var/cache/apt",
     ),
     _sign(
-        Kind.HASH,
+        FailureKind.HASH,
         "a file is not the one that the lock names",
         "find out why before anything else: a mirror that serves other files, or a lock that is older than its index; "
         "`nox -s lock -- NAME` makes a new lock",
@@ -77,7 +80,7 @@ _SIGNS = (
         r"hashes are required in --require-hashes mode",
     ),
     _sign(
-        Kind.MEMORY,
+        FailureKind.MEMORY,
         "the step ran out of memory",
         "give the engine more memory, or lower MAX_JOBS and --jobs",
         r"killed signal terminated program",
@@ -87,7 +90,7 @@ _SIGNS = (
         r"\bMemoryError\b",
     ),
     _sign(
-        Kind.COMPILE,
+        FailureKind.COMPILE,
         "code did not compile",
         "read the first error above: the compiler or the headers do not fit this source",
         r"\bfatal error: .+(?:no such file|not found)",
@@ -101,7 +104,7 @@ _SIGNS = (
         r"cargo build.+exited|could not compile `",
     ),
     _sign(
-        Kind.TLS,
+        FailureKind.TLS,
         "a server's certificate is not trusted inside the build",
         "name your network's CA bundle in SSL_CERT_FILE (or PIP_CERT) on the host, and build again",
         r"certificate verify failed",
@@ -112,7 +115,7 @@ _SIGNS = (
         r"unable to get local issuer certificate",
     ),
     _sign(
-        Kind.ACCESS,
+        FailureKind.ACCESS,
         "a server asks for other credentials",
         "check the name and password in the index address or proxy settings of the host (UV_*, PIP_INDEX_URL), "
         "for a base image `docker login`",
@@ -124,7 +127,7 @@ _SIGNS = (
         r"unauthorized: (?:authentication|incorrect)",
     ),
     _sign(
-        Kind.NETWORK,
+        FailureKind.NETWORK,
         "the network failed",
         "can the index, the Debian mirror and the proxy be reached? building again keeps what is finished",
         r"temporary failure (?:in name resolution|resolving)",
@@ -148,7 +151,7 @@ _SIGNS = (
         r"mirror sync in progress",
     ),
     _sign(
-        Kind.APT,
+        FailureKind.APT,
         "apt could not install the Debian packages",
         "does the base's Debian suite have them? a stale package list is made anew with `--no-cache`",
         r"^e: unable to locate package",
@@ -162,7 +165,7 @@ _SIGNS = (
         r"^e: ",
     ),
     _sign(
-        Kind.RESOLVE,
+        FailureKind.RESOLVE,
         "a package that the lock names can't be had from this index",
         "is the index complete for these versions? `nox -s lock -- NAME` resolves anew",
         r"no solution found when resolving",
@@ -173,7 +176,7 @@ _SIGNS = (
         r"doesn't have a (?:source distribution or )?wheel",
     ),
     _sign(
-        Kind.BASE,
+        FailureKind.BASE,
         "the base image can't be had",
         "check its name and that its registry can be reached, or build on an image you have: `--base REF`",
         r"pull access denied",
@@ -182,7 +185,7 @@ _SIGNS = (
         r"repository does not exist",
     ),
     _sign(
-        Kind.COMPILE,
+        FailureKind.COMPILE,
         "a package did not build from source",
         "read the log above: it names what the build lacks",
         r"failed to build (?:installable wheels|`|the)",
@@ -191,7 +194,7 @@ _SIGNS = (
         r"metadata-generation-failed",
     ),
     _sign(
-        Kind.DOCKERFILE,
+        FailureKind.DOCKERFILE,
         "BuildKit does not accept the Dockerfile",
         "compare with `nox -s render -- NAME`; this engine may be too old for what a template uses",
         r"dockerfile parse error",
@@ -211,7 +214,55 @@ def classify(error: str, log: Sequence[str]) -> Failure:
             if sign.pattern.search(line):
                 return Failure(kind=sign.kind, cause=sign.cause, then=sign.then, line=_plain(line))
     last = lines[-1] if lines else "BuildKit gave no reason"
-    return Failure(kind=Kind.OTHER, cause=last, then="read the log of the step above")
+    return Failure(kind=FailureKind.OTHER, cause=last, then="read the log of the step above")
+
+
+class EngineErrorKind(StrEnum):
+    """Why the engine refused a request, as far as a caller acts on it."""
+
+    NO_SUCH_IMAGE = "no such image"
+    BAD_REFERENCE = "bad reference"
+    REGISTRY_REFUSAL = "registry refusal"
+    """A registry answered, and said no."""
+    ULIMIT = "ulimit"
+    """The engine may not set the limits that were asked for: it runs in a container itself."""
+    NO_COMMAND = "no command"
+    """The image lacks the program that was to run."""
+    CONNECTION = "connection"
+    LOCAL_FILE = "local file"
+    OTHER = "other"
+
+    @property
+    def is_refusal(self) -> bool:
+        """A registry was reached: asking again gives the same answer."""
+        return self in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE)
+
+
+# The first that fits wins: "executable file not found" is not a registry's "not found".
+_ENGINE_SIGNS = (
+    (EngineErrorKind.ULIMIT, ("rlimit",)),
+    (EngineErrorKind.NO_COMMAND, ("executable file not found",)),
+    (EngineErrorKind.BAD_REFERENCE, ("invalid reference",)),
+    (
+        EngineErrorKind.REGISTRY_REFUSAL,
+        ("manifest unknown", "not found", "denied", "unauthorized", "authentication required"),
+    ),
+)
+
+
+def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
+    """The kind of an error from the engine's words. `not_found`: it answered with status 404."""
+    lower = text.lower()
+    kinds = [kind for kind, words in _ENGINE_SIGNS if any(word in lower for word in words)]
+    of_container = EngineErrorKind.ULIMIT in kinds or EngineErrorKind.NO_COMMAND in kinds
+    if not_found and "image" in lower and not of_container:
+        return EngineErrorKind.NO_SUCH_IMAGE
+    return kinds[0] if kinds else EngineErrorKind.OTHER
+
+
+def is_cancelled(error: str) -> bool:
+    """Whether a build step's error only says that BuildKit stopped it because another step failed."""
+    return "context canceled" in error
 
 
 def step_name(name: str, width: int = 96) -> str:
@@ -239,6 +290,23 @@ class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFa
             Problem(where=step_name(step), cause=f"{self.failure.cause}{detail}", then=self.failure.then),
             code=1,
         )
+
+
+class EngineError(UserError):
+    """The engine refused a request, or the connection to it broke. `kind` tells callers which."""
+
+    def __init__(self, problem: Problem, kind: EngineErrorKind, *, code: int = 1) -> None:
+        self.kind = kind
+        super().__init__(problem, code=code)
+
+
+class NoSuchImage(EngineError):  # noqa: N818  # said as an event
+    """The engine does not have this image."""
+
+    def __init__(self, ref: str) -> None:
+        then = "build it (`nox -s build -- NAME`) or pull it"
+        problem = Problem(where=ref, cause="the engine has no such image", then=then)
+        super().__init__(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
 
 
 class Cancelled(Exception):  # noqa: N818  # not an error of anyone's

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from packaging.version import InvalidVersion, Version
 
-from images.engine import Engine
+from images.engine.client import Engine
+from images.engine.specs import DeviceRequest
 from images.errors import Problem, UserError
 from images.hardware.inventory import SMI_FIELDS, Inventory, names, of_nvml, parse_smi
 from validate.environment import nvml
@@ -32,11 +33,11 @@ _LIBRARY_FOLDERS = ("lib64", "lib")
 _SMI_SECONDS = 30
 
 
-PASSED_ON = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
-"""A host on which NVLink's multicast must stay off says so in these variables: they hold in its containers, too."""
+INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+"""Variables of the host that are set in its containers, too: NVLink's multicast must stay off on such a host."""
 
 
-class Way(StrEnum):
+class GpuMode(StrEnum):
     """How a container gets GPUs."""
 
     NONE = "none"
@@ -50,8 +51,8 @@ HELP = "auto|none|nvidia|cdi|host-driver[:FOLDER]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What was found on the host: everything that choosing a way depends on."""
+class HostState:
+    """What was found on the host: all that the choice of a mode depends on."""
 
     local: bool
     """The engine runs on this machine, so that what lies here is what a container can get."""
@@ -66,76 +67,86 @@ class Seen:
     """Device nodes: /dev/nvidia0 and the like."""
 
 
+class AttachmentRecord(TypedDict):
+    """An attachment in the evidence."""
+
+    mode: str
+    reason: str
+    devices: list[str]
+    library_path: str
+    environment: dict[str, str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """How a container gets GPUs: arguments of `Engine.container`, and what they are called in the report."""
+    """How a container gets GPUs: fields of a ContainerSpec, and what they are called in the report."""
 
-    way: Way
+    mode: GpuMode
     reason: str
-    """Why this way; for `none` why there is no GPU."""
+    """Why this mode; for `none` why there is no GPU."""
     inventory: Inventory | None = None
-    requests: tuple[Mapping[str, Any], ...] = ()
+    device_requests: tuple[DeviceRequest, ...] = ()
     devices: tuple[str, ...] = ()
     binds: Mapping[str, str] = field(default_factory=dict)
     library_path: str = ""
     """A folder that goes in front of the image's own LD_LIBRARY_PATH."""
-    lent: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the host that hold in the container, too (PASSED_ON)."""
+    injected: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the host that are set in the container, too (INJECTED)."""
 
     @property
     def attached(self) -> bool:
-        return self.way is not Way.NONE
+        return self.mode is not GpuMode.NONE
 
     def environment(self, image: Mapping[str, str]) -> dict[str, str]:
         """Variables of the container, given the image's."""
         if not self.library_path:
-            return dict(self.lent)
+            return dict(self.injected)
         own = image.get("LD_LIBRARY_PATH", "")
-        return {**self.lent, "LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
+        return {**self.injected, "LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
 
     def __str__(self) -> str:
         if not self.attached:
             return f"no GPU: {self.reason}"
         what = names(self.inventory.gpus) if self.inventory else "GPUs"
         driver = f", driver {self.inventory.driver}" if self.inventory else ""
-        return f"{what}{driver}, attached by {self.way} ({self.reason})"
+        return f"{what}{driver}, attached by {self.mode} ({self.reason})"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> AttachmentRecord:
         """For the evidence: what the trial itself added to the container."""
         return {
-            "way": str(self.way),
+            "mode": str(self.mode),
             "reason": self.reason,
             "devices": list(self.devices),
             "library_path": self.library_path,
-            "environment": dict(self.lent),
+            "environment": dict(self.injected),
         }
 
 
-NO_GPU = Attachment(way=Way.NONE, reason="no GPU was asked for")
+NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
 
 
 def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
-    """Look at the host and choose. Raises UserError: a way that can't be had, a driver below the floor."""
+    """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
     parse(wanted)
-    if wanted == Way.NONE:
+    if wanted == GpuMode.NONE:
         return NO_GPU
     chosen = choose(wanted, look(engine, folder_of(wanted)))
     if chosen.inventory is not None and chosen.attached:
         require_driver(chosen.inventory, min_driver)
-    return replace(chosen, lent=passed_on(os.environ)) if chosen.attached and engine.facts.local else chosen
+    return replace(chosen, injected=injected_from(os.environ)) if chosen.attached and engine.facts.local else chosen
 
 
-def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+def injected_from(environment: Mapping[str, str]) -> dict[str, str]:
     """What of the host's environment must hold in its containers."""
-    return {name: environment[name] for name in PASSED_ON if name in environment}
+    return {name: environment[name] for name in INJECTED if name in environment}
 
 
 def parse(wanted: str) -> str:
-    """The way that `--gpus` names, without its folder. Raises UserError for anything else."""
-    way = wanted.partition(":")[0]
-    if way not in (AUTO, *Way) or (":" in wanted and way != Way.HOST_DRIVER):
-        raise UserError(Problem(where=f"--gpus {wanted}", cause="is no way to attach GPUs", then=f"say {HELP}"))
-    return way
+    """The mode that `--gpus` names, without its folder. Raises UserError for anything else."""
+    mode = wanted.partition(":")[0]
+    if mode not in (AUTO, *GpuMode) or (":" in wanted and mode != GpuMode.HOST_DRIVER):
+        raise UserError(Problem(where=f"--gpus {wanted}", cause="is no mode of attaching GPUs", then=f"say {HELP}"))
+    return mode
 
 
 def folder_of(wanted: str) -> str:
@@ -143,61 +154,61 @@ def folder_of(wanted: str) -> str:
     return wanted.partition(":")[2]
 
 
-def choose(wanted: str, seen: Seen) -> Attachment:
-    """The way to attach GPUs. Pure. `auto` tries nvidia, cdi, host-driver, and says why it took one, or none.
+def choose(wanted: str, host: HostState) -> Attachment:
+    """The mode of attaching GPUs. Pure. `auto` tries nvidia, cdi, host-driver, and says why it took one, or none.
 
-    Raises UserError where a way is asked for by name and can't be had.
+    Raises UserError where a mode is asked for by name and can't be had.
     """
-    way = parse(wanted)
-    tried = {one: _trouble(one, seen) for one in (Way.NVIDIA, Way.CDI, Way.HOST_DRIVER)}
-    if way != AUTO:
-        if trouble := tried[Way(way)]:
-            raise UserError(Problem(where=f"--gpus {wanted}", cause=trouble, then="`--gpus auto` takes what there is"))
-        return _attachment(Way(way), "asked for", seen)
-    if seen.inventory is None and not seen.runtime and not seen.cdi:
-        return Attachment(way=Way.NONE, reason="no GPU was found on the engine's host")
-    for one, trouble in tried.items():
-        if not trouble:
+    mode = parse(wanted)
+    tried = {one: _unavailable(one, host) for one in (GpuMode.NVIDIA, GpuMode.CDI, GpuMode.HOST_DRIVER)}
+    if mode != AUTO:
+        if cause := tried[GpuMode(mode)]:
+            raise UserError(Problem(where=f"--gpus {wanted}", cause=cause, then="`--gpus auto` takes what there is"))
+        return _attachment(GpuMode(mode), "asked for", host)
+    if host.inventory is None and not host.runtime and not host.cdi:
+        return Attachment(mode=GpuMode.NONE, reason="no GPU was found on the engine's host")
+    for one, cause in tried.items():
+        if not cause:
             refused = [f"not {other}: {why}" for other, why in tried.items() if why and _before(other, one)]
-            return _attachment(one, "; ".join(["chosen by auto", *refused]), seen)
+            return _attachment(one, "; ".join(["chosen by auto", *refused]), host)
     reasons = "; ".join(f"{one}: {why}" for one, why in tried.items())
-    return Attachment(way=Way.NONE, reason=f"the host's GPUs can't be attached ({reasons})", inventory=seen.inventory)
+    return Attachment(
+        mode=GpuMode.NONE, reason=f"the host's GPUs can't be attached ({reasons})", inventory=host.inventory
+    )
 
 
-def _before(one: Way, other: Way) -> bool:
-    order = list(Way)
+def _before(one: GpuMode, other: GpuMode) -> bool:
+    order = list(GpuMode)
     return order.index(one) < order.index(other)
 
 
-def _trouble(way: Way, seen: Seen) -> str:
-    """Why a way can't be had; empty: it can."""
-    if way is Way.NVIDIA:
-        return "" if seen.runtime else "the engine has no NVIDIA container runtime"
-    if way is Way.CDI:
-        return "" if seen.cdi else "the engine knows no CDI device of NVIDIA's"
-    if not seen.local:
-        return "the engine runs on another machine, whose driver folder can't be seen"
-    if not seen.nodes:
+def _unavailable(mode: GpuMode, host: HostState) -> str:
+    """Why a mode can't be had; empty: it can."""
+    if mode is GpuMode.NVIDIA:
+        return "" if host.runtime else "the engine has no NVIDIA container runtime"
+    if mode is GpuMode.CDI:
+        return "" if host.cdi else "the engine knows no CDI device of NVIDIA's"
+    if not host.local:
+        return "the engine runs on another machine, whose driver folder can't be host"
+    if not host.nodes:
         return "there is no device node /dev/nvidia*"
-    return "" if seen.folder else f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
+    return "" if host.folder else f"no folder holds the whole driver (looked into {', '.join(DRIVER_FOLDERS)})"
 
 
-def _attachment(way: Way, reason: str, seen: Seen) -> Attachment:
-    plain = Attachment(way=way, reason=reason, inventory=seen.inventory)
-    if way is Way.NVIDIA:
-        request = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
-        return Attachment(**{**vars(plain), "requests": (request,)})
-    if way is Way.CDI:
-        names = [_CDI_ALL] if _CDI_ALL in seen.cdi else list(seen.cdi)
-        request = {"Driver": "cdi", "Count": 0, "DeviceIDs": names, "Capabilities": None, "Options": {}}
-        return Attachment(**{**vars(plain), "requests": (request,)})
-    return Attachment(
-        **{
-            **vars(plain),
-            "devices": seen.nodes,
-            "binds": {seen.folder: seen.folder},
-            "library_path": f"{seen.folder}/{_library_folder(seen.folder)}",
-        }
+def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
+    found = Attachment(mode=mode, reason=reason, inventory=host.inventory)
+    if mode is GpuMode.NVIDIA:
+        request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})
+        return replace(found, device_requests=(request,))
+    if mode is GpuMode.CDI:
+        devices = [_CDI_ALL] if _CDI_ALL in host.cdi else list(host.cdi)
+        request = DeviceRequest(Driver="cdi", Count=0, DeviceIDs=devices, Capabilities=None, Options={})
+        return replace(found, device_requests=(request,))
+    return replace(
+        found,
+        devices=host.nodes,
+        binds={host.folder: host.folder},
+        library_path=f"{host.folder}/{_library_folder(host.folder)}",
     )
 
 
@@ -205,18 +216,18 @@ def _library_folder(folder: str) -> str:
     return next((name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), _LIBRARY_FOLDERS[0])
 
 
-def require_driver(inventory: Inventory, floor: str) -> None:
+def require_driver(inventory: Inventory, minimum: str) -> None:
     """Refuse a driver that is older than the image's CUDA needs, before any container starts. Raises UserError."""
     try:
-        old = bool(inventory.driver) and Version(inventory.driver) < Version(floor)
+        old = bool(inventory.driver) and Version(inventory.driver) < Version(minimum)
     except InvalidVersion:
         return
     if old:
         raise UserError(
             Problem(
                 where=f"driver {inventory.driver}",
-                cause=f"is older than {floor}, which this image's CUDA needs",
-                then="update the host's driver, or take an image of an older CUDA (`nox -s plan` shows the floors)",
+                cause=f"is older than {minimum}, which this image's CUDA needs",
+                then="update the host's driver, or take an image of an older CUDA (`nox -s plan` lists them)",
             ),
             code=1,
         )
@@ -225,16 +236,16 @@ def require_driver(inventory: Inventory, floor: str) -> None:
 # --- looking at the host --------------------------------------------------------------------------------------------
 
 
-def look(engine: Engine, folder: str = "") -> Seen:
+def look(engine: Engine, folder: str = "") -> HostState:
     """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
     runtime = "nvidia" in engine.facts.runtimes
     if not engine.facts.local:
-        return Seen(local=False, runtime=runtime, cdi=_discovered(engine))
+        return HostState(local=False, runtime=runtime, cdi=_discovered(engine))
     if folder and not _holds_driver(folder):
         cause = f"{folder} has no lib64/libcuda.so.1"
         raise UserError(Problem(where="--gpus host-driver", cause=cause, then="name the folder that holds the driver"))
     found = folder or next((one for one in DRIVER_FOLDERS if _holds_driver(one)), "")
-    return Seen(
+    return HostState(
         local=True,
         inventory=inventory(found),
         runtime=runtime or any(shutil.which(name) for name in _HOOKS),

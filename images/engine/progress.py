@@ -65,14 +65,14 @@ class JobView:
                 return self._finish(event)
             case Retrying():
                 self.running.clear()
-                text = f"network trouble ({event.cause}); attempt {event.attempt} of {event.of} in {event.delay:g} s"
+                text = f"the network failed ({event.cause}); attempt {event.attempt} of {event.of} in {event.delay:g} s"
                 return (Message(text=text, style="yellow"),)
         return ()
 
     def _finish(self, event: StepFinished) -> tuple[Message, ...]:
         view = self.running.pop(event.step, None)
         if event.error:
-            if "context canceled" in event.error:  # it was stopped because another step failed
+            if event.cancelled:
                 return ()
             tail = (Message(text=f"  | {line}", style="dim") for line in (view.log if view else ()))
             head = Message(text=f"{'FAILED':>9}  {step_name(event.name)}", style="bold red")

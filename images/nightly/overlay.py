@@ -14,7 +14,7 @@ from images.building import pipeline
 from images.context import render
 from images.context.hosting import HostSettings
 from images.context.render import Context
-from images.engine import Engine, ImageInfo
+from images.engine import BuildSpec, Engine, ImageInfo
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.locking import lock_file
@@ -44,7 +44,7 @@ def over(
                 built = engine.build(
                     context(control, locked, parent, host),
                     tag,
-                    network=network,
+                    BuildSpec(network_mode=network),
                     on_event=progress.job(tag),
                     redact=host.redact,
                 )

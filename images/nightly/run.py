@@ -19,7 +19,7 @@ from images.building import pipeline
 from images.config.matrix import Sources
 from images.context.hosting import HostSettings
 from images.engine import Engine, ImageInfo
-from images.engine.failures import BuildFailed, Kind
+from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.host.hashing import sha256
@@ -43,7 +43,17 @@ Judge = Callable[[Locked, Sequence[Tier], str], Trial]
 Raises UserError for trouble that is not the versions' fault: a network, a disk, an engine.
 """
 
-_ELSEWHERE = frozenset({Kind.NETWORK, Kind.TLS, Kind.ACCESS, Kind.DISK, Kind.MEMORY, Kind.APT, Kind.BASE})
+_ELSEWHERE = frozenset(
+    {
+        FailureKind.NETWORK,
+        FailureKind.TLS,
+        FailureKind.ACCESS,
+        FailureKind.DISK,
+        FailureKind.MEMORY,
+        FailureKind.APT,
+        FailureKind.BASE,
+    }
+)
 """Why a build fails whatever its versions are."""
 _REASON = 600
 """Characters of a reason that a line keeps."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
-from images.engine import Engine
+from images.engine import ContainerSpec, Engine
 from images.errors import Problem, UserError
 
 if TYPE_CHECKING:  # a sixth of what every verb would take to start, for the one that publishes
@@ -52,7 +52,8 @@ class Packages:
 def read(engine: Engine, reference: str) -> Packages:
     """Read the packages in a container with no network. Raises UserError when its Python can't run."""
     script = importlib.resources.files("images.publish").joinpath("read_packages.py").read_text()
-    with engine.container(reference, ["python3", "-I", "-c", script], name=f"{reference} (its packages)") as box:
+    spec = ContainerSpec(reference, ["python3", "-I", "-c", script], name=f"{reference} (its packages)")
+    with engine.container(spec) as box:
         done = box.run(timeout=_SECONDS)
     if done.exit.code != 0:
         cause = f"its packages can't be read: {(done.stderr or done.stdout).strip()[-300:]}"

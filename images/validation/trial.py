@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from images.config.matrix import ROOT
-from images.engine import Engine, Exit, ImageInfo
+from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
 from images.validation import inspection
@@ -115,17 +115,17 @@ def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> t
     raise its own, as it runs in a container itself); empty: it has.
     """
     if not room.ranks:
-        return *_run_in(engine, image, room, trial, None), ""
+        return *_run_in(engine, image, room, trial, {}), ""
     try:
         return *_run_in(engine, image, room, trial, RANKS_ULIMITS), ""
-    except UserError as error:
-        if "rlimit" not in (cause := error.problems[0].cause):
+    except EngineError as error:
+        if error.kind is not EngineErrorKind.ULIMIT:
             raise
-        return *_run_in(engine, image, room, trial, None), cause
+        return *_run_in(engine, image, room, trial, {}), error.problems[0].cause
 
 
 def _run_in(
-    engine: Engine, image: ImageInfo, room: _Room, trial: Trial, ulimits: Mapping[str, int] | None
+    engine: Engine, image: ImageInfo, room: _Room, trial: Trial, ulimits: Mapping[str, int]
 ) -> tuple[list[Record], Exit]:
     gpus = room.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
@@ -134,20 +134,21 @@ def _run_in(
     memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
     records: list[Record] = []
     complaints: list[str] = []
-    with engine.container(
+    spec = ContainerSpec(
         image.id,
         command,
         tmpfs=dict.fromkeys(room.writable, tmpfs),
-        scratch=[_INSIDE],
+        volumes=[_INSIDE],
         memory=min(memory, engine.facts.memory * 3 // 4),
         env={**gpus.environment(image.env), **room.environment},
         user=room.user,
         binds=gpus.binds,
         devices=gpus.devices,
-        device_requests=gpus.requests,
+        device_requests=gpus.device_requests,
         shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if room.ranks else None,
         ulimits=ulimits,
-    ) as container:
+    )
+    with engine.container(spec) as container:
         container.put(suite_files(room.claims), _INSIDE)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):

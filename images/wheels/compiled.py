@@ -30,9 +30,9 @@ from images.config.names import Arch
 from images.context import bases, render
 from images.context.hosting import HostSettings
 from images.context.render import TEMPLATES, BaseContext, Context, Stage
-from images.engine import Engine
+from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, BuildResult, LogLine
-from images.engine.failures import BuildFailed, Kind
+from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
@@ -337,7 +337,7 @@ def build_wheel(
     tag = f"truetag-wheel:{wanted.key}"
     log = options.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
-        run = partial(engine.build, files, tag, network=network, redact=host.redact)
+        run = partial(engine.build, files, tag, BuildSpec(network_mode=network), redact=host.redact)
         ran = _compile(run, wanted, progress, job, log)
         done, content = _fetch(engine, tag)
         verdict = _judge(engine, tag, image, wanted, content, options.facts, log)
@@ -364,7 +364,8 @@ def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCom
     info = engine.find(reference) or engine.pull(reference)
     nvcc = f"{image.toolkit_home}/bin/nvcc"
     script = f'echo "$(g++ -dumpversion 2>/dev/null)"; [ ! -x {nvcc} ] || {nvcc} --version | tail -n 1'
-    with engine.container(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)") as box:
+    spec = ContainerSpec(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)")
+    with engine.container(spec) as box:
         done = box.run(timeout=60)
     gcc, _, said = done.stdout.partition("\n")
     return BaseCompilers(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
@@ -554,7 +555,7 @@ _OUT_OF_MEMORY = re.compile(
 def explained(wanted: Recipe, lines: Sequence[str], failed: BuildFailed, log: Path) -> Problem:
     """A failed compilation in words: package, file, first error, where the log is."""
     where = f"{wanted.distribution} {wanted.version}"
-    if failed.failure.kind is Kind.DISK:
+    if failed.failure.kind is FailureKind.DISK:
         return Problem(where=where, cause=failed.failure.cause, then=f"{failed.failure.then}; the log is {log}")
     texts = [line.strip() for line in (*lines, *failed.error.splitlines())]
     if killed := next((text for text in texts if _OUT_OF_MEMORY.search(text)), None):
@@ -572,7 +573,7 @@ def explained(wanted: Recipe, lines: Sequence[str], failed: BuildFailed, log: Pa
 
 def _fetch(engine: Engine, tag: str) -> tuple[dict[str, Any], bytes]:
     """The builder's record, and the wheel."""
-    with engine.container(tag, ["true"], name=tag) as container:
+    with engine.container(ContainerSpec(tag, ["true"])) as container:
         done: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
         return done, container.get_file(f"/wheel/{done['wheel']}")
 

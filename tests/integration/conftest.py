@@ -16,7 +16,7 @@ from images.config.matrix import ROOT
 from images.context import bases, render
 from images.context.bases import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import Engine, ImageInfo, private
+from images.engine import Engine, ImageInfo, private_engine
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -35,9 +35,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    with private.open_engine(None, say=say) as found:
+    with private_engine.open_engine(None, say=say) as found:
         yield found
-        left = [container.id for container in found.containers(f"dev.truetag.run={found.run}")]
+        left = [container.id for container in found.containers(f"dev.truetag.run={found.run_id}")]
         assert not left, f"containers left behind: {left}"
 
 

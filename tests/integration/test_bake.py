@@ -18,7 +18,7 @@ from images.config.matrix import ROOT
 from images.context import bases
 from images.context.bases import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import Engine, connect
+from images.engine import BuildSpec, ContainerSpec, Engine, connect
 from images.planning import plan
 from tests.support.debian_tools import BUILDX, unpacked
 from tests.support.other_engine import Other
@@ -109,7 +109,7 @@ def test_a_shared_stage_is_built_once_and_the_image_is_that_of_its_own_context(
     try:
         for name, files in contexts.items():
             baked = modern.inspect(f"{name}-candidate")
-            plain = modern.inspect(modern.build(files, f"{name}-plain", network="none").image_id)
+            plain = modern.inspect(modern.build(files, f"{name}-plain", BuildSpec(network_mode="none")).image_id)
             assert (len(baked.layers), baked.labels, baked.env) == (len(plain.layers), plain.labels, plain.env)
             assert _holds(modern, baked.id) == _holds(modern, plain.id) == f"shared\n{name}\n"
     finally:
@@ -133,7 +133,7 @@ def test_a_target_stands_where_its_stage_stood(buildx: str, modern: Engine, base
 
 
 def _holds(engine: Engine, image: str) -> str:
-    with engine.container(image, ["cat", "/torch", "/own"]) as box:
+    with engine.container(ContainerSpec(image, ["cat", "/torch", "/own"])) as box:
         return box.run(30).stdout
 
 
@@ -160,7 +160,7 @@ def test_our_own_contexts_bake_up_to_the_toolkit(
     found = {name: one.get("containerimage.config.digest") for name, one in json.loads(told.read_text()).items()}
     baked = found[shared]
     try:
-        with modern.container(baked, ["/usr/local/cuda-12.6/bin/ptxas", "--version"]) as box:
+        with modern.container(ContainerSpec(baked, ["/usr/local/cuda-12.6/bin/ptxas", "--version"])) as box:
             assert "release 12.6, V12.6.85" in box.run(60).stdout
     finally:
         for digest in filter(None, found.values()):

@@ -6,7 +6,7 @@ from images.config import matrix
 from images.context import bases, render
 from images.context.bases import AcquiredBase, Origin
 from images.context.hosting import host_settings
-from images.engine import Engine
+from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import plan
 
@@ -37,7 +37,7 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine,
         check = (
             "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
         )
-        with engine.container(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"]) as box:
+        with engine.container(ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])) as box:
             done = box.run(timeout=60)
         assert (done.exit.code, done.stdout.split()[0]) == (0, str(render.USER)), done.stderr
     finally:

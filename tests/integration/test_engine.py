@@ -17,15 +17,17 @@ from images.config.matrix import ROOT
 from images.config.names import Minor
 from images.context.bases import AcquiredBase, Origin, acquire, read_python
 from images.context.hosting import HostSettings, host_settings
-from images.engine import RUN_LABEL, Engine, NoSuchImage, TimedOut, connect
+from images.engine import RUN_LABEL, BuildSpec, ContainerSpec, Engine, NoSuchImage, TimedOut, connect
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
-from images.engine.failures import BuildFailed, Cancelled, Kind
+from images.engine.failures import BuildFailed, Cancelled, FailureKind
 from images.errors import UserError
 from images.planning.image import Base
 
 pytestmark = pytest.mark.engine
 
 MIB = 1 << 20
+OFFLINE = BuildSpec(network_mode="none")
+LABELLED = BuildSpec(network_mode="none", labels={"dev.truetag.test": "1"})
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
         "host/word": b"from the context\n",
     }
     events: list[BuildEvent] = []
-    first = engine.build(files, tag, network="none", labels={"dev.truetag.test": "1"}, on_event=events.append)
+    first = engine.build(files, tag, LABELLED, on_event=events.append)
     assert engine.inspect(tag).id == first.image_id
     assert engine.inspect(tag).labels["dev.truetag.test"] == "1"
     printed = [event.text for event in events if isinstance(event, LogLine)]
@@ -89,11 +91,11 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
     assert [step.cached for step in steps] == [False, False]
     assert all(step.seconds > 0 for step in steps)
 
-    second = engine.build(files, tag, network="none", labels={"dev.truetag.test": "1"})
+    second = engine.build(files, tag, LABELLED)
     assert second.image_id == first.image_id
     assert all(step.cached for step in second.steps if "RUN" in step.name), second.steps
 
-    with engine.container(tag, ["cat", "/result", "/host/word"]) as box:
+    with engine.container(ContainerSpec(tag, ["cat", "/result", "/host/word"])) as box:
         done = box.run(30)
     assert done.stdout == "from the context\n"  # and the mounted file is gone
 
@@ -106,11 +108,11 @@ def test_a_failed_step_is_named_with_its_last_words_and_leaves_no_tag(
         engine.build(
             {"Dockerfile": dockerfile(base, f"RUN {nonce()} echo before; apt-get install -y nosuchpackage")},
             tag,
-            network="none",
+            OFFLINE,
             on_event=events.append,
         )
     failed = caught.value
-    assert failed.failure.kind is Kind.APT
+    assert failed.failure.kind is FailureKind.APT
     # apt ends its first output after it complained on the second.
     assert failed.log.index("before") < failed.log.index("E: Unable to locate package nosuchpackage")
     assert "nosuchpackage" in failed.step
@@ -126,22 +128,20 @@ def test_network_trouble_is_tried_again_with_longer_pauses_and_nothing_else_is(
     events: list[BuildEvent] = []
     step = f"RUN {nonce()} echo 'Temporary failure resolving mirror.test'; exit 100"
     with pytest.raises(BuildFailed):
-        engine.build(
-            {"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append, on_event=events.append
-        )
+        engine.build({"Dockerfile": dockerfile(base, step)}, tag, OFFLINE, sleep=pauses.append, on_event=events.append)
     assert pauses == [5, 10]
     assert [event.attempt for event in events if isinstance(event, Retrying)] == [2, 3]
 
     step = f"RUN {nonce()} echo 'error: Hash mismatch for x'; exit 1"
     with pytest.raises(BuildFailed):
-        engine.build({"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append)
+        engine.build({"Dockerfile": dockerfile(base, step)}, tag, OFFLINE, sleep=pauses.append)
     assert pauses == [5, 10]
 
 
 def test_a_broken_dockerfile_and_a_missing_context_file_are_said(engine: Engine, tag: str, tmp_path: Path) -> None:
     with pytest.raises(BuildFailed) as caught:
         engine.build({"Dockerfile": b"FROM scratch\nRUNN x\n"}, tag)
-    assert caught.value.failure.kind is Kind.DOCKERFILE
+    assert caught.value.failure.kind is FailureKind.DOCKERFILE
     with pytest.raises(UserError, match="gone"):
         engine.build({"Dockerfile": b"FROM scratch\n", "x": tmp_path / "gone"}, tag)
 
@@ -153,9 +153,9 @@ def test_a_large_context_is_streamed(engine: Engine, base: AcquiredBase, tag: st
     engine.build(
         {"Dockerfile": dockerfile(base, "RUN --mount=type=bind,target=/c wc -c < /c/big > /n"), "big": big},
         tag,
-        network="none",
+        OFFLINE,
     )
-    with engine.container(tag, ["cat", "/n"]) as box:
+    with engine.container(ContainerSpec(tag, ["cat", "/n"])) as box:
         assert box.run(30).stdout == f"{300 * MIB}\n"
 
 
@@ -163,7 +163,7 @@ INTERRUPTED = """
 import sys
 from images.engine import connect
 engine = connect()
-engine.build({"Dockerfile": sys.argv[1].encode()}, sys.argv[2], network="none")
+engine.build({"Dockerfile": sys.argv[1].encode()}, sys.argv[2])
 """
 
 
@@ -189,14 +189,14 @@ def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, b
         def build() -> None:
             try:
                 other.build(
-                    {"Dockerfile": dockerfile(base, f"RUN {nonce()} sleep 600")}, tag, network="none", on_event=started
+                    {"Dockerfile": dockerfile(base, f"RUN {nonce()} sleep 600")}, tag, OFFLINE, on_event=started
                 )
             except BaseException as error:
                 raised.append(error)
 
         def run() -> None:
             try:
-                with other.container(base.reference, ["sleep", "600"]) as box:
+                with other.container(ContainerSpec(base.reference, ["sleep", "600"])) as box:
                     box.run()
             except BaseException as error:
                 raised.append(error)
@@ -210,7 +210,7 @@ def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, b
         threads = [threading.Thread(target=target) for target in (build, run)]
         for thread in threads:
             thread.start()
-        label = f"{RUN_LABEL}={other.run}"
+        label = f"{RUN_LABEL}={other.run_id}"
         assert at_work.wait(30)
         assert wait_until(lambda: any(one.state == "running" for one in other.containers(label)))
         other.cancel()
@@ -227,12 +227,14 @@ def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, b
 
 
 def mine(engine: Engine) -> int:
-    return len(engine.containers(f"{RUN_LABEL}={engine.run}"))
+    return len(engine.containers(f"{RUN_LABEL}={engine.run_id}"))
 
 
 def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, base: AcquiredBase) -> None:
     script = "cat /suite/a/b.txt; touch /x; echo kept > /suite/out; id -u; echo $WORD"
-    with engine.container(base.reference, ["sh", "-c", script], scratch=["/suite"], env={"WORD": "w"}) as box:
+    with engine.container(
+        ContainerSpec(base.reference, ["sh", "-c", script], volumes=["/suite"], env={"WORD": "w"})
+    ) as box:
         box.put({"a/b.txt": b"from outside\n"}, "/suite")
         done = box.run(30)
         assert box.get_file("/suite/out") == b"kept\n"
@@ -244,21 +246,23 @@ def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, b
 
 
 def test_files_put_are_readable_for_any_user(engine: Engine, base: AcquiredBase) -> None:
-    with engine.container(base.reference, ["cat", "/suite/deep/er/x"], scratch=["/suite"], user="4321:4321") as box:
+    with engine.container(
+        ContainerSpec(base.reference, ["cat", "/suite/deep/er/x"], volumes=["/suite"], user="4321:4321")
+    ) as box:
         box.put({"deep/er/x": b"read"}, "/suite")
         assert box.run(30).stdout == "read\n"
 
 
 def test_a_read_only_root_takes_no_files(engine: Engine, base: AcquiredBase) -> None:
     with (
-        engine.container(base.reference, ["true"]) as box,
+        engine.container(ContainerSpec(base.reference, ["true"])) as box,
         pytest.raises(UserError, match="read-only"),
     ):
         box.put({"x": b""}, "/opt")
 
 
 def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
-    with engine.container(base.reference, ["cat", "/proc/net/dev"]) as box:
+    with engine.container(ContainerSpec(base.reference, ["cat", "/proc/net/dev"])) as box:
         lines = box.run(30).stdout.splitlines()[2:]
     assert [line.split(":")[0].strip() for line in lines if "lo" not in line.split(":")[0]] in ([], ["sit0"], ["tunl0"])
 
@@ -267,41 +271,49 @@ def test_there_is_no_network(engine: Engine, base: AcquiredBase) -> None:
 def test_a_container_and_its_volume_go_on_every_way_out(
     engine: Engine, base: AcquiredBase, way_out: type[BaseException]
 ) -> None:
-    with pytest.raises(way_out), engine.container(base.reference, ["sleep", "600"], scratch=["/s"]) as box:
+    with (
+        pytest.raises(way_out),
+        engine.container(ContainerSpec(base.reference, ["sleep", "600"], volumes=["/s"])) as box,
+    ):
         box.start()
-        volumes = engine._api.volumes(filters={"label": f"{RUN_LABEL}={engine.run}"})["Volumes"]
-        assert len(volumes) == 1
+        assert len(engine.volumes(f"{RUN_LABEL}={engine.run_id}")) == 1
         raise way_out
     assert mine(engine) == 0
-    assert not engine._api.volumes(filters={"label": f"{RUN_LABEL}={engine.run}"})["Volumes"]
+    assert not engine.volumes(f"{RUN_LABEL}={engine.run_id}")
 
 
 def test_too_long_a_run_is_stopped(engine: Engine, base: AcquiredBase) -> None:
     start = time.monotonic()
-    with pytest.raises(TimedOut, match="within 1 s"), engine.container(base.reference, ["sleep", "600"]) as box:
+    with (
+        pytest.raises(TimedOut, match="within 1 s"),
+        engine.container(ContainerSpec(base.reference, ["sleep", "600"])) as box,
+    ):
         box.run(timeout=1)
     assert time.monotonic() - start < 20
     assert mine(engine) == 0
 
 
 def test_lines_arrive_while_it_runs(engine: Engine, base: AcquiredBase) -> None:
-    with engine.container(base.reference, ["sh", "-c", "echo one; sleep 600"]) as box:
+    with engine.container(ContainerSpec(base.reference, ["sh", "-c", "echo one; sleep 600"])) as box:
         box.start()
         assert next(box.lines(timeout=30)).text == "one"
 
 
 def test_a_bounded_memory_is_a_bound_and_the_kill_is_told(engine: Engine, base: AcquiredBase) -> None:
     hog = ["sh", "-c", "head -c 400m /dev/zero | tail"]
-    with engine.container(base.reference, hog, memory=100 * MIB) as box:
+    with engine.container(ContainerSpec(base.reference, hog, memory=100 * MIB)) as box:
         ended = box.run(60).exit
     assert ended.oom
     assert ended.code != 0
-    with engine.container(base.reference, ["true"], memory=100 * MIB) as box:
+    with engine.container(ContainerSpec(base.reference, ["true"], memory=100 * MIB)) as box:
         assert box.run(60).exit.oom is False
 
 
 def test_no_such_image(engine: Engine) -> None:
-    with pytest.raises(NoSuchImage, match="truetag-none:1"), engine.container("truetag-none:1", ["true"]):
+    with (
+        pytest.raises(NoSuchImage, match="truetag-none:1"),
+        engine.container(ContainerSpec("truetag-none:1", ["true"])),
+    ):
         pass
     assert engine.find("truetag-none:1") is None
     engine.remove("truetag-none:1")
@@ -309,9 +321,9 @@ def test_no_such_image(engine: Engine) -> None:
 
 KILLED = """
 import os, signal, sys
-from images.engine import connect
+from images.engine import ContainerSpec, connect
 engine = connect()
-with engine.container(sys.argv[1], ["sleep", "600"], scratch=["/s"]) as box:
+with engine.container(ContainerSpec(sys.argv[1], ["sleep", "600"], volumes=["/s"])) as box:
     box.start()
     print(box.id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -330,7 +342,7 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
     left = done.stdout.strip()
     assert done.returncode == -signal.SIGKILL
     assert left in [container.id for container in engine.containers()]
-    with engine.container(base.reference, ["sleep", "600"]) as living:
+    with engine.container(ContainerSpec(base.reference, ["sleep", "600"])) as living:
         assert engine.sweep()
         remaining = [container.id for container in engine.containers()]
     assert left not in remaining
@@ -362,7 +374,7 @@ def test_the_hosts_settings_stay_in_no_layer_and_no_label(engine: Engine, base: 
             **host.files(),
         },
         tag,
-        network="none",
+        OFFLINE,
         on_event=seen.append,
     )
     text = "\n".join(event.text for event in seen if isinstance(event, LogLine))
@@ -385,7 +397,9 @@ def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:
     label = f"dev.truetag.test={uuid.uuid4().hex}"
     key, _, value = label.partition("=")
     built = engine.build(
-        {"Dockerfile": dockerfile(base, "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')}, tag, labels={key: value}
+        {"Dockerfile": dockerfile(base, "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')},
+        tag,
+        BuildSpec(labels={key: value}),
     )
     info = engine.inspect(tag)
     assert (info.env["A"], info.user, info.workdir, info.command) == ("b", "12", "/tmp", ("x",))
@@ -460,7 +474,7 @@ def test_a_custom_base_is_read(engine: Engine, base: AcquiredBase, tag: str) -> 
             **host.files(),
         },
         tag,
-        network="host" if host.loopback else None,
+        BuildSpec(network_mode="host" if host.loopback else None),
     )
     system = read_python(engine, tag)
     assert system is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from images.engine import Engine, ImageInfo
+from images.engine import ContainerSpec, Engine, ImageInfo
 from images.validation import trial
 from validate.claims import ClaimSet
 
@@ -50,9 +50,8 @@ print(json.dumps(examine("tiny", kernel, device="cpu")))
 @pytest.fixture(scope="module")
 def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
     files = {**trial.suite_files(ClaimSet(image="tiny", claims=())), "tiny.py": SCRIPT.encode()}
-    with engine.container(
-        parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, scratch=["/judge"]
-    ) as container:
+    spec = ContainerSpec(parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
+    with engine.container(spec) as container:
         container.put(files, "/judge")
         done = container.run(timeout=120)
     assert done.exit.code == 0, done.stderr

@@ -13,8 +13,8 @@ import pytest
 
 from images.config import matrix
 from images.config.matrix import ROOT
-from images.engine import Engine
-from images.engine.gpus import Attachment, Way
+from images.engine import BuildSpec, ContainerSpec, Engine
+from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
@@ -30,7 +30,7 @@ NAME = "cu130-torch211"
 SOURCES = matrix.load()
 CORE = Gpu(name="CPU", capability=(0, 0), memory=32 << 30)
 STAND_IN = Attachment(
-    way=Way.HOST_DRIVER,
+    mode=GpuMode.HOST_DRIVER,
     reason="cores stand in for GPUs",
     inventory=Inventory(driver="", gpus=(CORE, CORE), source="test"),
 )
@@ -95,7 +95,7 @@ def broken(engine: Engine, image: Image) -> Iterator[str]:
     settings = "NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n"
     user = engine.inspect(NAME).user
     dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
-    engine.build({"Dockerfile": dockerfile.encode()}, BROKEN, network="none")
+    engine.build({"Dockerfile": dockerfile.encode()}, BROKEN, BuildSpec(network_mode="none"))
     yield BROKEN
     engine.remove(BROKEN, force=True)
 
@@ -145,7 +145,7 @@ def failing(engine: Engine, image: Image) -> Verdict:
 def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evidence:
     command: Sequence[str] = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json", "--jobs", "2"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
-    with engine.container(NAME, command, tmpfs=tmpfs, scratch=["/judge"]) as container:
+    with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
         container.put({**trial.suite_files(claims), **more}, "/judge")
         done = container.run(timeout=180)
     records = [trial._record(line) for line in done.stdout.splitlines()]

@@ -15,7 +15,7 @@ from images.building import pipeline
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import render
-from images.engine import Engine, ImageInfo
+from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -85,7 +85,7 @@ def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | N
     """No network; nothing is writable but /tmp, if that."""
     folders = {"/tmp": "rw,exec,nosuid,nodev,mode=1777"} if tmp else {}
     lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
-    with engine.container(reference, command, tmpfs=folders, user=user) as container:
+    with engine.container(ContainerSpec(reference, command, tmpfs=folders, user=user)) as container:
         container.start()
         for line in container.lines(timeout=300):
             lines[line.stream].append(line.text)

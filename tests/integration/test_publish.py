@@ -24,7 +24,7 @@ from images.config.matrix import ROOT
 from images.config.names import ImageName
 from images.context.bases import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import Engine, ImageInfo, connect, private
+from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError
 from images.planning import expectations
 from images.publish import publication, sbom, signing
@@ -187,7 +187,7 @@ def login(proxy: Proxy, registry: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def publisher(login: None) -> Iterator[Engine]:
     """The engine, by a connection that knows the login."""
-    with private.open_engine(None, say=lambda _text: None) as found:
+    with private_engine.open_engine(None, say=lambda _text: None) as found:
         yield found
 
 
@@ -468,7 +468,7 @@ def test_passing_trouble_is_tried_again(
     publisher: Engine, make: Callable[..., Thin], order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
-    monkeypatch.setattr("images.engine.client._BACKOFF", 0.01)
+    monkeypatch.setattr("images.engine.retrying._BACKOFF", 0.01)
     for method, path in (("POST", "uploads"), ("PUT", "uploads"), ("PUT", "manifests"), ("GET", "manifests")):
         proxy.breaks(method, path, times=2)
     done = publish_it(publisher, make(), order)

@@ -12,7 +12,7 @@ from images.context import bases, render
 from images.context.bases import AcquiredBase, Origin
 from images.context.hosting import host_settings
 from images.context.render import EPOCH
-from images.engine import Engine
+from images.engine import BuildSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
 from images.locking import lock_file
@@ -24,7 +24,7 @@ TAGS = ("truetag-test-seal:1", "truetag-test-seal:2")
 
 def layers(engine: Engine, context: Mapping[str, bytes], tag: str) -> tuple[str, ...]:
     """Of the system stage, built without any cache."""
-    engine.build(context, tag, target="system", no_cache=True)
+    engine.build(context, tag, BuildSpec(target="system", no_cache=True))
     return engine.inspect(tag).layers
 
 
@@ -90,7 +90,7 @@ def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: Acqui
     told: list[BuildEvent] = []
     context["Dockerfile"] = f"{system}{SEALED.format(epoch=EPOCH)}# {uuid.uuid4().hex}\n".encode()
     try:
-        engine.build(context, TAGS[0], no_cache=True, on_event=told.append)
+        engine.build(context, TAGS[0], BuildSpec(no_cache=True), on_event=told.append)
     finally:
         engine.untag(TAGS[0])
     lines = [

@@ -19,7 +19,7 @@ from images.config.matrix import SourceRow
 from images.context.hosting import host_settings
 from images.engine import Engine
 from images.engine.failures import Cancelled
-from images.engine.private import open_engine
+from images.engine.private_engine import open_engine
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.planning import plan

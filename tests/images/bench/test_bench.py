@@ -25,7 +25,7 @@ from images.commands import common
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context.hosting import HostSettings
-from images.engine import CacheRecord, Engine, HistoryEntry, client, ignore
+from images.engine import BuildSpec, CacheRecord, Engine, HistoryEntry, ignore, registries
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.maintenance import generate
@@ -244,8 +244,8 @@ class Cache:
         self.parents: dict[str, str] = {}
         self.asked: list[tuple[Mapping[str, Any], bool]] = []
 
-    def build(self, files: Mapping[str, Any], tag: str | None, *, no_cache: bool, **_: object) -> SimpleNamespace:
-        self.asked.append((files, no_cache))
+    def build(self, files: Mapping[str, Any], tag: str | None, spec: BuildSpec, **_: object) -> SimpleNamespace:
+        self.asked.append((files, spec.no_cache))
         step = next(line for line in files["Dockerfile"].decode().splitlines() if "sh /run" in line)
         self.records |= {"ours": f"mount / from exec {step}", "theirs": "mount / from exec theirs"}
         return SimpleNamespace(image_id="sha256:1")
@@ -453,7 +453,7 @@ def pulled(monkeypatch: pytest.MonkeyPatch, *messages: dict[str, Any]) -> dict[s
 
     def pull(name: str, on_event: Callable[[Any], None]) -> None:
         for message in messages:
-            if event := client._pull_event(name, "pulling", message):
+            if event := registries.transfer_event(name, "pulling", message):
                 on_event(event)
 
     engine: Any = SimpleNamespace(facts=SimpleNamespace(url="unix:///e.sock"), untag=lambda _name: None, pull=pull)

@@ -129,7 +129,7 @@ class Twice:
         self.images: dict[str, tuple[str, ...]] = {}
         self.records: list[CacheRecord] = []
 
-    def build(self, files: Any, tag: str, **_: object) -> SimpleNamespace:
+    def build(self, files: Any, tag: str, _spec: object, **_: object) -> SimpleNamespace:
         own = ("sha256:own",) if b"/again" in files["Dockerfile"] else ()
         below, above = f"below {tag}", f"above {tag}"
         self.records += [CacheRecord(id=below, parents=(), made_by="", size=1)]

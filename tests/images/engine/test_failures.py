@@ -2,7 +2,14 @@
 
 import pytest
 
-from images.engine.failures import BuildFailed, Kind, classify, step_name
+from images.engine.failures import (
+    BuildFailed,
+    EngineErrorKind,
+    FailureKind,
+    classify,
+    engine_error_kind,
+    step_name,
+)
 
 EXIT_1 = 'process "/bin/sh -c uv pip install" did not complete successfully: exit code: 1'
 
@@ -10,52 +17,58 @@ EXIT_1 = 'process "/bin/sh -c uv pip install" did not complete successfully: exi
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
-        (Kind.NETWORK, "error: Failed to fetch: `https://example.test/simple/torch/`: error sending request for url"),
         (
-            Kind.NETWORK,
+            FailureKind.NETWORK,
+            "error: Failed to fetch: `https://example.test/simple/torch/`: error sending request for url",
+        ),
+        (
+            FailureKind.NETWORK,
             "E: Failed to fetch http://example.test/debian/x.deb  Temporary failure resolving 'example.test'",
         ),
-        (Kind.NETWORK, "WARNING: Retrying (Retry(total=0)) after connection broken by 'ReadTimeoutError'"),
-        (Kind.NETWORK, "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out."),
-        (Kind.NETWORK, "E: Failed to fetch http://x/y  Connection reset by peer"),
-        (Kind.NETWORK, "error: HTTP status server error (503 Service Unavailable) for url"),
+        (FailureKind.NETWORK, "WARNING: Retrying (Retry(total=0)) after connection broken by 'ReadTimeoutError'"),
+        (FailureKind.NETWORK, "pip._vendor.urllib3.exceptions.ReadTimeoutError: HTTPSConnectionPool: Read timed out."),
+        (FailureKind.NETWORK, "E: Failed to fetch http://x/y  Connection reset by peer"),
+        (FailureKind.NETWORK, "error: HTTP status server error (503 Service Unavailable) for url"),
         (
-            Kind.NETWORK,
+            FailureKind.NETWORK,
             'Get "https://registry.test/v2/": dial tcp: lookup registry.test on 192.0.2.53:53: no such host',
         ),
-        (Kind.NETWORK, "net/http: TLS handshake timeout"),
-        (Kind.NETWORK, "File has unexpected size (9 != 8). Mirror sync in progress?"),
-        (Kind.HASH, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."),
-        (Kind.HASH, "error: Hash mismatch for `torch==2.7.1`"),
-        (Kind.HASH, "E: Failed to fetch http://x/y.deb  Hash Sum mismatch"),
-        (Kind.TLS, "invalid peer certificate: UnknownIssuer"),
-        (Kind.TLS, "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"),
-        (Kind.ACCESS, "HTTP status client error (401 Unauthorized) for url (https://example.test/simple/torch/)"),
-        (Kind.ACCESS, "ERROR: 403 Client Error: Forbidden for url: https://example.test/simple/"),
-        (Kind.COMPILE, "error: command '/usr/bin/gcc' failed with exit code 1"),
-        (Kind.COMPILE, "ninja: build stopped: subcommand failed."),
-        (Kind.COMPILE, "nvcc fatal   : Unsupported gpu architecture 'compute_120'"),
-        (Kind.COMPILE, 'csrc/x.cu(12): error: identifier "foo" is undefined'),
-        (Kind.COMPILE, "src/x.cpp:10:5: error: expected ';'"),
-        (Kind.COMPILE, "a.c:1:10: fatal error: Python.h: No such file or directory"),
-        (Kind.COMPILE, "  × Failed to build `causal-conv1d==1.7.0`"),
-        (Kind.DISK, "OSError: [Errno 28] No space left on device"),
-        (Kind.MEMORY, "g++: fatal error: Killed signal terminated program cc1plus"),
-        (Kind.MEMORY, "executor failed running [/bin/sh -c make]: exit code: 137"),
-        (Kind.APT, "E: Unable to locate package python3.99"),
-        (Kind.APT, "E: Package 'gcc-99' has no installation candidate"),
-        (Kind.APT, "E: Failed to fetch http://x/y.deb  404  Not Found"),
-        (Kind.RESOLVE, "  × No solution found when resolving dependencies:"),
-        (Kind.RESOLVE, "ERROR: No matching distribution found for torch==9.9"),
-        (Kind.BASE, "pull access denied, repository does not exist or may require authorization"),
-        (Kind.DOCKERFILE, "dockerfile parse error line 3: unknown instruction: RUNN"),
-        (Kind.OTHER, "assertion failed"),
+        (FailureKind.NETWORK, "net/http: TLS handshake timeout"),
+        (FailureKind.NETWORK, "File has unexpected size (9 != 8). Mirror sync in progress?"),
+        (FailureKind.HASH, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."),
+        (FailureKind.HASH, "error: Hash mismatch for `torch==2.7.1`"),
+        (FailureKind.HASH, "E: Failed to fetch http://x/y.deb  Hash Sum mismatch"),
+        (FailureKind.TLS, "invalid peer certificate: UnknownIssuer"),
+        (FailureKind.TLS, "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"),
+        (
+            FailureKind.ACCESS,
+            "HTTP status client error (401 Unauthorized) for url (https://example.test/simple/torch/)",
+        ),
+        (FailureKind.ACCESS, "ERROR: 403 Client Error: Forbidden for url: https://example.test/simple/"),
+        (FailureKind.COMPILE, "error: command '/usr/bin/gcc' failed with exit code 1"),
+        (FailureKind.COMPILE, "ninja: build stopped: subcommand failed."),
+        (FailureKind.COMPILE, "nvcc fatal   : Unsupported gpu architecture 'compute_120'"),
+        (FailureKind.COMPILE, 'csrc/x.cu(12): error: identifier "foo" is undefined'),
+        (FailureKind.COMPILE, "src/x.cpp:10:5: error: expected ';'"),
+        (FailureKind.COMPILE, "a.c:1:10: fatal error: Python.h: No such file or directory"),
+        (FailureKind.COMPILE, "  × Failed to build `causal-conv1d==1.7.0`"),
+        (FailureKind.DISK, "OSError: [Errno 28] No space left on device"),
+        (FailureKind.MEMORY, "g++: fatal error: Killed signal terminated program cc1plus"),
+        (FailureKind.MEMORY, "executor failed running [/bin/sh -c make]: exit code: 137"),
+        (FailureKind.APT, "E: Unable to locate package python3.99"),
+        (FailureKind.APT, "E: Package 'gcc-99' has no installation candidate"),
+        (FailureKind.APT, "E: Failed to fetch http://x/y.deb  404  Not Found"),
+        (FailureKind.RESOLVE, "  × No solution found when resolving dependencies:"),
+        (FailureKind.RESOLVE, "ERROR: No matching distribution found for torch==9.9"),
+        (FailureKind.BASE, "pull access denied, repository does not exist or may require authorization"),
+        (FailureKind.DOCKERFILE, "dockerfile parse error line 3: unknown instruction: RUNN"),
+        (FailureKind.OTHER, "assertion failed"),
     ],
 )
-def test_kinds(kind: Kind, line: str) -> None:
+def test_kinds(kind: FailureKind, line: str) -> None:
     failure = classify(EXIT_1, ["Collecting torch", line])
     assert failure.kind is kind
-    assert failure.retryable == (kind is Kind.NETWORK)
+    assert failure.retryable == (kind is FailureKind.NETWORK)
     assert failure.cause
     assert failure.then
 
@@ -66,7 +79,7 @@ def test_a_compile_error_after_a_repeated_download_is_no_network_trouble() -> No
         "error: command '/usr/bin/gcc' failed with exit code 1",
         "ERROR: Failed building wheel for x",
     ]
-    assert classify(EXIT_1, log).kind is Kind.COMPILE
+    assert classify(EXIT_1, log).kind is FailureKind.COMPILE
 
 
 def test_a_wheel_that_did_not_build_for_want_of_its_index_is_network_trouble() -> None:
@@ -74,12 +87,12 @@ def test_a_wheel_that_did_not_build_for_want_of_its_index_is_network_trouble() -
         "  × Failed to build `x==1`",
         "  ╰─▶ error sending request for url (https://example.test/simple/setuptools/)",
     ]
-    assert classify(EXIT_1, log).kind is Kind.NETWORK
+    assert classify(EXIT_1, log).kind is FailureKind.NETWORK
 
 
 def test_without_any_words_something_is_said() -> None:
     failure = classify("", [])
-    assert failure.kind is Kind.OTHER
+    assert failure.kind is FailureKind.OTHER
     assert failure.cause == "BuildKit gave no reason"
 
 
@@ -96,3 +109,25 @@ def test_a_failed_build_names_step_cause_and_next_command() -> None:
 
 def test_step_names_are_cut_to_one_line() -> None:
     assert step_name("[a 1/2] RUN   x " + "y" * 200, width=20) == "[a 1/2] RUN x yyyyy…"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "not_found"),
+    [
+        (EngineErrorKind.NO_SUCH_IMAGE, "No such image: truetag-none:1", True),
+        (EngineErrorKind.NO_SUCH_IMAGE, "An image does not exist locally with the tag: a/b", True),
+        (EngineErrorKind.BAD_REFERENCE, "invalid reference format", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "manifest for a:1 not found: manifest unknown", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "can't be pushed: unauthorized: authentication required", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "requested access to the resource is denied", False),
+        (EngineErrorKind.ULIMIT, "error setting rlimits for ready process: operation not permitted", False),
+        (EngineErrorKind.NO_COMMAND, 'exec: "python3": executable file not found in $PATH: unknown', False),
+        (EngineErrorKind.NO_COMMAND, 'in the image: exec: "x": executable file not found in $PATH', True),
+        (EngineErrorKind.OTHER, "dial tcp: lookup registry.test: no such host", False),
+        (EngineErrorKind.OTHER, "received unexpected HTTP status: 503 Service Unavailable", False),
+    ],
+)
+def test_kinds_of_engine_errors(kind: EngineErrorKind, said: str, not_found: bool) -> None:
+    found = engine_error_kind(said, not_found=not_found)
+    assert found is kind
+    assert found.is_refusal == (kind in (EngineErrorKind.BAD_REFERENCE, EngineErrorKind.REGISTRY_REFUSAL))

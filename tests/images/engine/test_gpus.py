@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from images.engine import gpus
-from images.engine.gpus import Attachment, Seen, Way
+from images.engine.gpus import Attachment, GpuMode, HostState
 from images.errors import UserError
 from images.hardware import inventory
 from images.hardware.inventory import Gpu, Inventory
 
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 H100 = Inventory(driver="580.159.04", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80),), source="NVML")
-FOLDER_HOST = Seen(local=True, inventory=H100, folder="/usr/local/nvidia", nodes=NODES)
+FOLDER_HOST = HostState(local=True, inventory=H100, folder="/usr/local/nvidia", nodes=NODES)
 
 
 def test_nvidia_smis_lines_are_an_inventory() -> None:
@@ -44,65 +44,67 @@ def test_nvml_without_a_gpu_is_no_inventory() -> None:
 
 @pytest.mark.parametrize("wanted", ["", "all", "nvidia:0", "auto:/x", "Host-driver"])
 def test_another_word_is_refused(wanted: str) -> None:
-    with pytest.raises(UserError, match="is no way to attach GPUs"):
+    with pytest.raises(UserError, match="is no mode of attaching GPUs"):
         gpus.parse(wanted)
 
 
 def test_auto_takes_nvidia_then_cdi_then_the_drivers_folder() -> None:
-    everything = Seen(
+    everything = HostState(
         local=True, inventory=H100, runtime=True, cdi=("nvidia.com/gpu=all",), folder="/usr/local/nvidia", nodes=NODES
     )
-    without_runtime = Seen(**{**vars(everything), "runtime": False})
-    assert gpus.choose("auto", everything).way is Way.NVIDIA
-    assert gpus.choose("auto", without_runtime).way is Way.CDI
+    without_runtime = HostState(**{**vars(everything), "runtime": False})
+    assert gpus.choose("auto", everything).mode is GpuMode.NVIDIA
+    assert gpus.choose("auto", without_runtime).mode is GpuMode.CDI
     chosen = gpus.choose("auto", FOLDER_HOST)
-    assert chosen.way is Way.HOST_DRIVER
+    assert chosen.mode is GpuMode.HOST_DRIVER
     assert "not nvidia: the engine has no NVIDIA container runtime; not cdi" in chosen.reason
 
 
 def test_auto_without_a_gpu_attaches_nothing_and_says_so() -> None:
-    chosen = gpus.choose("auto", Seen(local=True))
+    chosen = gpus.choose("auto", HostState(local=True))
     assert not chosen.attached
     assert chosen.reason == "no GPU was found on the engine's host"
 
 
 def test_gpus_that_nothing_can_attach_are_told_with_every_reason() -> None:
-    chosen = gpus.choose("auto", Seen(local=True, inventory=H100, nodes=NODES))
+    chosen = gpus.choose("auto", HostState(local=True, inventory=H100, nodes=NODES))
     assert not chosen.attached
-    assert all(way in chosen.reason for way in ("nvidia:", "cdi:", "host-driver:"))
+    assert all(mode in chosen.reason for mode in ("nvidia:", "cdi:", "host-driver:"))
     assert chosen.inventory is H100
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seen", "cause"),
+    ("wanted", "host", "cause"),
     [
         ("nvidia", FOLDER_HOST, "no NVIDIA container runtime"),
         ("cdi", FOLDER_HOST, "knows no CDI device"),
-        ("host-driver", Seen(local=False), "another machine"),
-        ("host-driver", Seen(local=True, folder="/usr/local/nvidia"), "no device node"),
-        ("host-driver", Seen(local=True, nodes=NODES), "no folder holds the whole driver"),
+        ("host-driver", HostState(local=False), "another machine"),
+        ("host-driver", HostState(local=True, folder="/usr/local/nvidia"), "no device node"),
+        ("host-driver", HostState(local=True, nodes=NODES), "no folder holds the whole driver"),
     ],
 )
-def test_a_way_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, seen: Seen, cause: str) -> None:
+def test_a_mode_that_is_asked_for_and_cannot_be_had_is_an_error(wanted: str, host: HostState, cause: str) -> None:
     with pytest.raises(UserError, match=cause):
-        gpus.choose(wanted, seen)
+        gpus.choose(wanted, host)
 
 
 def test_nvidia_is_the_request_of_gpus_all() -> None:
-    (request,) = gpus.choose("nvidia", Seen(local=True, runtime=True)).requests
+    (request,) = gpus.choose("nvidia", HostState(local=True, runtime=True)).device_requests
     assert request["Count"] == -1
     assert request["Capabilities"] == [["gpu"]]
 
 
 def test_cdi_asks_by_name() -> None:
-    one_by_one = Seen(local=True, cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"))
-    (request,) = gpus.choose("cdi", one_by_one).requests
+    one_by_one = HostState(local=True, cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"))
+    (request,) = gpus.choose("cdi", one_by_one).device_requests
     assert (request["Driver"], request["DeviceIDs"]) == ("cdi", ["nvidia.com/gpu=0", "nvidia.com/gpu=1"])
-    (request,) = gpus.choose("cdi", Seen(local=True, cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=all"))).requests
+    (request,) = gpus.choose(
+        "cdi", HostState(local=True, cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=all"))
+    ).device_requests
     assert request["DeviceIDs"] == ["nvidia.com/gpu=all"]
 
 
-def test_host_driver_lends_nodes_and_folder() -> None:
+def test_host_driver_injects_nodes_and_folder() -> None:
     chosen = gpus.choose("host-driver", FOLDER_HOST)
     assert chosen.devices == NODES
     assert chosen.binds == {"/usr/local/nvidia": "/usr/local/nvidia"}
@@ -111,7 +113,7 @@ def test_host_driver_lends_nodes_and_folder() -> None:
 
 
 def test_only_the_drivers_folder_changes_the_environment() -> None:
-    assert gpus.choose("nvidia", Seen(local=True, runtime=True)).environment({"LD_LIBRARY_PATH": "/own"}) == {}
+    assert gpus.choose("nvidia", HostState(local=True, runtime=True)).environment({"LD_LIBRARY_PATH": "/own"}) == {}
 
 
 def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
@@ -119,12 +121,12 @@ def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libcuda.so.1").touch()
     assert gpus._holds_driver(str(tmp_path))
-    chosen = gpus.choose("host-driver", Seen(local=True, folder=str(tmp_path), nodes=NODES))
+    chosen = gpus.choose("host-driver", HostState(local=True, folder=str(tmp_path), nodes=NODES))
     assert chosen.library_path == f"{tmp_path}/lib"
 
 
 @pytest.mark.parametrize(
-    ("driver", "floor", "fits"),
+    ("driver", "minimum", "fits"),
     [
         ("580.159.04", "580", True),
         ("570.86.10", "580", False),
@@ -134,20 +136,20 @@ def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
         ("unknown", "580", True),
     ],
 )
-def test_an_old_driver_is_told_before_the_container_starts(driver: str, floor: str, fits: bool) -> None:
+def test_an_old_driver_is_told_before_the_container_starts(driver: str, minimum: str, fits: bool) -> None:
     found = Inventory(driver=driver, gpus=H100.gpus, source="test")
     if fits:
-        gpus.require_driver(found, floor)
+        gpus.require_driver(found, minimum)
     else:
-        with pytest.raises(UserError, match=f"is older than {floor}"):
-            gpus.require_driver(found, floor)
+        with pytest.raises(UserError, match=f"is older than {minimum}"):
+            gpus.require_driver(found, minimum)
 
 
 def test_an_attachment_says_what_and_how() -> None:
     assert str(gpus.choose("host-driver", FOLDER_HOST)) == (
         "NVIDIA H100, driver 580.159.04, attached by host-driver (asked for)"
     )
-    assert str(Attachment(way=Way.NONE, reason="none was found")) == "no GPU: none was found"
+    assert str(Attachment(mode=GpuMode.NONE, reason="none was found")) == "no GPU: none was found"
 
 
 def test_equal_gpus_are_counted() -> None:

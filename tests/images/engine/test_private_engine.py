@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from images.engine import private, private_socket
-from images.engine.private import bridge, free_subnet, is_debian, last_errors
+from images.engine import private_engine, private_socket
+from images.engine.private_engine import bridge, free_subnet, is_debian, last_errors
 from images.errors import UserError
 
 
@@ -51,12 +51,12 @@ def test_the_log_tells_why_it_ended() -> None:
 def test_too_long_a_path_is_said_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 90)))
     with pytest.raises(UserError, match="XDG_CACHE_HOME"):
-        private._start()
+        private_engine._start()
     assert not private_socket().exists()
 
 
 def test_nothing_runs_nothing_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert private.stop() is False
+    assert private_engine.stop() is False
     (tmp_path / "truetag" / "engine" / "dockerd.pid").write_text("1")  # another process's number
-    assert private.stop() is False
+    assert private_engine.stop() is False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from images.engine import private, private_store
+from images.engine import private_engine, private_store
 from images.errors import UserError
 
 
@@ -60,13 +60,13 @@ def test_a_deletion_cut_short_leaves_no_half_store(home: Path, monkeypatch: pyte
 
 
 def test_before_a_start_a_damaged_store_is_replaced_and_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "private_home", lambda: home)
+    monkeypatch.setattr(private_engine, "private_home", lambda: home)
     said: list[str] = []
-    private._mend_store(said.append)
+    private_engine._mend_store(said.append)
     assert said == []
     assert (home / "data").exists()
     _lose(home, "one")
-    private._mend_store(said.append)
+    private_engine._mend_store(said.append)
     assert "lost 1 of its layers" in said[0]
     assert not (home / "data").exists()
 

@@ -51,7 +51,7 @@ def test_a_retry_forgets_what_ran() -> None:
     job = JobView("a")
     job.take(StepStarted(step="s", name=NAME), 5)
     (line,) = job.take(Retrying(attempt=2, of=3, delay=5, cause="dns error"), 7)
-    assert line.text == "network trouble (dns error); attempt 2 of 3 in 5 s"
+    assert line.text == "the network failed (dns error); attempt 2 of 3 in 5 s"
     assert job.running == {}
 
 

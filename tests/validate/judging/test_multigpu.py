@@ -15,7 +15,7 @@ import pytest
 from images.building import pipeline
 from images.config import matrix
 from images.engine import gpus
-from images.engine.gpus import Attachment, Way
+from images.engine.gpus import Attachment, GpuMode
 from images.hardware import inventory
 from images.hardware.inventory import Gpu, Inventory, Link
 from images.planning import plan
@@ -386,9 +386,9 @@ def test_links_and_nvlinks_are_part_of_the_inventory() -> None:
 
 
 def test_a_hosts_ban_on_multicast_holds_in_its_containers() -> None:
-    lent = gpus.passed_on({"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO"})
+    lent = gpus.injected_from({"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO"})
     assert lent == {"NCCL_NVLS_ENABLE": "0"}
-    attachment = Attachment(way=Way.NVIDIA, reason="", lent=lent)
+    attachment = Attachment(mode=GpuMode.NVIDIA, reason="", injected=lent)
     assert attachment.environment({"NCCL_NVLS_ENABLE": "1"}) == lent
     assert attachment.as_json()["environment"] == lent
 
@@ -397,7 +397,9 @@ def test_a_hosts_ban_on_multicast_holds_in_its_containers() -> None:
 def test_a_build_judges_the_tier_where_there_are_several_gpus(
     count: int, tiers: set[Tier], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attachment = Attachment(way=Way.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source=""))
+    attachment = Attachment(
+        mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source="")
+    )
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
     _, found = pipeline.find_gpus(None, image(), "auto", ())  # type: ignore[arg-type]
     assert set(found) == {*pipeline.ANYWHERE, *tiers}

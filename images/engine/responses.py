@@ -1,4 +1,4 @@
-"""What the engine answers, in our words: its errors as UserError, its JSON as frozen dataclasses."""
+"""The engine's responses: its JSON as frozen dataclasses, its errors as EngineError."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import docker.errors
 import requests
 
 from images.engine.archive import ChunkReader
+from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
 from images.errors import Problem, UserError
-
-UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 
 
 def root_cause(error: BaseException) -> str:
@@ -91,49 +90,38 @@ class SavedFile:
     """Readable until the next file is asked for; empty for links and folders."""
 
 
-class NoSuchImage(UserError):  # noqa: N818  # said as an event
-    """The engine does not have this image."""
-
-    def __init__(self, ref: str) -> None:
-        super().__init__(
-            Problem(
-                where=ref, cause="the engine has no such image", then="build it (`nox -s build -- NAME`) or pull it"
-            )
-        )
-
-
 @contextmanager
 def asking(where: str, *, image: str | None = None, missing: str | None = None, then: str = "") -> Iterator[None]:
-    """Turns what the SDK and its transport raise into UserError; a missing `image` into NoSuchImage."""
+    """Turns what the SDK and its transport raise into EngineError; a missing `image` into NoSuchImage."""
     try:
         yield
-    except docker.errors.NotFound as error:
-        if missing is not None:
-            raise
-        if image is not None and "image" in str(error.explanation).lower():
-            raise NoSuchImage(image) from None
-        raise UserError(
-            Problem(where=where, cause=f"the engine says: {error.explanation}", then=then), code=1
-        ) from None
     except docker.errors.APIError as error:
-        if image is not None and "invalid reference" in str(error.explanation).lower():
-            then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
-            raise UserError(Problem(where=where, cause="is no name of an image", then=then)) from None
-        raise UserError(
-            Problem(where=where, cause=f"the engine says: {error.explanation or error}", then=then), code=1
-        ) from None
+        not_found = isinstance(error, docker.errors.NotFound)
+        if not_found and missing is not None:
+            raise
+        said = str(error.explanation if not_found else error.explanation or error)
+        raise _refused(where, said, engine_error_kind(said, not_found=not_found), image, then) from None
     except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError, OSError) as error:
-        root = _root(error)
-        if isinstance(root, OSError) and root.filename:  # a file of ours, read while the request was sent
-            raise UserError(Problem(where=where, cause=f"{root.strerror}: {root.filename}"), code=1) from None
-        raise UserError(
-            Problem(
-                where=where,
-                cause=f"the connection to the engine broke: {root_cause(error)}",
-                then="is the engine still running (`docker info`), and its disk not full?",
-            ),
-            code=1,
-        ) from None
+        raise _broken(where, error) from None
+
+
+def _refused(where: str, said: str, kind: EngineErrorKind, image: str | None, then: str) -> EngineError:
+    if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
+        return NoSuchImage(image)
+    if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
+        then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
+        return EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2)
+    return EngineError(Problem(where=where, cause=f"the engine says: {said}", then=then), kind)
+
+
+def _broken(where: str, error: BaseException) -> EngineError:
+    root = _root(error)
+    if isinstance(root, OSError) and root.filename:  # a file of ours, read while the request was sent
+        problem = Problem(where=where, cause=f"{root.strerror}: {root.filename}")
+        return EngineError(problem, EngineErrorKind.LOCAL_FILE)
+    cause = f"the connection to the engine broke: {root_cause(error)}"
+    then = "is the engine still running (`docker info`), and its disk not full?"
+    return EngineError(Problem(where=where, cause=cause, then=then), EngineErrorKind.CONNECTION)
 
 
 def image_info(data: Mapping[str, Any]) -> ImageInfo:

@@ -1,0 +1,78 @@
+"""What an engine says about itself, and whether it can do what we need."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from images.errors import Problem, UserError
+
+_BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """What the engine says about itself. `memory` in bytes."""
+
+    url: str
+    version: str
+    api: str
+    data_root: str
+    local: bool
+    """It runs on this machine, on this file system."""
+    cgroup: str
+    cpus: int
+    memory: int
+    storage: str
+    """Driver of its layers, and the file system below: `overlay2 on extfs`."""
+    runtimes: tuple[str, ...]
+    cdi_devices: tuple[str, ...] = ()
+    """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
+
+
+def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
+    """The facts in the answers of `GET /version` and `GET /info`. Raises UserError for an engine without BuildKit."""
+    data_root = info.get("DockerRootDir") or ""
+    facts = EngineFacts(
+        url=url,
+        version=version.get("Version", "?"),
+        api=version["ApiVersion"],
+        data_root=data_root,
+        # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
+        local=url.startswith("unix://") and info.get("Name") == socket.gethostname() and Path(data_root).is_dir(),
+        cgroup=info.get("CgroupVersion", "1"),
+        cpus=info.get("NCPU", 1),
+        memory=info.get("MemTotal", 0),
+        storage=_storage(info),
+        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        cdi_devices=tuple(
+            str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"
+        ),
+    )
+    _require_buildkit(facts, version)
+    return facts
+
+
+def _storage(info: Mapping[str, Any]) -> str:
+    below = dict(info.get("DriverStatus") or ()).get("Backing Filesystem", "")
+    return f"{info.get('Driver', '')} on {below}" if below else str(info.get("Driver", ""))
+
+
+def _require_buildkit(facts: EngineFacts, version: Mapping[str, Any]) -> None:
+    components = [component.get("Name", "") for component in version.get("Components") or ()]
+    api = tuple(int(part) for part in facts.api.split("."))
+    cause = ""
+    if any("podman" in name.lower() for name in components):
+        cause = "this is Podman, whose Docker interface has no BuildKit"
+    elif version.get("Os", "linux") != "linux":
+        cause = f"this engine makes {version['Os']} images"
+    elif api < _BUILDKIT_SINCE:
+        cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
+    if cause:
+        raise UserError(
+            Problem(where=facts.url, cause=cause, then="name a Docker Engine (20.10 or newer) with --engine URL"),
+            code=1,
+        )

@@ -1,0 +1,117 @@
+"""Images that the engine holds: inspect, name, remove, list, export, load."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from docker.utils import parse_repository_tag
+
+from images.engine.archive import ChunkReader, Files
+from images.engine.docker_api import DockerApi
+from images.engine.failures import NoSuchImage
+from images.engine.responses import CacheRecord, HistoryEntry, ImageInfo, asking, image_info
+from images.errors import Problem, UserError
+
+
+def inspect(api: DockerApi, ref: str) -> ImageInfo:
+    """What the engine knows of an image. Raises NoSuchImage."""
+    with asking(ref, image=ref):
+        return image_info(api.sdk.inspect_image(ref))
+
+
+def find(api: DockerApi, ref: str) -> ImageInfo | None:
+    """The image, or None where the engine lacks it."""
+    try:
+        return inspect(api, ref)
+    except NoSuchImage:
+        return None
+
+
+def history(api: DockerApi, ref: str) -> tuple[HistoryEntry, ...]:
+    """How the image came to be, newest step first. Raises NoSuchImage."""
+    with asking(ref, image=ref):
+        entries = api.sdk.history(ref)
+    return tuple(
+        HistoryEntry(created_by=entry["CreatedBy"], size=entry["Size"], comment=entry["Comment"]) for entry in entries
+    )
+
+
+def tag(api: DockerApi, source: str, name: str) -> None:
+    """Give an image one more name, taking it from whatever bore it. Raises NoSuchImage."""
+    repository, tag_ = parse_repository_tag(name)
+    with asking(source, image=source):
+        api.sdk.tag(source, repository, tag_ or "latest", force=True)
+
+
+def remove(api: DockerApi, ref: str, *, force: bool = False) -> None:
+    """Take a name away, and the image with its last one. One that isn't there is no error."""
+    try:
+        with asking(ref, image=ref):
+            api.sdk.remove_image(ref, force=force)
+    except NoSuchImage:
+        return
+
+
+def labelled(api: DockerApi, label: str) -> tuple[ImageInfo, ...]:
+    """Images that bear a label (`key` or `key=value`)."""
+    with asking("list of images"):
+        found = api.sdk.images(filters={"label": label})
+    return tuple(info for image in found if (info := find(api, image["Id"])))
+
+
+def exported(api: DockerApi, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """Each blob of an exported image, readable until the next is asked for. Raises NoSuchImage."""
+    with asking(ref, image=ref):
+        stream = cast("IO[bytes]", ChunkReader(iter(api.sdk.get_image(ref))))
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as outer:
+            for member in outer:
+                if data := outer.extractfile(member) if member.isfile() else None:
+                    yield member, data
+
+
+def layer_folders(api: DockerApi, ref: str) -> tuple[Path, ...]:
+    """The overlay2 folders of an image's layers, bottom first; nothing where they can't be read here."""
+    with asking(ref, image=ref):
+        found = api.sdk.inspect_image(ref)
+    driver = found.get("GraphDriver") or {}
+    data = driver.get("Data") or {}
+    if driver.get("Name") != "overlay2" or "UpperDir" not in data:
+        return ()
+    lower = [folder for folder in data.get("LowerDir", "").split(":") if folder]
+    folders = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
+    readable = all(os.access(folder, os.R_OK) for folder in folders)
+    return folders if readable and len(folders) == len(found["RootFS"]["Layers"]) else ()
+
+
+def load(api: DockerApi, files: Files, name: str) -> None:
+    """Load what `docker save` writes (manifest.json, its config, layers). Raises UserError."""
+    with asking(name), api.load(files) as messages:
+        for message in messages:
+            if "error" in message:
+                raise UserError(Problem(where=name, cause=f"can't be loaded: {message['error']}"), code=1)
+
+
+def build_cache(api: DockerApi) -> tuple[CacheRecord, ...]:
+    """What the engine keeps of builds: snapshots of steps, and cache mounts."""
+    with asking("build cache"):
+        found = api.sdk.df()["BuildCache"] or ()
+    return tuple(
+        CacheRecord(
+            id=one["ID"],
+            # Newer engines say `Parents`; a step's snapshot has one.
+            parents=tuple(one.get("Parents") or ([one["Parent"]] if one.get("Parent") else ())),
+            made_by=one.get("Description") or "",
+            size=one["Size"],
+        )
+        for one in found
+    )
+
+
+def forget(api: DockerApi, record: CacheRecord) -> None:
+    """Remove a record of the build cache. One that something else still needs stays."""
+    with asking("build cache"):
+        api.sdk.prune_builds(filters={"id": [record.id]}, all=True)
