@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -14,13 +15,14 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from images.config import paths
 from images.errors import Problem, UserError, problem_of
 
 _talk = Console(stderr=True, highlight=False)
@@ -60,12 +62,48 @@ _SETTINGS: Mapping[str, Any] = {
 }
 
 
+def use_workspace(value: Path | None) -> None:
+    """Choose the workspace before a verb runs. Raises UserError for a matrix file that is missing."""
+    paths.use(paths.find(value, Path.cwd()))
+
+
+MatrixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="What to build; default: ./matrix.yaml, else the checkout's. Its folder has locks/, results/ and out/.",
+        callback=use_workspace,
+        expose_value=False,
+        is_eager=True,
+    ),
+]
+
+
+@cache
+def _matrix_option() -> Any:
+    """`--matrix` as Typer makes it, to be added to every verb."""
+    asking = typer.Typer(**_SETTINGS)
+
+    @asking.command()
+    def ask(matrix: MatrixFile = None) -> None: ...
+
+    return typer.main.get_command(asking).params[0]
+
+
+class _Verb(TyperCommand):
+    """A verb with `--matrix`, which says where all that it reads lies."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [_matrix_option(), *super().get_params(ctx)]
+
+
 @cache
 def _command(verb: str) -> Any:
     """Import a verb's module and make its command."""
     module = import_module(f"images.commands.{VERBS[verb]}")
     single = typer.Typer(**_SETTINGS)
-    single.command(verb)(getattr(module, f"{verb}_verb"))
+    single.command(verb, cls=_Verb)(getattr(module, f"{verb}_verb"))
     return typer.main.get_command(single)
 
 
@@ -136,4 +174,15 @@ def _print_problem(problem: Problem) -> None:
     where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
     _talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
-        _talk.print(f"      next: {escape(problem.then)}", soft_wrap=True)
+        _talk.print(f"      next: {escape(_here(problem.then))}", soft_wrap=True)
+
+
+def _here(advice: str) -> str:
+    """The commands of an advice as they are given here: an installed package comes without the nox sessions."""
+    if (paths.RESOURCES / "noxfile.py").is_file():
+        return advice
+    return re.sub(r"nox -s (\w+)(?: --(?= ))?|python -m images(?= )", lambda found: _truetag(found[1]), advice)
+
+
+def _truetag(verb: str | None) -> str:
+    return f"truetag {verb}" if verb else "truetag"

@@ -26,7 +26,8 @@ from images.bench.stats import turns
 from images.bench.workbench import PROFILE, Workbench, workbench, written_context
 from images.building import uncached
 from images.building.uncached import OwnLayer
-from images.config.matrix import ROOT, Sources
+from images.config import paths
+from images.config.matrix import Sources
 from images.context import bases
 from images.context.hosting import HostSettings
 from images.context.render import Context, content_of
@@ -373,7 +374,7 @@ def watched(engine: Engine, name: str) -> Iterator[list[float]]:
 def _other_versions(present: str) -> list[Package]:
     """The moved package at other versions, with hashes, as other locks of the project have it. Raises UserError."""
     found: dict[str, Package] = {}
-    for file in sorted(lock_file.FOLDER.glob("*/light.txt")):
+    for file in sorted(paths.workspace().locks.glob("*/light.txt")):
         for package in lock_file.parse_requirements(file.read_bytes(), str(file)):
             if package.name == MOVED and package.version != present:
                 found[package.version] = package
@@ -436,7 +437,7 @@ def sequence(it: Bench) -> dict[str, Any]:
     locks = lock_file.states(one.image for one in plan.plan(it.sources) if one.image)
     named = [name for name, status in locks.items() if status is lock_file.Status.PRESENT][:PULLED]
     with TemporaryDirectory() as folder, it.kitchen() as own:
-        project = Workbench(ROOT, it.engine, Path(folder))
+        project = Workbench(paths.RESOURCES, it.engine, Path(folder))
         for name in named:
             image = project.image(name)
             base = _acquired(it, image)

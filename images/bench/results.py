@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from images.bench.accounting import Layer
-from images.config.matrix import ROOT
+from images.config.paths import RESOURCES
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.host import checkout
 
-FOLDER = ROOT / "results" / "bench"
+FOLDER = RESOURCES / "results" / "bench"
 FILE = FOLDER / "results.json"
 _FORMAT = 2
 
@@ -79,12 +79,12 @@ def _processor_time() -> tuple[int, int]:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-def revision(root: Path = ROOT) -> str:
+def revision(root: Path = RESOURCES) -> str:
     """The checkout's commit, with `-dirty` where other files than results differ from it; empty without git."""
     commit = checkout.git(root, "rev-parse", "--short=10", "HEAD")
     if not commit:
         return ""
-    results = f":(exclude){FOLDER.relative_to(ROOT).as_posix()}"
+    results = f":(exclude){FOLDER.relative_to(RESOURCES).as_posix()}"
     clean = checkout.git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", results) == ""
     return commit if clean else f"{commit}-dirty"
 

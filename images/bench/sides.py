@@ -21,8 +21,9 @@ from uv import find_uv_bin
 
 from images.bench import running
 from images.building import uncached
+from images.config.paths import TEMPLATES
 from images.context.hosting import HostSettings
-from images.context.render import TEMPLATES, Context, content_of
+from images.context.render import Context, content_of
 from images.engine import BuildSpec, CacheRecord, Engine
 from images.engine.buildkit import BuildEvent, BuildResult
 from images.locking import lock_file, uv

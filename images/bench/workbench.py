@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from images.bench import running, synthetic
 from images.bench.running import Ran
-from images.config import matrix
-from images.config.matrix import ROOT, Sources
+from images.config import matrix, paths
+from images.config.matrix import Sources
 from images.context.render import Context
 from images.engine import Engine
 from images.errors import Problem, UserError
@@ -41,8 +41,8 @@ class Workbench:
     def copy(self) -> None:
         """Bring the project here, all but its locks."""
         for folder in ("images", "validate", "templates"):
-            shutil.copytree(ROOT / folder, self.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copyfile(ROOT / "matrix.yaml", self.root / "matrix.yaml")
+            shutil.copytree(paths.RESOURCES / folder, self.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copyfile(paths.RESOURCES / "matrix.yaml", self.root / "matrix.yaml")
 
     def run(self, *arguments: str, output: IO[bytes] | None = None) -> Ran:
         """`python -m images ...` in the copy. Raises UserError when it fails."""
@@ -147,7 +147,7 @@ def workbench(engine: Engine, subject: str) -> Iterator[tuple[Workbench, Image]]
     bench = Workbench(root, engine, root / "out")
     try:
         bench.copy()
-        shutil.copytree(ROOT / "locks", root / "locks")
+        shutil.copytree(paths.RESOURCES / "locks", root / "locks")
         parent = bench.image(subject)
         name = str(replace(parent.name, profile=PROFILE))
         torch = str(parent.name.torch)

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from images.config import paths
 from images.config.facts import Facts
 from images.context import bases, render
 from images.context.bases import AcquiredBase
@@ -60,7 +61,7 @@ class BuildOptions:
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     compiled: FindWheel = lambda _image, _pin: None
     """Where wheels lie that were compiled here (`wheels.compiled.wheel_finder`)."""
-    locks: Path = lock_file.FOLDER
+    locks: Path = field(default_factory=lambda: paths.workspace().locks)
     suffix: str = ""
     """Added to an image's name (-canary): what is built to be tried never takes the name itself."""
 

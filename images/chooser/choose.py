@@ -15,15 +15,15 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import Field
 
+from images.config import paths
 from images.config.facts import Capability, DeviceCode, Facts, Row, Sentence
-from images.config.matrix import ROOT
 from images.config.names import Arch, Minor
 from images.errors import Problem, UserError
 from images.hardware.inventory import Inventory
 from images.planning.image import Image
 from images.planning.rules import ON_ARM_ALONE
 
-MODELS = ROOT / "images" / "data" / "gpu_models.yaml"
+MODELS = paths.DATA / "gpu_models.yaml"
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
 """Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`, `RTX 4090`. Not Quadro:
 a Quadro RTX 6000 is no RTX 6000 Ada."""

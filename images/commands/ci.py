@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from images.commands import common
-from images.config.matrix import ROOT
+from images.config import paths
 from images.errors import Problem, UserError
 from images.maintenance import github, guard, metadata, releases
 from images.maintenance.github import Act, Report, Step
@@ -56,7 +56,7 @@ def guard_verb(
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar="PATTERN", help="A table or file that may lose rows.")
     ] = None,
-    root: Annotated[Path, typer.Option("--root", metavar="FOLDER", help="The checkout.")] = ROOT,
+    root: Annotated[Path, typer.Option("--root", metavar="FOLDER", help="The checkout.")] = paths.RESOURCES,
 ) -> None:
     """Refuse a refresh that loses rows: facts, GPU models, locks, bases, nightly results."""
     found = guard.compare(guard.at_revision(root, before), guard.in_checkout(root))
@@ -104,5 +104,5 @@ def releases_verb(
         source = f"Requires-Dist of its METADATA, read {datetime.now(UTC).date()} (`python -m images releases`)"
         rows = list(_readable(newer, python, source))
         path = "images/data/facts.yaml"
-        content = releases.inserted((ROOT / path).read_text(encoding="utf-8"), rows)
-        common.write({path: content.encode()}, check=False, remedy="")
+        content = releases.inserted((paths.RESOURCES / path).read_text(encoding="utf-8"), rows)
+        common.write({path: content.encode()}, paths.RESOURCES, check=False, remedy="")

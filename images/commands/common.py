@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from images.config import matrix
-from images.config.matrix import ROOT, Sources
+from images.config import matrix, paths
+from images.config.matrix import Sources
 from images.errors import Problem, UserError
 from images.host import checkout
 from images.planning import plan
@@ -63,23 +63,23 @@ def aliases_of(name: str, sources: Sources) -> list[str]:
 
 
 def commit() -> str:
-    """The checkout's commit; empty where files differ from it, or there is no git."""
-    if checkout.git(ROOT, "status", "--porcelain") != "":
+    """The commit of the folder with the matrix; empty where files differ from it, or there is no git."""
+    if checkout.git(paths.workspace().root, "status", "--porcelain") != "":
         return ""
-    return checkout.git(ROOT, "rev-parse", "HEAD") or ""
+    return checkout.git(paths.workspace().root, "rev-parse", "HEAD") or ""
 
 
-def write(files: dict[str, bytes], *, check: bool, remedy: str) -> None:
-    """Write files below the project's root, or (`check`) say which are not current and fail."""
-    stale = [path for path, content in files.items() if not _same(ROOT / path, content)]
+def write(files: dict[str, bytes], root: Path, *, check: bool, remedy: str) -> None:
+    """Write files below `root`, or (`check`) say which are not current and fail."""
+    stale = [path for path, content in files.items() if not _same(root / path, content)]
     if check:
         if stale:
             raise UserError([Problem(where=path, cause="is not current", then=f"`{remedy}`") for path in stale], code=1)
         typer.echo(f"{len(files)} files are current")
         return
     for path in stale:
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_bytes(files[path])
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(files[path])
         typer.echo(f"wrote {path}")
     if not stale:
         typer.echo(f"{len(files)} files were current")

@@ -17,16 +17,16 @@ from packaging.utils import canonicalize_name
 
 from images.building import pipeline
 from images.commands import common, trials
-from images.commands.options import EngineUrl, Selectors, Tiers
+from images.commands.options import EngineUrl, Selectors, Tiers, in_workspace
 from images.commands.trials import Gpus
-from images.config import matrix
-from images.config.matrix import MATRIX, ROOT, Sources
+from images.config import matrix, paths
+from images.config.matrix import Sources
 from images.context.hosting import host_settings
 from images.engine import gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
-from images.nightly import overlay, proposal, results
+from images.nightly import overlay, proposal
 from images.nightly import report as nightly_report
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
@@ -52,8 +52,9 @@ def nightly_verb(
         Path | None, typer.Option("--report", metavar="FOLDER", help="Issues' texts; default: OUT/reports.")
     ] = None,
     lines: Annotated[
-        Path, typer.Option("--results", metavar="FOLDER", help="Where lines are appended.")
-    ] = results.FOLDER,
+        Path | None,
+        typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
+    ] = None,
     over: Annotated[
         bool, typer.Option("--over", help="Lay versions over the image that is there: quick, builds nothing anew.")
     ] = False,
@@ -63,9 +64,9 @@ def nightly_verb(
     wheelhouse: Annotated[Path | None, typer.Option("--wheelhouse", help="Folder of wheels that no index has.")] = None,
     tier: Tiers = None,
     gpus: Gpus = gpus.AUTO,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="State, evidence, offers.")] = Path(
-        "out/nightly"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="State, evidence, offers.", callback=in_workspace)
+    ] = Path("out/nightly"),
 ) -> None:
     """Build and judge images as they are locked and at the newest versions; bisect what breaks."""
     sources = common.sources()
@@ -95,7 +96,7 @@ def nightly_verb(
             else nightly.on_engine(docker_engine, order, host, progress),
             state=state,
             now=lambda: datetime.now(UTC).replace(microsecond=0),
-            results=lines,
+            results=lines or paths.workspace().results / "nightly",
             ranges=_ranges(ranges or [], wanted),
             tiers=order.tiers,
             tell=progress.say,
@@ -154,10 +155,11 @@ def _offer(found: Night, sources: Sources, folder: Path, branch: bool) -> str:
     """Write the change that takes a canary over. Returns where it lies: a folder, or a branch."""
     if found.offered is None:
         return ""
-    text = MATRIX.read_text(encoding="utf-8")
+    text = paths.workspace().matrix.read_text(encoding="utf-8")
     moved = proposal.pins(text, sources.matrix_file, found.offered.image, found.canary.changes)
     after = {"matrix.yaml": moved, **proposal.locks(found.offered)}
-    before = {path: (ROOT / path).read_text(encoding="utf-8") for path in after if (ROOT / path).is_file()}
+    root = paths.workspace().root
+    before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
     proof = f"{nightly_report.leg(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
     log = proposal.log(found.image, proof, found.canary.changes, _before_merging(moved, found, sources))
     folder.mkdir(parents=True, exist_ok=True)
@@ -188,8 +190,9 @@ def _commit(files: Mapping[str, str], name: str, message: str) -> str:
     """The files over HEAD as a commit of a new branch; checkout and index stay as they are. Raises UserError."""
 
     def git(*arguments: str, text: str = "") -> str:
+        command, root = ["git", *arguments], paths.workspace().root
         done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, input=text, capture_output=True, text=True, check=False, env=environment
+            command, cwd=root, input=text, capture_output=True, text=True, check=False, env=environment
         )
         if done.returncode:
             raise UserError(Problem(where=f"git {arguments[0]}", cause=done.stderr.strip(), then="mend that"), code=1)

@@ -14,13 +14,21 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from images.config import paths
 from images.config import selectors as select
 from validate.claims import Tier
+
+
+def in_workspace(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """A default folder lies in the workspace; one that was named is relative to the current folder, as usual."""
+    source = ctx.get_parameter_source(param.name or "")
+    return paths.in_workspace(value) if source is not None and source.name == "DEFAULT" else value
+
 
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
 EngineUrl = Annotated[str | None, typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST.")]
-Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=in_workspace)]
 Tiers = Annotated[
     list[Tier] | None,
     typer.Option("--tier", help="What to measure (repeat it); default: all that this machine can."),

@@ -17,6 +17,7 @@ from images.commands.options import (
     Out,
     Selectors,
 )
+from images.config import paths
 from images.context import bases
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
@@ -75,7 +76,7 @@ def pin_verb(engine: EngineUrl = None) -> None:
     """Record the digests of the base images in locks/bases.yaml. Needs a registry."""
     sources = common.sources()
     with trials.open_engine(engine) as docker_engine:
-        common.write(bases.pin(docker_engine, plan.bases(sources)), check=False, remedy="")
+        common.write(bases.pin(docker_engine, plan.bases(sources)), paths.workspace().root, check=False, remedy="")
 
 
 def facts_verb(
@@ -89,4 +90,4 @@ def facts_verb(
 
 def generate_verb(check: Check = False) -> None:
     """Renew the files that are made from others: schemas, tables in the docs."""
-    common.write(generate.files(common.sources()), check=check, remedy="nox -s generate")
+    common.write(generate.files(common.sources()), paths.RESOURCES, check=check, remedy="nox -s generate")

@@ -19,6 +19,7 @@ from images.commands.options import (
     RemoteRef,
     ToRepository,
 )
+from images.config import paths
 from images.engine import gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
@@ -51,7 +52,7 @@ def publish_verb(
         order = publication.Order(
             name=wanted.name,
             repository=repository,
-            proof=proof or Path("out") / str(wanted.name),
+            proof=proof or paths.in_workspace(Path("out", str(wanted.name))),
             gate=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
             whole_gate=sources.matrix.gate,
             aliases=common.aliases_of(str(wanted.name), sources),

@@ -11,7 +11,8 @@ import typer
 
 from images.building import pipeline
 from images.commands import common
-from images.commands.options import PublicKey
+from images.commands.options import PublicKey, in_workspace
+from images.config import paths
 from images.config.matrix import Sources
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -20,12 +21,14 @@ from images.planning import plan
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import pages, records, runs
+from images.site import pages, runs
 from images.site.index import Known
 
 
 def site_verb(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where pages go.")] = Path("out/site"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where pages go.", callback=in_workspace)] = Path(
+        "out/site"
+    ),
     source: Annotated[
         str, typer.Option("--from", metavar="REPOSITORY", help="Where images are published: tags, digests, proofs.")
     ] = "",
@@ -41,7 +44,7 @@ def site_verb(
     today = _day(day)
     if key:
         signing.require(key)
-    folders = recorded or [records.FOLDER]
+    folders = recorded or [paths.workspace().results]
     nights = results.read(*(folder / "nightly" for folder in folders))
     found = [*runs.recorded(*folders), *runs.of_nights(nights)]
     published: tuple[runs.Published, ...] = ()

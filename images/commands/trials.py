@@ -11,7 +11,8 @@ import typer
 from images.building import pipeline
 from images.commands.common import say, talk
 from images.commands.options import Tiers
-from images.config.matrix import ROOT, Sources
+from images.config import paths
+from images.config.matrix import Sources
 from images.context import bases, render
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.engine import gpus as gpu_access
@@ -92,5 +93,5 @@ def open_engine(url: str | None, *, install: bool = True) -> Engine:
 
 
 def pinned_bases() -> dict[str, str]:
-    file = ROOT / bases.PINS_FILE
+    file = paths.workspace().root / bases.PINS_FILE
     return dict(bases.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}

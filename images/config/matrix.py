@@ -15,16 +15,17 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
-from images.config import selectors, yamlfile
+from images.config import paths, selectors, yamlfile
 from images.config.facts import Capability, Facts, MinorText, RangeText, RequirementText, Row, Sentence, VersionText
 from images.config.names import ImageName, Minor
 from images.config.yamlfile import YamlFile
 from images.errors import Problem, UserError
 from validate.claims import Tier
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = paths.RESOURCES
 MATRIX = ROOT / "matrix.yaml"
-FACTS = ROOT / "images" / "data" / "facts.yaml"
+"""The checkout and its matrix, for tests."""
+FACTS = paths.DATA / "facts.yaml"
 
 
 def _image_name(value: object) -> str:
@@ -287,15 +288,16 @@ class Sources:
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def load(matrix: Path = MATRIX, facts: Path = FACTS) -> Sources:
-    """Read both files. Raises UserError with every problem of the matrix and of the facts at once.
+def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
+    """Read both files; without `matrix`, the workspace's. Raises UserError with every problem of both at once.
 
     A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
     it finds (an alias to a refused image) before all are told together.
     """
-    facts_file = yamlfile.parse(_shown(facts), _read(facts))
+    matrix = matrix or paths.workspace().matrix
+    facts_file = yamlfile.parse(paths.shown(facts), _read(facts))
     known, facts_problems, _ = _validate(Facts, facts_file)
-    matrix_file = yamlfile.parse(_shown(matrix), _read(matrix))
+    matrix_file = yamlfile.parse(paths.shown(matrix), _read(matrix))
     wanted, problems, pruned = _validate(Matrix, matrix_file)
     if known is None or wanted is None or facts_problems:
         raise UserError([*facts_problems, *problems])
@@ -320,13 +322,12 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(Problem(where=_shown(path), cause="is missing", then=f"`git checkout {path.name}`")) from None
+        then = f"`git checkout {path.name}`, or name another one with --matrix"
+        raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(Problem(where=_shown(path), cause=f"can't be read: {error}", then="mend the file")) from None
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+        raise UserError(
+            Problem(where=paths.shown(path), cause=f"can't be read: {error}", then="mend the file")
+        ) from None
 
 
 Model = TypeVar("Model", bound=Row)

@@ -13,11 +13,10 @@ from typing import Any
 
 import jinja2
 
-from images.config.matrix import ROOT
+from images.config.paths import SUITE, TEMPLATES
 from images.planning import expectations, profiles
 from images.planning.image import Image, Slicing
 
-TEMPLATES = ROOT / "templates"
 USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
 EPOCH = 1704067200
@@ -190,7 +189,7 @@ def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
     for name in ("__main__.py", "slicing.py"):
         yield f"slicer/{name}", (TEMPLATES / "slicer" / name).read_bytes()
     for name in SLICER_MODULES:
-        yield f"slicer/validate/{name}", (ROOT / "validate" / name).read_bytes()
+        yield f"slicer/validate/{name}", (SUITE / name).read_bytes()
 
 
 def parted(files: Context, bottom: str) -> Context:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from images.config.matrix import ROOT
+from images.config import paths
 from images.errors import Problem, UserError
 from images.host.hashing import sha256
 from images.locking import diff
@@ -24,7 +24,6 @@ from images.locking.inputs import LockInputs, lock_inputs
 from images.locking.uv import Package
 from images.planning.image import Image
 
-FOLDER = ROOT / "locks"
 RECORD = "lock.json"
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux x86-64, each by hash.\n"
 _ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
@@ -63,9 +62,14 @@ class State:
     differences: tuple[str, ...] = ()
 
 
-def state(image: Image, folder: Path = FOLDER) -> State:
+def located(folder: Path | None) -> Path:
+    """The folder of locks: the workspace's, if none is given."""
+    return paths.workspace().locks if folder is None else folder
+
+
+def state(image: Image, folder: Path | None = None) -> State:
     """Whether the image has a lock and the lock is the image's. A damaged lock counts as stale."""
-    place = folder / image.lock_name
+    place = located(folder) / image.lock_name
     if not (place / RECORD).is_file():
         return State(Status.MISSING)
     try:
@@ -81,7 +85,7 @@ def state(image: Image, folder: Path = FOLDER) -> State:
     return State(Status.STALE if differences else Status.PRESENT, differences)
 
 
-def states(images: Iterable[Image], folder: Path = FOLDER) -> dict[str, Status]:
+def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Status]:
     """Name -> its lock's status. A lock that images share (a parent and its arch images) is read once."""
     statuses: dict[str, tuple[LockInputs, Status]] = {}
     found: dict[str, Status] = {}
@@ -93,11 +97,12 @@ def states(images: Iterable[Image], folder: Path = FOLDER) -> dict[str, Status]:
     return found
 
 
-def read(image: Image, folder: Path = FOLDER) -> Lock:
+def read(image: Image, folder: Path | None = None) -> Lock:
     """The image's lock. Raises UserError: there is none, or it is older than the pins."""
     found = state(image, folder)
     command = f"`nox -s lock -- {image.lock_name}`"
-    where = f"{_shown(folder)}/{image.lock_name}"
+    folder = located(folder)
+    where = f"{paths.shown(folder)}/{image.lock_name}"
     if found.status is Status.MISSING:
         then = f"{command} makes it" + (
             f"; it must reach {image.index}, which alone has this torch" if image.index else ""
@@ -135,14 +140,16 @@ def written(lock: Lock) -> dict[str, bytes]:
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
 
-def differing(files: Mapping[str, bytes], folder: Path = FOLDER) -> tuple[str, ...]:
+def differing(files: Mapping[str, bytes], folder: Path | None = None) -> tuple[str, ...]:
     """Paths that `write` would change, sorted: what `--check` shows."""
+    folder = located(folder)
     changed = {path for path, content in files.items() if not _holds(folder / path, content)}
     return tuple(sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)}))
 
 
-def write(files: Mapping[str, bytes], folder: Path = FOLDER) -> None:
+def write(files: Mapping[str, bytes], folder: Path | None = None) -> None:
     """Put locks where they belong, each file whole or not at all, and remove layers they no longer have."""
+    folder = located(folder)
     for path in _leftovers(files, folder):
         path.unlink()
     for name in sorted(files, key=lambda path: path.endswith(RECORD)):
@@ -170,7 +177,7 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
     packages, wrong = _entries(content)
     problems = [
         Problem(
-            where=_shown(Path(where)),
+            where=paths.shown(Path(where)),
             cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
             then="`nox -s lock -- NAME` makes the file anew",
         )
@@ -217,7 +224,7 @@ def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
         return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         then = f"`nox -s lock -- {place.name}` makes it anew"
-        raise UserError(Problem(where=_shown(place / RECORD), cause="is damaged", then=then)) from None
+        raise UserError(Problem(where=paths.shown(place / RECORD), cause="is damaged", then=then)) from None
 
 
 def _bytes(place: Path, name: str) -> bytes:
@@ -225,7 +232,7 @@ def _bytes(place: Path, name: str) -> bytes:
         return (place / name).read_bytes()
     except OSError:
         then = f"`nox -s lock -- {place.name}` makes it"
-        raise UserError(Problem(where=_shown(place / name), cause="is missing", then=then)) from None
+        raise UserError(Problem(where=paths.shown(place / name), cause="is missing", then=then)) from None
 
 
 def _holds(path: Path, content: bytes) -> bool:
@@ -236,7 +243,3 @@ def _leftovers(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     """Requirement files in the folders of `files` that are none of them."""
     places = {folder / Path(name).parent for name in files}
     return [path for place in places for path in place.glob("*.txt") if str(path.relative_to(folder)) not in files]
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -22,7 +22,7 @@ def update(
     images: Sequence[Image],
     others: Sequence[Image] = (),
     *,
-    folder: Path = lock_file.FOLDER,
+    folder: Path | None = None,
     upgrade: bool = False,
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
@@ -34,6 +34,7 @@ def update(
     that share a layer, since they stay equal in it. `tell` gets a line an image. Raises UserError with the problems
     of all images at once.
     """
+    folder = lock_file.located(folder)
     wanted = {image.lock_name: image for image in images}
     if upgrade:
         wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))

@@ -9,8 +9,9 @@ from typing import Any
 
 from images.bench import page
 from images.bench import results as measured
+from images.config import paths
 from images.config.facts import Facts, Row
-from images.config.matrix import ROOT, Matrix, Sources
+from images.config.matrix import Matrix, Sources
 from images.context import render
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -47,7 +48,7 @@ def files(sources: Sources) -> dict[str, bytes]:
 
 
 def _benchmarks() -> str:
-    return page.tables(measured.read(), (ROOT / "results" / "history.md").read_text(encoding="utf-8"))
+    return page.tables(measured.read(), (paths.RESOURCES / "results" / "history.md").read_text(encoding="utf-8"))
 
 
 def _golden(name: str, sources: Sources) -> bytes:
@@ -69,7 +70,7 @@ def _schema(model: type[Row], title: str) -> bytes:
 
 def _with_table(path: str, name: str, table: str) -> bytes:
     """A document with the part between its markers made anew."""
-    text = (ROOT / path).read_text(encoding="utf-8")
+    text = (paths.RESOURCES / path).read_text(encoding="utf-8")
     place = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- /generated -->)", re.DOTALL)
     if not place.search(text):
         cause = f"has lost its markers <!-- generated: {name} --> ... <!-- /generated -->"

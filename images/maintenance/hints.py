@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from images.config import yamlfile
+from images.config import paths, yamlfile
 from images.config.facts import Row, Sentence
-from images.config.matrix import ROOT
 from images.config.yamlfile import YamlFile
 from images.errors import Problem, UserError
 
-FILE = ROOT / "validate" / "hints.yaml"
+FILE = paths.SUITE / "hints.yaml"
 
 
 def _pattern(value: object) -> str:
@@ -47,7 +46,7 @@ class Hints(Row):
 
 def load(text: str | None = None) -> tuple[HintRow, ...]:
     """Read and check the rows. Raises UserError with every fault and its line."""
-    name = str(FILE.relative_to(ROOT))
+    name = paths.shown(FILE)
     file = yamlfile.parse(name, FILE.read_text(encoding="utf-8") if text is None else text)
     problems = list(file.duplicates)
     try:

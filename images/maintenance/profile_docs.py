@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from images.config import yamlfile
+from images.config import paths, yamlfile
 from images.config.facts import Row, Sentence
-from images.config.matrix import ROOT, Sources
+from images.config.matrix import Sources
 from images.errors import Problem, UserError
 from images.planning import plan
 from images.planning.image import Image
@@ -19,7 +19,7 @@ from images.validation.claims.base import promises
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
-PAGES = ROOT / "images" / "data" / "pages.yaml"
+PAGES = paths.DATA / "pages.yaml"
 _NO_RUN = "no run"
 _OPEN = (Status.FAIL, Status.UNPROVEN)
 _WORST_FIRST = (Status.FAIL, Status.UNPROVEN, Status.PASS, Status.NOT_APPLICABLE)

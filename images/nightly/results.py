@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from images.config.matrix import ROOT
+from images.config import paths
 from images.errors import Problem, UserError
 from validate.claims import Tier
 from validate.judging import Status
 
-FOLDER = ROOT / "results" / "nightly"
+FOLDER = paths.RESOURCES / "results" / "nightly"
+"""The checkout's."""
 BUILD = "build"
 """The claim's id where an image could not even be built or tried."""
 
@@ -175,7 +176,7 @@ Line = Annotated[LegLine | BreakageLine, Field(discriminator="kind")]
 _LINE: TypeAdapter[LegLine | BreakageLine] = TypeAdapter(Line)
 
 
-def append(line: LegLine | BreakageLine, folder: Path = FOLDER) -> Path:
+def append(line: LegLine | BreakageLine, folder: Path) -> Path:
     """Add a line to the month's file. What a night found stays as it was written."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{line.date:%Y-%m}.jsonl"

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from images.building import pipeline
+from images.config import paths
 from images.config.matrix import Sources
 from images.context.hosting import HostSettings
 from images.engine import Engine, ImageInfo
@@ -69,12 +70,12 @@ class Order:
     judge: Judge
     state: State
     now: Callable[[], datetime]
-    results: Path = results.FOLDER
+    results: Path = field(default_factory=lambda: paths.workspace().results / "nightly")
     ranges: Mapping[str, str] = field(default_factory=dict)
     """Distribution -> range, over the matrix's, for this run."""
     tiers: Sequence[Tier] = ()
     run: uv.Runner = uv.run
-    locks: Path = lock_file.FOLDER
+    locks: Path = field(default_factory=lambda: paths.workspace().locks)
     tell: Callable[[str, str], None] = lambda _image, _text: None
 
     def remembered(self, key: str, work: Callable[[], Trial]) -> Trial:

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from images.chooser import choose
-from images.config.matrix import ROOT
+from images.config import paths
 from images.config.names import Arch, Minor
 from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, LegLine
@@ -27,7 +27,7 @@ from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.judging import Status
 
-TEMPLATES = ROOT / "templates" / "site"
+TEMPLATES = paths.TEMPLATES / "site"
 OWN_FOLDERS = ("assets", "badges", "images", "proofs")
 """Below the site's folder, nothing else lies in these."""
 _ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")

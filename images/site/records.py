@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from images.config.matrix import ROOT
+from images.config import paths
 from images.errors import Problem, UserError
 from images.nightly.results import ClaimRow, Row, TierCount
 from images.publish import gate
@@ -20,7 +20,8 @@ from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
-FOLDER = ROOT / "results"
+FOLDER = paths.RESOURCES / "results"
+"""The checkout's: the documents and the tests are made from it."""
 LINES = "runs.jsonl"
 _EVIDENCE = "evidence"
 _REASON = 600

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from images.config.matrix import ROOT
+from images.config.paths import SUITE
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
@@ -17,7 +17,6 @@ from images.validation import inspection
 from validate.claims import AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
 from validate.evidence import Evidence, Record
 
-SUITE = ROOT / "validate"
 _INSIDE = "/judge"
 """A volume of its own: the container's root is read-only."""
 _GIB = 1024**3

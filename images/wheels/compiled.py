@@ -24,12 +24,14 @@ import jinja2
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from images.config import paths
 from images.config.facts import Facts
 from images.config.matrix import Matrix, SourceRow
 from images.config.names import Arch
+from images.config.paths import TEMPLATES
 from images.context import bases, render
 from images.context.hosting import HostSettings
-from images.context.render import TEMPLATES, BaseContext, Context, Stage
+from images.context.render import BaseContext, Context, Stage
 from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, BuildResult, LogLine
 from images.engine.failures import BuildFailed, FailureKind
@@ -417,9 +419,9 @@ def _stock(locks: Mapping[str, bytes], wheelhouse: Path | None) -> Iterator[Path
     yield from prebuilt.in_stock([package for packages in rows for package in packages], wheelhouse).values()
 
 
-def _toolkit_lock(image: Image, wanted: Recipe, folder: Path = lock_file.FOLDER) -> bytes:
+def _toolkit_lock(image: Image, wanted: Recipe) -> bytes:
     """The hashes of a whole toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
-    for place in sorted(folder.glob("*-devel*")):
+    for place in sorted(paths.workspace().locks.glob("*-devel*")):
         if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(wanted.parts):
             return (place / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
@@ -450,7 +452,7 @@ def _archive(wanted: Recipe, folder: Path | None) -> Path | None:
     """The source archive in a folder, by hash. Raises UserError when it isn't there."""
     if folder is None:
         return None
-    for path in sorted(folder.glob("*.tar.gz")):
+    for path in sorted(paths.workspace().locks.glob("*.tar.gz")):
         if sha256_of_file(path) == wanted.sdist:
             return path
     cause = f"holds no source archive of {wanted.distribution} {wanted.version} with sha256 {wanted.sdist}"

@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from images.commands.site import write
+from images.config.paths import RESOURCES as ROOT
 from images.errors import UserError
 from images.host import apt
 from images.nightly import results
@@ -60,7 +61,12 @@ class _Quiet(SimpleHTTPRequestHandler):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sites: of samples in every state, and of what this repository records."""
     out = tmp_path_factory.mktemp("site")
-    recorded = Known(sources=samples.sources(), today=samples.TODAY, runs=runs.recorded(), nights=results.read())
+    recorded = Known(
+        sources=samples.sources(),
+        today=samples.TODAY,
+        runs=runs.recorded(ROOT / "results"),
+        nights=results.read(ROOT / "results" / "nightly"),
+    )
     write(pages.files(samples.known()), out / "samples")
     write(pages.files(recorded), out / "recorded")
     return out

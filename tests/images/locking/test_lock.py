@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config import matrix
+from images.config import matrix, paths
 from images.config.names import ImageName, Minor
 from images.errors import UserError
 from images.locking import inputs, lock_file, resolve, uv
@@ -199,7 +199,7 @@ def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> Non
 
 def test_a_file_of_the_project_is_named_as_it_lies_there() -> None:
     with pytest.raises(UserError, match=r"^locks/x/torch\.txt"):
-        lock_file.parse_requirements(b"torch\n", str(lock_file.FOLDER / "x" / "torch.txt"))
+        lock_file.parse_requirements(b"torch\n", str(paths.workspace().locks / "x" / "torch.txt"))
 
 
 # ---- resolving

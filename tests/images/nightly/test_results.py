@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from images.config.paths import RESOURCES as ROOT
 from images.errors import UserError
 from images.nightly import results
 from images.nightly.results import BreakageLine, Change, ClaimRow, Leg, LegLine, Outcome, TierCount
@@ -117,4 +118,4 @@ def test_lines_are_as_their_published_schema_says() -> None:
 
 
 def test_the_lines_of_this_repository_can_be_read() -> None:
-    assert isinstance(results.read(), tuple)
+    assert isinstance(results.read(ROOT / "results" / "nightly"), tuple)

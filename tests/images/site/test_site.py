@@ -47,7 +47,12 @@ INDEX = index.make(samples.known())
 BY_NAME = {image.name: image for image in INDEX.images}
 HTML = {path: content.decode() for path, content in FILES.items() if path.endswith(".html")}
 OF_THE_REPOSITORY = pages.files(
-    Known(sources=samples.sources(), today=TODAY, runs=runs.recorded(), nights=results.read())
+    Known(
+        sources=samples.sources(),
+        today=TODAY,
+        runs=runs.recorded(ROOT / "results"),
+        nights=results.read(ROOT / "results" / "nightly"),
+    )
 )
 
 

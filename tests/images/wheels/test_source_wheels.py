@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from images.config import matrix
+from images.config import matrix, paths
 from images.context.render import BaseContext
 from images.engine.failures import BuildFailed
 from images.errors import Problem, UserError
@@ -283,7 +283,7 @@ def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytes
     wanted = replace(recipe(), parts=("nvidia-cuda-nvcc==1.2.3",))
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
         source_wheels.context(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), {}, 1)
-    assert lock_file.FOLDER.is_dir()
+    assert paths.workspace().locks.is_dir()
 
 
 # --- the shim -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+"""Which folder a process takes matrix, locks, results and out/ from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.config import paths
+from images.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = paths.workspace()
+    yield
+    paths.use(before)
+
+
+def test_a_given_matrix_goes_before_the_folders_and_the_folders_before_the_checkouts(tmp_path: Path) -> None:
+    here, given = tmp_path / "here", tmp_path / "given"
+    for folder in (here, given):
+        folder.mkdir()
+    assert paths.find(None, here).matrix == paths.RESOURCES / "matrix.yaml"
+    (here / "matrix.yaml").touch()
+    (given / "mine.yaml").touch()
+    assert paths.find(None, here).matrix == here / "matrix.yaml"
+    assert paths.find(given / "mine.yaml", here).matrix == given / "mine.yaml"
+    assert paths.find(given / "mine.yaml", here).locks == given / "locks"
+
+
+def test_a_given_matrix_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        paths.find(tmp_path / "none.yaml", tmp_path)
+    assert "is no file" in raised.value.problems[0].cause
+
+
+def test_default_folders_lie_in_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "matrix.yaml").touch()
+    paths.use(paths.find(tmp_path / "matrix.yaml", tmp_path))
+    assert paths.in_workspace(Path("out")) == tmp_path / "out"
+    assert paths.shown(tmp_path / "locks" / "a") == "locks/a"
+    assert paths.shown(paths.DATA / "facts.yaml") == "images/data/facts.yaml"
+    monkeypatch.chdir(tmp_path)
+    assert paths.in_workspace(Path("out")) == Path("out"), "messages stay short where the user stands in it"
+
+
+def test_everything_that_runs_from_an_installation_lies_with_the_code() -> None:
+    assert (paths.TEMPLATES / "Dockerfile.j2").is_file()
+    assert (paths.SUITE / "suite.py").is_file()
+    assert (paths.DATA / "facts.yaml").is_file()
