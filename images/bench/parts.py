@@ -28,7 +28,7 @@ from images.building import uncached
 from images.building.uncached import OwnLayer
 from images.config import paths
 from images.config.matrix import Sources
-from images.context import bases
+from images.context import base_images
 from images.context.hosting import HostSettings
 from images.context.render import Context, content_of
 from images.engine import Engine
@@ -502,7 +502,7 @@ def digest(context: Context, base: str) -> str:
 
 
 def _acquired(it: Bench, image: Image) -> str:
-    return bases.acquire(it.engine, image.base, pinned=it.pinned_bases, host=it.host, say=it.say).reference
+    return base_images.acquire(it.engine, image.base, pinned=it.pinned_bases, host=it.host, say=it.say).reference
 
 
 # --- from start to verdict ----------------------------------------------------------------------------------------

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import jinja2
 from uv import find_uv_bin
 
 from images.bench import running
 from images.building import uncached
-from images.config.paths import TEMPLATES
 from images.context.hosting import HostSettings
 from images.context.render import Context, content_of
+from images.context.templates import environment
 from images.engine import BuildSpec, CacheRecord, Engine
 from images.engine.buildkit import BuildEvent, BuildResult
 from images.locking import lock_file, uv
@@ -180,13 +179,4 @@ def _unpack(place: Path, name: str, files: list[bytes], target: uv.Target, envir
 
 
 def _template(name: str, **values: str) -> str:
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(
-        loader=loader,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    return environment.get_template(name).render(**values)
+    return environment().get_template(name).render(**values)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from images.context.render import LABELS
+from images.context.labels import LABELS
 from images.engine import PLATFORM, ImageInfo
 from images.errors import Problem, UserError
 from images.host.hashing import sha256

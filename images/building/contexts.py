@@ -9,9 +9,10 @@ from pathlib import Path
 
 from images.building import pipeline
 from images.config.facts import Facts
-from images.context import bases, render
+from images.context import base_images, render
+from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
-from images.context.render import BaseContext, Context
+from images.context.render import Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock_file
@@ -41,7 +42,7 @@ class ContextOptions:
 
 def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
     """The base `wanted`; auto: by its pinned digest, else by its tag. Raises UserError for what is no reference."""
-    if wanted != bases.AUTO:
+    if wanted != base_images.AUTO:
         if not _FROM.fullmatch(wanted):
             then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
             raise UserError(Problem(where=f"--base {wanted}", cause="is no name of an image", then=then))

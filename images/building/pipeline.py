@@ -11,8 +11,8 @@ from pathlib import Path
 
 from images.config import paths
 from images.config.facts import Facts
-from images.context import bases, render
-from images.context.bases import AcquiredBase
+from images.context import base_images, render
+from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import BuildSpec, Engine, ImageInfo, gpus
@@ -87,24 +87,23 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
     locked = lock_file.read(image, options.locks)
     attachment, tiers = find_gpus(engine, image, options.gpus, options.tiers)
     progress.say(name, str(attachment), "dim")
-    base = bases.acquire(
+    base = base_images.acquire_for(
         engine,
-        image.base,
+        image,
         options.base,
         pinned=options.pinned_bases,
         host=host,
         say=lambda text: progress.say(name, text, "yellow"),
     )
-    bases.require_no_contradiction(image, base)
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
         cache=options.cache / "wheels",
-        kept=bases.base_context(base).kept,
+        kept=base_images.base_context(base).kept,
         compiled=options.compiled,
     )
     _tell_missing(gathered.missing, options, name, progress)
-    stock = prebuilt.stock(locked, bases.base_context(base).kept, options.wheelhouse) if options.offline else {}
+    stock = prebuilt.stock(locked, base_images.base_context(base).kept, options.wheelhouse) if options.offline else {}
     lock_pins = None if base.python else pins_of(locked)
     extras = render.Extras(
         host=host.files(),
@@ -113,11 +112,11 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
         offline=options.offline,
         suite=embedded.suite(image, lock_pins, gathered.missing, facts=options.facts),
     )
-    context = render.render(image, locked.files, bases.base_context(base), extras)
+    context = render.render(image, locked.files, base_images.base_context(base), extras)
     folder = options.out / name
     write(context, folder / "context")
     candidate = f"{name}-candidate"
-    network = "none" if options.offline else "host" if host.loopback and engine.facts.local else None
+    network = host.network(local=engine.facts.local, offline=options.offline)
     engine.untag(candidate)  # what an earlier build left: from here on the tag is this one's, or nobody's
     result = engine.build(
         context,

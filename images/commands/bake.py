@@ -14,7 +14,7 @@ from images.building.bake import Options, Provenance, Rendered
 from images.commands import common, tables, trials
 from images.commands.options import EngineUrl, InputArguments, OneName, Out, Selectors, grouped
 from images.commands.trials import TrialArguments
-from images.context import render
+from images.context import labels as image_labels
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
 from images.planning.image import Image
@@ -109,7 +109,7 @@ def adopt_verb(
     reference = image or f"{wanted.name}-candidate"
     with trials.open_engine(engine, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
-        record = bake.adopted(ordered, info, render.declared_missing(wanted, info.labels))
+        record = bake.adopted(ordered, info, image_labels.declared_missing(wanted, info.labels))
         tried = trials.tried(docker_engine, wanted, info.id, sources, gpus=trial.gpus, tiers=trial.tiers)
         withheld = pipeline.why_withheld(tried.verdict, tried.tiers)
         if not withheld:

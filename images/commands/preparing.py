@@ -18,7 +18,7 @@ from images.commands.options import (
     Selectors,
 )
 from images.config import paths
-from images.context import bases
+from images.context import base_images
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
 from images.locking import lock_file, resolve
@@ -76,7 +76,8 @@ def pin_verb(engine: EngineUrl = None) -> None:
     """Record the digests of the base images in locks/bases.yaml. Needs a registry."""
     sources = common.sources()
     with trials.open_engine(engine) as docker_engine:
-        common.write(bases.pin(docker_engine, plan.bases(sources)), paths.workspace().root, check=False, remedy="")
+        pins = base_images.pin(docker_engine, plan.bases(sources))
+        common.write(pins, paths.workspace().root, check=False, remedy="")
 
 
 def facts_verb(

@@ -10,7 +10,7 @@ from images.building import contexts, reproduce
 from images.building.reproduce import Layer, Reproduction
 from images.commands import common, trials
 from images.commands.options import EngineUrl, InputArguments, OneName, Out, grouped
-from images.context import bases
+from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
@@ -37,12 +37,11 @@ def reproduce_verb(
         wheelhouse=inputs.wheelhouse,
     )
     with trials.open_engine(engine) as docker_engine, Progress() as progress:
-        found = bases.acquire(
-            docker_engine, image.base, inputs.base, pinned=trials.pinned_bases(), host=host, say=common.say
+        found = base_images.acquire_for(
+            docker_engine, image, inputs.base, pinned=trials.pinned_bases(), host=host, say=common.say
         )
-        bases.require_no_contradiction(image, found)
-        context = contexts.context(image, bases.base_context(found), options)
-        network = "host" if host.loopback and docker_engine.facts.local else None
+        context = contexts.context(image, base_images.base_context(found), options)
+        network = host.network(local=docker_engine.facts.local)
         result = reproduce.reproduce(docker_engine, str(image.name), context, progress, network)
     file = out / str(image.name) / "reproduce.json"
     file.parent.mkdir(parents=True, exist_ok=True)

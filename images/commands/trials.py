@@ -13,7 +13,8 @@ from images.commands.common import say, talk
 from images.commands.options import Tiers
 from images.config import paths
 from images.config.matrix import Sources
-from images.context import bases, render
+from images.context import base_images
+from images.context import labels as image_labels
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.engine import gpus as gpu_access
 from images.locking import lock_file
@@ -45,13 +46,13 @@ class TrialArguments:
 
 def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
     """What today's matrix promises of an image with these labels."""
-    lock_pins = None if render.on_custom_base(labels) else pipeline.pins_of(lock_file.read(image))
-    return base_claims.promises(image, lock_pins, render.declared_missing(image, labels), facts=sources.facts)
+    lock_pins = None if image_labels.on_custom_base(labels) else pipeline.pins_of(lock_file.read(image))
+    return base_claims.promises(image, lock_pins, image_labels.declared_missing(image, labels), facts=sources.facts)
 
 
 def promised_of(remote: publication.Remote, sources: Sources) -> ClaimSet | None:
     """The same of a published image; None where it was built from another matrix."""
-    name, revision = (remote.labels.get(f"{render.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    name, revision = (remote.labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
     planned = next((one for one in plan.plan(sources) if one.name == name), None)
     if planned is None or planned.image is None or revision != planned.image.revision:
         return None
@@ -76,8 +77,8 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
     talk.print(str(attachment), style="dim", highlight=False)
     claims = base_claims.promises(
         image,
-        None if render.on_custom_base(info.labels) else pipeline.pins_of(locked),
-        render.declared_missing(image, info.labels),
+        None if image_labels.on_custom_base(info.labels) else pipeline.pins_of(locked),
+        image_labels.declared_missing(image, info.labels),
         facts=sources.facts,
         inventory=attachment.inventory,
         no_gpu="" if attachment.attached else attachment.reason,
@@ -93,5 +94,5 @@ def open_engine(url: str | None, *, install: bool = True) -> Engine:
 
 
 def pinned_bases() -> dict[str, str]:
-    file = paths.workspace().root / bases.PINS_FILE
-    return dict(bases.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}
+    file = paths.workspace().root / base_images.PINS_FILE
+    return dict(base_images.load_pins(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}

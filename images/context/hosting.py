@@ -81,6 +81,12 @@ class HostSettings:
         """An index or proxy listens on this machine: only `network="host"` on a local engine reaches it."""
         return any(_is_loopback(value) for _, value in self._addresses())
 
+    def network(self, *, local: bool, offline: bool = False) -> str | None:
+        """The network of build steps; None: the engine's default. `local`: the engine runs on this machine."""
+        if offline:
+            return "none"
+        return "host" if self.loopback and local else None
+
     def files(self) -> dict[str, bytes]:
         """The part of a build context that carries the settings. `host/env` is always there, be it empty."""
         exports = dict(self.index)

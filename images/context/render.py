@@ -9,24 +9,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import jinja2
 
 from images.config.paths import SUITE, TEMPLATES
+from images.context.base_context import BaseContext
+from images.context.labels import labels
+from images.context.templates import EPOCH, environment, step_macros
 from images.planning import expectations, profiles
 from images.planning.image import Image, Slicing
 
 USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
-EPOCH = 1704067200
-"""2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
-CUSTOM = "custom"
-"""The origin of a base that the user gives."""
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
-LABELS = "dev.truetag"
-"""Prefix of our own image labels."""
 
 SLICER_MODULES = (
     "__init__.py",
@@ -48,24 +42,6 @@ export UV_OFFLINE=1 UV_DEFAULT_INDEX=file:///run/no-index UV_FIND_LINKS=/run/whe
 
 Context = dict[str, bytes | Path]
 """Path in the context -> its bytes, or the file on this machine that holds them (large wheels)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseContext:
-    """What the image is built on, as far as the Dockerfile must know."""
-
-    reference: str
-    """What stands after FROM."""
-    origin: str
-    """Where the base came from: digest, tag, bootstrapped, custom."""
-    digest: str = ""
-    executable: str = "/opt/venv/bin/python"
-    """The interpreter that packages are installed for."""
-    environment: str = "/opt/venv"
-    python: bool = False
-    """The base brings its own Python and packages."""
-    kept: frozenset[str] = frozenset()
-    """Canonical names of packages that the base has and that stay as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,37 +119,26 @@ def content_of(file: bytes | Path) -> bytes:
 
 
 def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras: Extras) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
+    macros = step_macros(offline=extras.offline, slicing=image.slicing is not None)
+    return (
+        environment()
+        .get_template("Dockerfile.j2")
+        .render(
+            image=image,
+            torch=image.pin("torch"),
+            base=base_context,
+            user=USER,
+            layers=tuple(_stages(image, files, extras)),
+            environment=_environment(image, base_context),
+            labels=labels(image, base_context, extras.missing),
+            installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
+            mounts=macros.mounts,
+            slice=macros.slice,
+            seal=macros.seal,
+            epoch=EPOCH,
+            suite=bool(extras.suite),
+        )
     )
-    environment.filters["quoted"] = quoted
-    macros = module(environment, offline=extras.offline, slicing=image.slicing is not None)
-    return environment.get_template("Dockerfile.j2").render(
-        image=image,
-        torch=image.pin("torch"),
-        base=base_context,
-        user=USER,
-        layers=tuple(_stages(image, files, extras)),
-        environment=_environment(image, base_context),
-        labels=labels(image, base_context, extras.missing),
-        installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
-        mounts=macros.mounts,
-        slice=macros.slice,
-        seal=macros.seal,
-        epoch=EPOCH,
-        suite=bool(extras.suite),
-    )
-
-
-def module(environment: jinja2.Environment, *, offline: bool = False, slicing: bool = False) -> Any:
-    """What templates call: `mounts` of a step, `slice` and `seal` as its last commands."""
-    variables = {"offline": offline, "slicing": slicing, "epoch": EPOCH}
-    return environment.get_template("macros.j2").make_module(variables)
 
 
 def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
@@ -261,65 +226,6 @@ def _environment(image: Image, base_context: BaseContext) -> dict[str, str]:
         "USER": "trainer",
         "LANG": "C.UTF-8",
     }
-
-
-def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
-    """What the image says of itself: OCI's own keys, and ours."""
-    pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
-    ours = {
-        "image": str(image.name),
-        "torch": pins["torch"],
-        "python": str(image.python),
-        "wheel-cuda": str(image.wheel_cuda),
-        "toolkit-cuda": str(image.toolkit_cuda),
-        "archs": " ".join(map(str, image.archs)),
-        "sliced": _sliced(image) if base_context.origin != CUSTOM else "",
-        "min-driver": image.min_driver,
-        "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
-        "matrix-revision": image.revision,
-        "base": base_context.reference,
-        "base-origin": base_context.origin,
-        "base-digest": base_context.digest,
-        "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
-    }
-    oci = {
-        "org.opencontainers.image.title": str(image.name),
-        "org.opencontainers.image.description": (
-            f"CUDA training image: torch {pins['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
-        ),
-        "org.opencontainers.image.version": image.revision,
-        "org.opencontainers.image.base.name": base_context.reference,
-        "org.opencontainers.image.base.digest": base_context.digest,
-    }
-    own = {f"{LABELS}.{key}": value for key, value in ours.items()}
-    return {key: value for key, value in sorted({**oci, **own}.items()) if value}
-
-
-def _sliced(image: Image) -> str:
-    """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
-    if image.slicing is None:
-        return ""
-    return f"{image.slicing.arch}{' nvidia' if image.slicing.nvidia else ''}"
-
-
-def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
-    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so."""
-    try:
-        said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
-    except ValueError:
-        return {}
-    return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
-
-
-def on_custom_base(labels: Mapping[str, str]) -> bool:
-    """Whether an image says it stands on a custom base, whose other packages no lock knows."""
-    return labels.get(f"{LABELS}.base-origin") == CUSTOM
-
-
-def quoted(value: str) -> str:
-    """A value for ENV or LABEL: in double quotes, with what the Dockerfile would expand made literal."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", " ")
-    return f'"{escaped}"'
 
 
 def names_something(lock: bytes | Path) -> bool:

@@ -13,6 +13,7 @@ from images.config import paths
 from images.config.facts import Facts, Row
 from images.config.matrix import Matrix, Sources
 from images.context import render
+from images.context.base_context import BaseContext
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.maintenance import hints, profile_docs
@@ -57,7 +58,7 @@ def _golden(name: str, sources: Sources) -> bytes:
         raise UserError(
             Problem(where=name, cause="is refused", then="choose another image in images/maintenance/generate.py")
         )
-    base_context = render.BaseContext(reference=planned.image.base.reference, origin="tag")
+    base_context = BaseContext(reference=planned.image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
     dockerfile = render.render(planned.image, lock_file.read(planned.image).files, base_context, extras)["Dockerfile"]
     return render.content_of(dockerfile)

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from images.building import pipeline
-from images.context import render
+from images.context import labels as image_labels
+from images.context import templates
+from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import BuildSpec, Engine, ImageInfo
@@ -37,7 +39,7 @@ def over(
         start = time.monotonic()
         name = str(locked.image.name)
         control, parent, tag = controls[name], engine.inspect(name), f"{name}-{label}"
-        network = "host" if host.loopback and engine.facts.local else None
+        network = host.network(local=engine.facts.local)
         try:
             reference = parent.id
             if changes(control, locked):
@@ -67,7 +69,7 @@ def _judged(
     claims = base_claims.promises(
         image,
         pipeline.pins_of(locked.lock),
-        render.declared_missing(image, info.labels),
+        image_labels.declared_missing(image, info.labels),
         facts=order.facts,
         inventory=attachment.inventory,
         no_gpu="" if attachment.attached else attachment.reason,
@@ -84,9 +86,9 @@ def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettin
     gone = [one.name for one in moved if not one.after]
     layers = locked.lock.inputs.layers
     packages = [package for layer in layers for package in locked.lock.layers[layer] if package.name in names]
-    missing = render.declared_missing(control.image, parent.labels)
+    missing = image_labels.declared_missing(control.image, parent.labels)
     image = replace(locked.image, revision=control.image.revision)
-    labels = render.labels(image, render.BaseContext(reference="", origin=""), missing)
+    labels = image_labels.labels(image, BaseContext(reference="", origin=""), missing)
     steps = ["python -m pip install --quiet --no-deps --no-cache-dir --require-hashes -r /run/" + _REQUIREMENTS]
     steps += [f"python -m pip uninstall --quiet --yes {' '.join(gone)}"] if gone else []
     dockerfile = [
@@ -94,7 +96,7 @@ def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettin
         "USER root",
         f"RUN {_MOUNTS} . /run/host/env && {' && '.join(steps)}",
         f"USER {parent.user}",
-        *(f"LABEL {name}={render.quoted(value)}" for name, value in labels.items()),
+        *(f"LABEL {name}={templates.quoted(value)}" for name, value in labels.items()),
     ]
     return {
         "Dockerfile": ("\n".join(dockerfile) + "\n").encode(),

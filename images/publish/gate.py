@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
-from images.context.render import LABELS
+from images.context.labels import LABELS
 from images.errors import Problem, UserError
 from images.validation.schemas import EvidenceFile, VerdictFile
 from validate.claims import Claim, ClaimSet, Tier

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from images.config.names import ImageName
-from images.context.render import LABELS
+from images.context.labels import LABELS
 from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent
 from images.engine.failures import Cancelled

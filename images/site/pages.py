@@ -10,12 +10,12 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from images.chooser import choose
 from images.config import paths
 from images.config.names import Arch, Minor
+from images.context.templates import environment
 from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, LegLine
 from images.planning.image import Image
@@ -66,15 +66,7 @@ class _Site:
         self.known = known
         self.index = index
         self.hashes = {name: sha256_of_file(TEMPLATES / name)[:8] for name in _ASSETS}
-        self.jinja = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            finalize=_visible,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-        )
+        self.jinja = environment(TEMPLATES, html=True, finalize=_visible)
         self.planned = {one.name: one.image for one in indexes.planned(known) if one.image}
 
     def pages(self) -> Iterator[tuple[str, bytes]]:

@@ -20,7 +20,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -29,9 +28,11 @@ from images.config.facts import Facts
 from images.config.matrix import Matrix, SourceRow
 from images.config.names import Arch
 from images.config.paths import TEMPLATES
-from images.context import bases, render
+from images.context import base_images, render
+from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
-from images.context.render import BaseContext, Context, Stage
+from images.context.render import Context, Stage
+from images.context.templates import EPOCH, environment, step_macros
 from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, BuildResult, LogLine
 from images.engine.failures import BuildFailed, FailureKind
@@ -314,28 +315,27 @@ def build_wheel(
     if cached and not options.recompile:
         return BuiltWheel(recipe=wanted, cached=cached, compiled=0, from_cache=0, seconds=0)
     _require_provider(engine, image, wanted, options.facts)
-    base = bases.acquire(
+    base = base_images.acquire_for(
         engine,
-        image.base,
+        replace(image, pins=_beside(image)),
         options.base,
         pinned=options.pinned_bases,
         host=host,
         say=lambda text: progress.say(job, text, "yellow"),
     )
-    bases.require_no_contradiction(replace(image, pins=_beside(image)), base)
     jobs = options.jobs or jobs_for(wanted, engine.facts.cpus, engine.facts.memory)
     progress.say(job, f"compiling {wanted.key}, {jobs} at once", "dim")
     files = context(
         image,
         wanted,
-        bases.base_context(base),
+        base_images.base_context(base),
         host.files(),
         jobs,
         options.sdists,
         wheelhouse=options.wheelhouse,
         offline=options.offline,
     )
-    network = "none" if options.offline else "host" if host.loopback and engine.facts.local else None
+    network = host.network(local=engine.facts.local, offline=options.offline)
     tag = f"truetag-wheel:{wanted.key}"
     log = options.out / "wheels" / str(image.name) / f"{wanted.package}.log"
     try:
@@ -462,15 +462,7 @@ def _archive(wanted: Recipe, folder: Path | None) -> Path | None:
 def _dockerfile(
     image: Image, wanted: Recipe, base_context: BaseContext, jobs: int, files: Context, *, offline: bool
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    macros = render.module(environment, offline=offline)
+    macros = step_macros(offline=offline)
     whole = replace(image, name=replace(image.name, devel=True))
     index = "" if offline else render.index(image)
     below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
@@ -482,24 +474,28 @@ def _dockerfile(
         index=index,
         wheels_kept=False,
     )
-    return environment.get_template("wheel/Dockerfile.j2").render(
-        image=whole,
-        recipe=wanted,
-        provider=wanted.provider,
-        source=wanted.parts[0] if wanted.provider == "image" else "",
-        home=wanted.home,
-        base=base_context,
-        user=render.USER,
-        jobs=jobs,
-        installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
-        mounts=macros.mounts,
-        slice=macros.slice,
-        seal=macros.seal,
-        epoch=render.EPOCH,
-        layers=[*below, torch],
-        compiler=Stage(
-            name="compiler", below="torch", holds=(f"nvcc {wanted.toolkit}",), lock=False, toolkit_above=True
-        ),
+    return (
+        environment()
+        .get_template("wheel/Dockerfile.j2")
+        .render(
+            image=whole,
+            recipe=wanted,
+            provider=wanted.provider,
+            source=wanted.parts[0] if wanted.provider == "image" else "",
+            home=wanted.home,
+            base=base_context,
+            user=render.USER,
+            jobs=jobs,
+            installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
+            mounts=macros.mounts,
+            slice=macros.slice,
+            seal=macros.seal,
+            epoch=EPOCH,
+            layers=[*below, torch],
+            compiler=Stage(
+                name="compiler", below="torch", holds=(f"nvcc {wanted.toolkit}",), lock=False, toolkit_above=True
+            ),
+        )
     )
 
 

@@ -13,8 +13,9 @@ import pytest
 from images.building import pipeline
 from images.config import matrix
 from images.config.matrix import ROOT
-from images.context import bases, render
-from images.context.bases import AcquiredBase
+from images.context import base_images
+from images.context import labels as image_labels
+from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, private_engine
 from images.locking import lock_file
@@ -52,7 +53,7 @@ def trixie() -> Iterator[Other]:
 def base(engine: Engine) -> AcquiredBase:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
     wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
-    return bases.acquire(engine, wanted, pinned={}, host=host_settings(), say=say)
+    return base_images.acquire(engine, wanted, pinned={}, host=host_settings(), say=say)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +80,7 @@ def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
 
 @pytest.fixture(scope="session")
 def claims(image: Image, parent: ImageInfo) -> ClaimSet:
-    missing = render.declared_missing(image, parent.labels)
+    missing = image_labels.declared_missing(image, parent.labels)
     return base_claims.promises(image, pipeline.pins_of(lock_file.read(image)), missing, facts=SOURCES.facts)
 
 

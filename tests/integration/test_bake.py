@@ -15,8 +15,8 @@ from images.building import bake, pipeline
 from images.building.bake import Options, Rendered
 from images.config import matrix
 from images.config.matrix import ROOT
-from images.context import bases
-from images.context.bases import AcquiredBase
+from images.context import base_images
+from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import BuildSpec, ContainerSpec, Engine, connect
 from images.planning import plan
@@ -41,7 +41,7 @@ def modern(trixie: Other) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def base(modern: Engine) -> AcquiredBase:
     wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
-    return bases.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
+    return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
 
 
 def buildx_bake(buildx: str, folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:

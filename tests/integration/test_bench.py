@@ -15,7 +15,7 @@ from images.bench import loopback, parts, sides, squeeze
 from images.bench.accounting import Layer
 from images.bench.sides import Kitchen
 from images.config import matrix
-from images.context.bases import AcquiredBase
+from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import Engine, ignore

@@ -3,8 +3,9 @@
 import pytest
 
 from images.config import matrix
-from images.context import bases, render
-from images.context.bases import AcquiredBase, Origin
+from images.context import base_images, render
+from images.context.base_context import Origin
+from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
@@ -29,10 +30,10 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine,
     }
     try:
         engine.build({"Dockerfile": f"FROM {base.reference}{LAYER}".encode(), **host.files()}, BASE)
-        given = bases.acquire(engine, image.base, BASE, pinned={}, host=host, say=print)
+        given = base_images.acquire(engine, image.base, BASE, pinned={}, host=host, say=print)
         assert given.origin is Origin.CUSTOM and given.python is not None
-        bases.require_no_contradiction(image, given)
-        context = render.render(image, small, bases.base_context(given), render.Extras(host=host.files()))
+        base_images.require_no_contradiction(image, given)
+        context = render.render(image, small, base_images.base_context(given), render.Extras(host=host.files()))
         engine.build(context, TAG)
         check = (
             "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"

@@ -15,7 +15,9 @@ import pytest
 
 from images.config.matrix import ROOT
 from images.config.names import Minor
-from images.context.bases import AcquiredBase, Origin, acquire, read_python
+from images.context.base_context import Origin
+from images.context.base_images import AcquiredBase, acquire
+from images.context.custom_base import read_python
 from images.context.hosting import HostSettings, host_settings
 from images.engine import RUN_LABEL, BuildSpec, ContainerSpec, Engine, NoSuchImage, TimedOut, connect
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from images.config.matrix import ROOT
-from images.context import bases, render
-from images.context.bases import AcquiredBase
+from images.context import base_images, render
+from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.locking import lock_file
@@ -118,7 +118,7 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
     host["host/env"] += b"export UV_INDEX_PLANTED_PASSWORD=planted-secret-7f3a\n"
     host["host/ca.crt"] = host.get("host/ca.crt", b"") + b"# planted-certificate-7f3a\n"
     tag = "truetag-test-traces"
-    engine.build(render.render(image, locks, bases.base_context(base), render.Extras(host=host)), tag)
+    engine.build(render.render(image, locks, base_images.base_context(base), render.Extras(host=host)), tag)
     try:
         names = set()
         for file in engine.saved(tag):

@@ -7,7 +7,7 @@ import pytest
 
 from images.building import pipeline
 from images.config import matrix
-from images.context import bases
+from images.context import base_images
 from images.context.hosting import HostSettings
 from images.engine import Engine
 from images.errors import UserError
@@ -50,7 +50,7 @@ def test_builds_at_once_get_their_base_one_after_the_other(engine: Engine) -> No
 
     def get(_: int) -> None:
         with pytest.raises(UserError):
-            bases.acquire(engine, row, "localhost:9/no/such:1", pinned={}, host=HostSettings(), say=say)
+            base_images.acquire(engine, row, "localhost:9/no/such:1", pinned={}, host=HostSettings(), say=say)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(get, range(3)))

@@ -14,7 +14,9 @@ import pytest
 from images.building import pipeline
 from images.config import matrix
 from images.config.matrix import ROOT
+from images.context import labels as image_labels
 from images.context import render
+from images.context.base_context import BaseContext
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning import plan
@@ -57,10 +59,10 @@ def parent(engine: Engine) -> ImageInfo:
 @pytest.fixture(scope="module")
 def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
-    missing = render.declared_missing(image, parent.labels)
+    missing = image_labels.declared_missing(image, parent.labels)
     suite = embedded.suite(image, pipeline.pins_of(lock_file.read(image)), missing, facts=SOURCES.facts)
     context = render.render(
-        image, lock_file.read(image).files, render.BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
+        image, lock_file.read(image).files, BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
     )
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)

@@ -22,7 +22,7 @@ from images.bench import loopback
 from images.building import pipeline
 from images.config.matrix import ROOT
 from images.config.names import ImageName
-from images.context.bases import AcquiredBase
+from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError

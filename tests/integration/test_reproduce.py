@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from images.building import reproduce
-from images.context import bases, render
-from images.context.bases import AcquiredBase, Origin
+from images.context import base_images, render
+from images.context.base_context import Origin
+from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.context.render import EPOCH
+from images.context.templates import EPOCH
 from images.engine import BuildSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
@@ -59,7 +60,7 @@ def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, i
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
     extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock_file.read(image).files, bases.base_context(base), extras)
+    context = render.render(image, lock_file.read(image).files, base_images.base_context(base), extras)
     try:
         one, other = (layers(engine, context, tag) for tag in TAGS)  # type: ignore[arg-type]
         assert one == other and len(one) == 2
@@ -83,7 +84,7 @@ RUN --mount=type=tmpfs,target=/run \\
 
 def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: AcquiredBase, image: Image) -> None:
     extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock_file.read(image).files, bases.base_context(base), extras)
+    context = render.render(image, lock_file.read(image).files, base_images.base_context(base), extras)
     text = context["Dockerfile"]
     assert isinstance(text, bytes)
     system = text.split(b"# ---- tools")[0].decode()
@@ -107,6 +108,6 @@ def test_the_same_mirror_gives_the_same_base(engine: Engine, base: AcquiredBase)
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("there is a registry: no base is made here")
     try:
-        assert bases.bootstrap(engine, "bookworm", "truetag-test-base:1", host_settings()).id == base.digest
+        assert base_images.bootstrap(engine, "bookworm", "truetag-test-base:1", host_settings()).id == base.digest
     finally:
         engine.untag("truetag-test-base:1")

@@ -11,6 +11,7 @@ import yaml
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import render
+from images.context.base_context import BaseContext
 from images.locking import lock_file
 from images.planning import plan
 
@@ -59,7 +60,7 @@ def test_every_image_of_the_default_index_is_locked(image: plan.Image) -> None:
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
-    base_context = render.BaseContext(reference=image.base.reference, origin="tag")
+    base_context = BaseContext(reference=image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
     dockerfile = render.render(image, lock_file.read(image).files, base_context, extras)["Dockerfile"]
     file = tmp_path / "Dockerfile"

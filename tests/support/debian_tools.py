@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from images.context.bases import _mirrors, _require_mmdebstrap
+from images.context.bootstrap import mirrors, require_mmdebstrap
 from images.context.hosting import host_settings
 from images.engine import private_home
 
@@ -22,10 +22,10 @@ def bootstrap(suite: str, folder: Path, *options: str) -> None:
     """Debian packages of a suite into a folder, from the mirror that this machine's apt uses."""
     if not shutil.which("mmdebstrap") and (os.geteuid() != 0 or not shutil.which("apt-get")):
         pytest.skip("needs mmdebstrap, or root on Debian to install it")
-    _require_mmdebstrap(print)
+    require_mmdebstrap(print)
     host = host_settings()
     apt = [f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())]
-    command = ["mmdebstrap", *apt, *options, suite, str(folder), *_mirrors(suite)]
+    command = ["mmdebstrap", *apt, *options, suite, str(folder), *mirrors(suite)]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, host.redact(done.stderr[-2000:])

@@ -14,7 +14,7 @@ import pytest
 from uv import find_uv_bin
 
 from images.config.matrix import ROOT
-from images.context.render import EPOCH
+from images.context.templates import EPOCH
 
 
 def _load() -> ModuleType:

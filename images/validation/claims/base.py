@@ -10,7 +10,8 @@ from packaging.version import Version
 
 from images.config.facts import Facts
 from images.config.names import Arch
-from images.context import render
+from images.context import labels as image_labels
+from images.context.base_context import BaseContext, Origin
 from images.hardware.inventory import Inventory
 from images.planning import expectations
 from images.planning.image import Image, Pin, Slicing
@@ -158,9 +159,9 @@ def _hygiene(image: Image, missing: Mapping[str, str], *, given: bool) -> Iterat
 
 def _labels(image: Image, missing: Mapping[str, str], *, given: bool) -> dict[str, str]:
     """Labels that say what the image is. Where it was built from differs from build to build."""
-    base_context = render.BaseContext(reference="", origin=render.CUSTOM if given else "")
-    everything = render.labels(image, base_context, missing)
-    builds = {f"{render.LABELS}.{key}" for key in ("matrix-revision", "missing")} | {f"{_OCI}.version"}
+    base_context = BaseContext(reference="", origin=Origin.CUSTOM if given else "")
+    everything = image_labels.labels(image, base_context, missing)
+    builds = {f"{image_labels.LABELS}.{key}" for key in ("matrix-revision", "missing")} | {f"{_OCI}.version"}
     return {name: value for name, value in everything.items() if name not in builds}
 
 

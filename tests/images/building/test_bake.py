@@ -11,6 +11,7 @@ from images.building.bake import Options, Provenance, Rendered, stages_of
 from images.config import matrix
 from images.config.names import ImageName
 from images.context import render
+from images.context.base_context import BaseContext
 from images.engine import ImageInfo
 from images.errors import UserError
 from images.locking import lock_file
@@ -34,7 +35,7 @@ INFO = ImageInfo(
     entrypoint=(),
     command=(),
 )
-BASE_CONTEXT = render.BaseContext(reference="debian:bookworm-slim", origin="tag")
+BASE_CONTEXT = BaseContext(reference="debian:bookworm-slim", origin="tag")
 
 
 def rendered(name: str, changes: dict[str, bytes] | None = None) -> Rendered:

@@ -9,8 +9,10 @@ import pytest
 
 from images.building import pipeline
 from images.config import matrix
-from images.context import bases
-from images.context.bases import AcquiredBase, BasePython, Origin
+from images.context import base_images
+from images.context.base_context import Origin
+from images.context.base_images import AcquiredBase
+from images.context.custom_base import BasePython
 from images.context.hosting import HostSettings
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of
@@ -42,23 +44,23 @@ def on(**python: object) -> AcquiredBase:
 
 
 def test_a_base_that_fits_is_taken() -> None:
-    bases.require_no_contradiction(image(), on())
-    bases.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
+    base_images.require_no_contradiction(image(), on())
+    base_images.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
 
 
 @pytest.mark.parametrize(
     ("python", "sentence"),
     [
-        ({"version": "3.12.1"}, "Python 3.12.1, the image promises 3.11"),
+        ({"version": "3.12.1"}, "Python 3.12.1, the image needs 3.11"),
         ({"packages": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
-        ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image promises CUDA 12.6"),
-        ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image promises CUDA 12.6"),
+        ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image needs CUDA 12.6"),
+        ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image needs CUDA 12.6"),
         ({"packages": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
     ],
 )
 def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
-        bases.require_no_contradiction(image(), on(**python))
+        base_images.require_no_contradiction(image(), on(**python))
     assert sentence in str(error.value)
 
 
@@ -77,7 +79,7 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
         asked.append((pin.name, torch.version if torch else ""))
         raise Enough
 
-    monkeypatch.setattr(bases, "acquire", lambda *_args, **_more: on())
+    monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
     monkeypatch.setattr(pipeline, "find_gpus", lambda *_args: ("no GPU", ()))
     options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
     engine: Any = SimpleNamespace()

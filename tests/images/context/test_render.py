@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from images.config import matrix
 from images.config.matrix import ROOT
-from images.context import render
+from images.context import labels as image_labels
+from images.context import render, templates
+from images.context.base_context import BaseContext
 from images.locking import lock_file
 from images.maintenance import generate
 from images.planning import plan
 from images.planning.image import Image
 
 SOURCES = matrix.load()
-BASE_CONTEXT = render.BaseContext(reference="debian:bookworm-slim", origin="tag")
+BASE_CONTEXT = BaseContext(reference="debian:bookworm-slim", origin="tag")
 
 
 def image(name: str) -> Image:
@@ -93,21 +95,21 @@ def test_packages_that_the_base_keeps_are_not_installed() -> None:
 
 def test_what_is_missing_is_said_and_can_be_read_back() -> None:
     wanted = image("cu126-torch27")
-    labels = render.labels(wanted, BASE_CONTEXT, {"flash-attn": "its host did not answer"})
+    labels = image_labels.labels(wanted, BASE_CONTEXT, {"flash-attn": "its host did not answer"})
     assert "flash-attn" not in json.loads(labels["dev.truetag.pins"])
-    assert render.declared_missing(wanted, labels) == {"flash-attn": "its host did not answer"}
+    assert image_labels.declared_missing(wanted, labels) == {"flash-attn": "its host did not answer"}
 
 
 def test_an_image_can_excuse_itself_only_from_what_the_matrix_calls_optional() -> None:
     wanted = image("cu126-torch27")
     labels = {"dev.truetag.missing": json.dumps({"torch": "not today", "flash-attn": "no wheel"})}
-    assert set(render.declared_missing(wanted, labels)) == {"flash-attn"}
-    assert render.declared_missing(wanted, {"dev.truetag.missing": "no json"}) == {}
+    assert set(image_labels.declared_missing(wanted, labels)) == {"flash-attn"}
+    assert image_labels.declared_missing(wanted, {"dev.truetag.missing": "no json"}) == {}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
 def test_quoted_values_have_one_meaning(value: str) -> None:
-    quoted = render.quoted(value)
+    quoted = templates.quoted(value)
     assert quoted[0] == quoted[-1] == '"'
     body = re.sub(r'\\([\\"$])', "\0", quoted[1:-1])
     assert '"' not in body and "$" not in body and "\\" not in body

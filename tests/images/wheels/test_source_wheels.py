@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from images.config import matrix, paths
-from images.context.render import BaseContext
+from images.context.base_context import BaseContext
 from images.engine.failures import BuildFailed
 from images.errors import Problem, UserError
 from images.locking import lock_file

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import images
-from images.context.bases import load_pins, mirror_lines, python_of, reconcile
+from images.context.base_images import load_pins
+from images.context.bootstrap import mirror_lines
+from images.context.custom_base import python_of, reconcile
 from images.errors import UserError
 from images.planning.image import Pin
 

@@ -1,0 +1,187 @@
+"""The base image: by digest, by tag, made from a Debian mirror, or a custom base; its Python is read before use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import yaml
+
+from images.context import bootstrap
+from images.context.base_context import BaseContext, Origin
+from images.context.custom_base import BasePython, contradictions, read_python
+from images.context.hosting import HostSettings
+from images.engine import Engine, ImageInfo
+from images.errors import Problem, UserError
+from images.planning.image import Base, Image
+
+PINS_FILE = "locks/bases.yaml"
+AUTO = "auto"
+"""In place of a reference: the matrix's own base image."""
+BOOTSTRAPPED = "truetag-base"
+"""The repository name of bases that were made here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcquiredBase:
+    """A base that the engine has."""
+
+    reference: str
+    """What goes after FROM."""
+    digest: str
+    """`sha256:...` of the registry's manifest where it came from one, else the image ID."""
+    origin: Origin
+    python: BasePython | None
+
+
+# Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def acquire(
+    engine: Engine,
+    base: Base,
+    wanted: str = AUTO,
+    *,
+    pinned: Mapping[str, str],
+    host: HostSettings,
+    say: Callable[[str], None],
+) -> AcquiredBase:
+    """Have a base in the engine. `wanted` is `auto` or the reference of a custom base.
+
+    auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
+    from a Debian mirror. `say` gets a sentence about everything that isn't the ordinary way. Raises UserError.
+    """
+    with _ONE_AT_A_TIME:
+        if wanted != AUTO:
+            return _custom(engine, wanted, say)
+        found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)
+        return found or _bootstrapped(engine, base, host, say)
+
+
+def acquire_for(
+    engine: Engine,
+    image: Image,
+    wanted: str = AUTO,
+    *,
+    pinned: Mapping[str, str],
+    host: HostSettings,
+    say: Callable[[str], None],
+) -> AcquiredBase:
+    """Acquire an image's base, as `acquire` does. Raises UserError also where it contradicts the image's pins."""
+    base = acquire(engine, image.base, wanted, pinned=pinned, host=host, say=say)
+    require_no_contradiction(image, base)
+    return base
+
+
+def _custom(engine: Engine, reference: str, say: Callable[[str], None]) -> AcquiredBase:
+    info = engine.find(reference)
+    if info is None:
+        say(f"pulling {reference}")
+        info = engine.pull(reference)
+    python = read_python(engine, reference)
+    return AcquiredBase(reference=reference, digest=_digest(info), origin=Origin.CUSTOM, python=python)
+
+
+def _by_digest(
+    engine: Engine, base: Base, pinned: Mapping[str, str], say: Callable[[str], None]
+) -> AcquiredBase | None:
+    digest = pinned.get(base.reference)
+    if digest is None:
+        return None
+    reference = f"{base.reference.rpartition(':')[0]}@{digest}"
+    if engine.find(reference) is None:
+        if engine.registry_digest(reference) is None:
+            say(f"no registry answers, so {base.reference} can't be had by its pinned digest")
+            return None
+        say(f"pulling {reference}")
+        engine.pull(reference)
+    return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=read_python(engine, reference))
+
+
+def _by_tag(engine: Engine, base: Base, say: Callable[[str], None]) -> AcquiredBase | None:
+    info = engine.find(base.reference)
+    if info is None:
+        if engine.registry_digest(base.reference) is None:
+            return None
+        say(f"pulling {base.reference} by its tag: no digest is pinned (`nox -s pin`)")
+        info = engine.pull(base.reference)
+    python = read_python(engine, base.reference)
+    return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
+
+
+def _bootstrapped(engine: Engine, base: Base, host: HostSettings, say: Callable[[str], None]) -> AcquiredBase:
+    if base.suite is None:
+        raise UserError(
+            Problem(
+                where=base.reference,
+                cause="no registry answers, and it is no Debian suite that could be made from a mirror",
+                then="connect to a registry, or give a base you have: --base REF",
+            ),
+            code=1,
+        )
+    name = f"{BOOTSTRAPPED}:{base.suite}"
+    info = engine.find(name)
+    if info is not None and info.labels.get(bootstrap.BASE_LABEL) == bootstrap.recipe(base.suite):
+        say(f"no registry answers for {base.reference}: using {name}, made here before")
+    else:
+        say(f"no registry answers for {base.reference}: MAKING A BASE from a Debian mirror with mmdebstrap, as {name}")
+        bootstrap.require_mmdebstrap(say)
+        info = bootstrap.bootstrap(engine, base.suite, name, host)
+    return AcquiredBase(reference=name, digest=info.id, origin=Origin.BOOTSTRAPPED, python=read_python(engine, name))
+
+
+def _digest(info: ImageInfo) -> str:
+    return info.digests[0].rpartition("@")[2] if info.digests else info.id
+
+
+def base_context(base: AcquiredBase) -> BaseContext:
+    """What the Dockerfile must know of the base that was acquired."""
+    plain = BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest)
+    if base.python is None:
+        return plain
+    return replace(
+        plain,
+        executable=base.python.executable,
+        environment=base.python.prefix,
+        python=True,
+        kept=frozenset(base.python.packages),
+    )
+
+
+def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
+    """A base keeps what fits a pin. Raises UserError with all that contradicts one: it is never reinstalled."""
+    if base.python and (wrong := contradictions(image, base.python)):
+        cause = f"contradicts the pins of {image.name}: {'; '.join(wrong)}"
+        then = "pin what it has in matrix.yaml, or take another base"
+        raise UserError(Problem(where=base.reference, cause=cause, then=then))
+
+
+# --- pinning --------------------------------------------------------------------------------------------------------
+
+
+def load_pins(text: str) -> Mapping[str, str]:
+    """References to digests, from the text of `locks/bases.yaml`; empty text has none. Raises UserError."""
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UserError(Problem(where=PINS_FILE, cause=f"is no YAML: {error}", then="`nox -s pin` writes it")) from None
+    if not isinstance(data, dict) or not all(str(value).startswith("sha256:") for value in data.values()):
+        raise UserError(Problem(where=PINS_FILE, cause="is not `reference: sha256:...`", then="`nox -s pin` writes it"))
+    return data
+
+
+def pin(engine: Engine, bases: Sequence[Base]) -> dict[str, bytes]:
+    """The file that pins these bases to what their registries serve now. Raises UserError when one doesn't answer."""
+    digests, problems = {}, []
+    for base in bases:
+        digest = engine.registry_digest(base.reference)
+        if digest is None:
+            problems.append(Problem(where=base.reference, cause="no registry answers", then="`nox -s pin` elsewhere"))
+        else:
+            digests[base.reference] = digest
+    if problems:
+        raise UserError(problems, code=1)
+    head = "# What the base images' tags meant when `nox -s pin` last ran. Generated.\n"
+    return {PINS_FILE: (head + yaml.safe_dump(digests)).encode()}

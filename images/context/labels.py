@@ -1,0 +1,65 @@
+"""An image's labels: written by a build, and read back from an image that is there. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from images.context.base_context import BaseContext, Origin
+from images.planning.image import Image
+
+LABELS = "dev.truetag"
+"""Prefix of our own image labels."""
+
+
+def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
+    """What the image says of itself: OCI's own keys, and ours."""
+    pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    ours = {
+        "image": str(image.name),
+        "torch": pins["torch"],
+        "python": str(image.python),
+        "wheel-cuda": str(image.wheel_cuda),
+        "toolkit-cuda": str(image.toolkit_cuda),
+        "archs": " ".join(map(str, image.archs)),
+        "sliced": _sliced(image) if base_context.origin != Origin.CUSTOM else "",
+        "min-driver": image.min_driver,
+        "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
+        "matrix-revision": image.revision,
+        "base": base_context.reference,
+        "base-origin": base_context.origin,
+        "base-digest": base_context.digest,
+        "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
+    }
+    oci = {
+        "org.opencontainers.image.title": str(image.name),
+        "org.opencontainers.image.description": (
+            f"CUDA training image: torch {pins['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
+        ),
+        "org.opencontainers.image.version": image.revision,
+        "org.opencontainers.image.base.name": base_context.reference,
+        "org.opencontainers.image.base.digest": base_context.digest,
+    }
+    own = {f"{LABELS}.{key}": value for key, value in ours.items()}
+    return {key: value for key, value in sorted({**oci, **own}.items()) if value}
+
+
+def _sliced(image: Image) -> str:
+    """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
+    if image.slicing is None:
+        return ""
+    return f"{image.slicing.arch}{' nvidia' if image.slicing.nvidia else ''}"
+
+
+def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
+    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so."""
+    try:
+        said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
+    except ValueError:
+        return {}
+    return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
+
+
+def on_custom_base(labels: Mapping[str, str]) -> bool:
+    """Whether an image says it stands on a custom base, whose other packages no lock knows."""
+    return labels.get(f"{LABELS}.base-origin") == Origin.CUSTOM

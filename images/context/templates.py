@@ -1,0 +1,44 @@
+"""The Jinja environment of all templates, of Dockerfiles and of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from images.config.paths import TEMPLATES
+
+EPOCH = 1704067200
+"""2024-01-01, in seconds since 1970. No file of an image bears a later time: the same packages give the same bytes."""
+
+
+@cache
+def environment(
+    folder: Path = TEMPLATES, *, html: bool = False, finalize: Callable[[Any], Any] | None = None
+) -> Environment:
+    """The environment of a folder of templates. `html` escapes values; `finalize` is applied to each of them."""
+    made = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=html,
+        finalize=finalize,
+    )
+    made.filters["quoted"] = quoted
+    return made
+
+
+def step_macros(*, offline: bool = False, slicing: bool = False) -> Any:
+    """Macros of a build step: `mounts`, and `slice` and `seal` as its last commands."""
+    return environment().get_template("macros.j2").make_module({"offline": offline, "slicing": slicing, "epoch": EPOCH})
+
+
+def quoted(value: str) -> str:
+    """A value for ENV or LABEL: in double quotes, with what the Dockerfile would expand made literal."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("\n", " ")
+    return f'"{escaped}"'
