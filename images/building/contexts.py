@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building import pipeline
 from images.config.facts import Facts
 from images.context import base_images, render
 from images.context.base_context import BaseContext
@@ -18,6 +17,7 @@ from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock_file
 from images.planning.image import Base, Image
 from images.validation import embedded
+from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
 
@@ -62,7 +62,8 @@ def context(image: Image, on: BaseContext, options: ContextOptions) -> Context:
         fetch=options.fetch,
         compiled=options.compiled,
     )
-    suite = embedded.suite(image, pipeline.pins_of(locked), gathered.missing, facts=options.facts)
+    claimed = ClaimContext.of(image, locked, options.facts, missing=gathered.missing, custom_base=False)
+    suite = embedded.suite(claimed)
     extras = render.Extras(host=options.host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
     return render.render(image, locked.files, on, extras)
 

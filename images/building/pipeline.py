@@ -21,10 +21,10 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
-from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation import embedded, trial
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from images.wheels import prebuilt
 from images.wheels.prebuilt import FindWheel
 from validate import hints, page, report
@@ -104,13 +104,14 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
     )
     _tell_missing(gathered.missing, options, name, progress)
     stock = prebuilt.stock(locked, base_images.base_context(base).kept, options.wheelhouse) if options.offline else {}
-    lock_pins = None if base.python else pins_of(locked)
+    custom = base.python is not None
+    claimed = ClaimContext.of(image, locked, options.facts, missing=gathered.missing, custom_base=custom)
     extras = render.Extras(
         host=host.files(),
         wheels={**gathered.files, **stock},
         missing=gathered.missing,
         offline=options.offline,
-        suite=embedded.suite(image, lock_pins, gathered.missing, facts=options.facts),
+        suite=embedded.suite(claimed),
     )
     context = render.render(image, locked.files, base_images.base_context(base), extras)
     folder = options.out / name
@@ -125,15 +126,7 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
         on_event=progress.job(name),
         redact=host.redact,
     )
-    claims = base_claims.promises(
-        image,
-        lock_pins,
-        gathered.missing,
-        facts=options.facts,
-        inventory=attachment.inventory,
-        no_gpu="" if attachment.attached else attachment.reason,
-        lent=attachment.injected,
-    )
+    claims = image_claims(claimed.on_host(attachment))
     evidence, verdict = prove(
         engine, result.image_id, claims, tiers, attachment, lambda record: _tell(progress, name, record)
     )
@@ -222,11 +215,6 @@ def prove(
     """Try an image, judge what was measured, and explain what is known."""
     evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record))
     return evidence, explain(judge(claims, evidence, tiers), hints.known())
-
-
-def pins_of(locked: Lock) -> dict[str, dict[str, str]]:
-    """Layer -> distribution -> version of a lock's Python layers: the closure that the image must hold."""
-    return {layer: locked.versions([layer]) for layer in locked.inputs.layers}
 
 
 def _room(engine: Engine, at_once: int) -> None:

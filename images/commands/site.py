@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from images.building import pipeline
 from images.commands import common
 from images.commands.options import PublicKey, in_workspace
 from images.config import paths
@@ -23,6 +22,7 @@ from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs
 from images.site.index import Known
+from images.validation.claims.context import closure
 
 
 def site_verb(
@@ -87,7 +87,7 @@ def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
     locked = [image for image in images if lock_file.state(image).status is lock_file.Status.PRESENT]
     return {
         image.lock_name: {
-            name: version for pins in pipeline.pins_of(lock_file.read(image)).values() for name, version in pins.items()
+            name: version for pins in closure(lock_file.read(image)).values() for name, version in pins.items()
         }
         for image in locked
     }

@@ -18,10 +18,12 @@ from images.context import labels as image_labels
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.engine import gpus as gpu_access
 from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.planning import plan
 from images.planning.image import Image
 from images.publish import publication
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict
@@ -46,8 +48,13 @@ class TrialArguments:
 
 def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
     """What today's matrix promises of an image with these labels."""
-    lock_pins = None if image_labels.on_custom_base(labels) else pipeline.pins_of(lock_file.read(image))
-    return base_claims.promises(image, lock_pins, image_labels.declared_missing(image, labels), facts=sources.facts)
+    return image_claims(_claim_context(image, lock_file.read(image), labels, sources))
+
+
+def _claim_context(image: Image, lock: Lock, labels: Mapping[str, str], sources: Sources) -> ClaimContext:
+    """With what the labels of an image say of its base, and of what it goes without."""
+    missing, custom_base = image_labels.declared_missing(image, labels), image_labels.on_custom_base(labels)
+    return ClaimContext.of(image, lock, sources.facts, missing=missing, custom_base=custom_base)
 
 
 def promised_of(remote: publication.Remote, sources: Sources) -> ClaimSet | None:
@@ -75,15 +82,7 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
     info = engine.inspect(reference)
     attachment, judged = pipeline.find_gpus(engine, image, gpus, tiers)
     talk.print(str(attachment), style="dim", highlight=False)
-    claims = base_claims.promises(
-        image,
-        None if image_labels.on_custom_base(info.labels) else pipeline.pins_of(locked),
-        image_labels.declared_missing(image, info.labels),
-        facts=sources.facts,
-        inventory=attachment.inventory,
-        no_gpu="" if attachment.attached else attachment.reason,
-        lent=attachment.injected,
-    )
+    claims = image_claims(_claim_context(image, locked, info.labels, sources).on_host(attachment))
     talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
     evidence, verdict = pipeline.prove(engine, info.id, claims, judged, attachment)
     return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)

@@ -15,7 +15,8 @@ from images.errors import Problem, UserError
 from images.planning import plan
 from images.planning.image import Image
 from images.site import records
-from images.validation.claims.base import promises
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
@@ -66,7 +67,9 @@ def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
     accepted = [image.image for image in plan.plan(sources) if image.image and image.profile]
     for name, profile in sources.matrix.profiles.items():
         images = [image for image in accepted if image.profile == name]
-        claims = {str(image.name): promises(image, {}, {}, facts=sources.facts).claims for image in images}
+        claims = {
+            str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims for image in images
+        }
         rows = asked.get(profile.page, [])
         problems += _problems(profile.page, rows, claims)
         parts.append(_section(name, profile.page, images, rows, claims, verdicts))

@@ -23,7 +23,8 @@ from images.locking import lock_file
 from images.nightly.canary import Locked, changes
 from images.nightly.run import Judge, own_fault, trial_of
 from images.nightly.state import Trial
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from validate.claims import Tier
 
 _REQUIREMENTS = "locks/moved.txt"
@@ -66,14 +67,9 @@ def _judged(
 ) -> Trial:
     image, info = locked.image, engine.inspect(reference)
     attachment, asked = pipeline.find_gpus(engine, image, order.gpus, tiers or order.tiers)
-    claims = base_claims.promises(
-        image,
-        pipeline.pins_of(locked.lock),
-        image_labels.declared_missing(image, info.labels),
-        facts=order.facts,
-        inventory=attachment.inventory,
-        no_gpu="" if attachment.attached else attachment.reason,
-    )
+    missing = image_labels.declared_missing(image, info.labels)
+    claimed = ClaimContext.of(image, locked.lock, order.facts, missing=missing, custom_base=False)
+    claims = image_claims(claimed.on_host(attachment))
     evidence, verdict = pipeline.prove(engine, reference, claims, asked, attachment)
     pipeline.record_trial(order.out / str(image.name), evidence, verdict)
     return trial_of(info, evidence, verdict)

@@ -216,6 +216,12 @@ IMPORT_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Distributions that are imported under another name than their own."""
 
+
+def modules_of(distribution: str) -> tuple[str, ...]:
+    """The modules to import of a distribution, the most telling first."""
+    return IMPORT_NAMES.get(distribution, (distribution.replace("-", "_"),))
+
+
 NATIVE: Mapping[str, Mapping[str, Any]] = {
     "triton": {"libraries": ["triton/_C/libtriton.so"], "symbols": ["PyInit_libtriton"], "cuda_major": None},
     "xformers": {

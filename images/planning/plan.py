@@ -17,9 +17,10 @@ from images.errors import Problem, UserError
 from images.planning import profiles, requirements, rules
 from images.planning.image import Base, Image, Pin, Prebuilt, Slicing
 from images.planning.rules import Candidate, Finding, Weight
+from validate.environment import allocator
 
-_ALLOCATOR_RENAMED = Minor(2, 9)
-"""torch 2.9 renamed PYTORCH_CUDA_ALLOC_CONF to PYTORCH_ALLOC_CONF (axolotl's CUDA page, Credentials)."""
+_ALLOCATOR = "PYTORCH_ALLOC_CONF"
+"""The matrix's name for it, whatever the torch release calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,9 +394,9 @@ def _prebuilt(it: Candidate, facts: Facts) -> Iterator[Prebuilt]:
 
 
 def _environment(it: Candidate, planned: Planned, matrix: Matrix) -> dict[str, str]:
-    allocator = "PYTORCH_ALLOC_CONF" if it.name.torch >= _ALLOCATOR_RENAMED else "PYTORCH_CUDA_ALLOC_CONF"
+    named = allocator.variable((it.name.torch.major, it.name.torch.minor))
     return {
-        **{allocator if key == "PYTORCH_ALLOC_CONF" else key: value for key, value in matrix.environment.items()},
+        **{named if key == _ALLOCATOR else key: value for key, value in matrix.environment.items()},
         "CUDA_HOME": f"/usr/local/cuda-{it.name.cuda}",
         "NVIDIA_REQUIRE_CUDA": f"cuda>={it.wheel_cuda.major}.0",
         "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in planned.archs),

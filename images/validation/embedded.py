@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from images.config.facts import Facts
-from images.planning.image import Image
 from images.validation import trial
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 
 
-def suite(
-    image: Image, lock_pins: Mapping[str, Mapping[str, str]] | None, missing: Mapping[str, str], *, facts: Facts
-) -> Mapping[str, bytes]:
-    """The files below /opt/truetag. The claims know no host: there, the image's own driver is believed."""
-    return trial.suite_files(base_claims.promises(image, lock_pins, missing, facts=facts))
+def suite(context: ClaimContext) -> Mapping[str, bytes]:
+    """The files below /opt/truetag. `context` has no host: there, the image's own driver is believed."""
+    return trial.suite_files(image_claims(context))

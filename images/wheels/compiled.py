@@ -42,7 +42,9 @@ from images.host.hashing import sha256, sha256_of_file
 from images.locking import lock_file
 from images.planning.image import Image, Pin
 from images.validation import trial
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.device_code import code_claim
+from images.validation.claims.image import image_claims
 from images.wheels import prebuilt
 from images.wheels.cache import CachedWheel, WheelCache
 from images.wheels.prebuilt import FindWheel
@@ -601,12 +603,12 @@ def _judge(engine: Engine, tag: str, image: Image, wanted: Recipe, content: byte
 def _claims(image: Image, wanted: Recipe, content: bytes, facts: Facts) -> Iterator[Claim]:
     new = Pin(name=wanted.distribution, version=wanted.version, layer="torch")
     beside_torch = replace(image, pins=(*_beside(image), new), prebuilt=())
-    for claim in base_claims.promises(beside_torch, None, {}, facts=facts).claims:
+    for claim in image_claims(ClaimContext(image=beside_torch, facts=facts)).claims:
         if (claim.id, claim.subject) in {*_JUDGED, ("S1", wanted.distribution)}:
             yield claim
     if wanted.archs:
         archs = dict.fromkeys(map(Arch.parse, wanted.archs), "cubin")
-        yield base_claims.coded(image, wanted.distribution, [], archs, also=libraries(content))
+        yield code_claim(image, wanted.distribution, [], archs, also=libraries(content))
 
 
 def _beside(image: Image) -> tuple[Pin, ...]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from images.building import pipeline
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import base_images
@@ -22,7 +21,8 @@ from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.validation import trial
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from tests.support.broken_images import NAME, SOURCES, Fault
 from tests.support.other_engine import Other, other_engine
 from validate.claims import ClaimSet
@@ -81,7 +81,8 @@ def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
 @pytest.fixture(scope="session")
 def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = image_labels.declared_missing(image, parent.labels)
-    return base_claims.promises(image, pipeline.pins_of(lock_file.read(image)), missing, facts=SOURCES.facts)
+    lock = lock_file.read(image)
+    return image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False))
 
 
 @pytest.fixture

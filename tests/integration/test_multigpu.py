@@ -19,6 +19,7 @@ from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
 from images.validation import trial
+from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
@@ -53,7 +54,7 @@ def image(engine: Engine) -> Image:
 
 
 def rehearsed(image: Image) -> ClaimSet:
-    claims = multigpu_claims(image, STAND_IN.inventory, device="cpu")
+    claims = multigpu_claims(ClaimContext(image=image, facts=SOURCES.facts, inventory=STAND_IN.inventory), device="cpu")
     kept = [claim for claim in claims if claim.subject not in ON_GPUS_ALONE]
     # The GPU's gate is not the emulation's.
     return ClaimSet(image=NAME, claims=tuple(replace(one, expect=_ungated(one), required=True) for one in kept))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from images.building import pipeline
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import labels as image_labels
@@ -22,6 +21,7 @@ from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from images.validation import embedded
+from images.validation.claims.context import ClaimContext
 
 pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
@@ -60,7 +60,8 @@ def parent(engine: Engine) -> ImageInfo:
 def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = image_labels.declared_missing(image, parent.labels)
-    suite = embedded.suite(image, pipeline.pins_of(lock_file.read(image)), missing, facts=SOURCES.facts)
+    lock = lock_file.read(image)
+    suite = embedded.suite(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False))
     context = render.render(
         image, lock_file.read(image).files, BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
     )

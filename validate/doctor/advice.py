@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from validate.environment import allocator
+
 GB = 1000**3
-ALLOCATOR = "expandable_segments:True,roundup_power2_divisions:16"
 
 _UNSLOTH = "seed:unsloth-setup"
 _AXOLOTL = "seed:axolotl-cuda-gpu"
@@ -266,9 +267,9 @@ def _allocator(stack: Stack) -> Setting:
     release = _release(stack.torch)
     if release and release < (2, 2):
         return Setting(name="allocator", value="", why="needs torch 2.2", source=_AXOLOTL)
-    variable = "PYTORCH_CUDA_ALLOC_CONF" if release and release < (2, 9) else "PYTORCH_ALLOC_CONF"
+    variable = allocator.variable(release) if release else allocator.variable((2, 9))
     why = "less fragmentation; the variable's name changed in torch 2.9"
-    return Setting(name="allocator", value=f"{variable}={ALLOCATOR}", why=why, source=_AXOLOTL)
+    return Setting(name="allocator", value=f"{variable}={allocator.SETTING}", why=why, source=_AXOLOTL)
 
 
 def _for_cpu(level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:

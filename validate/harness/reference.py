@@ -1,4 +1,4 @@
-"""NF4 and Llama in plain torch, written apart from bitsandbytes and transformers so that neither vouches for itself."""
+"""Llama in plain torch, independent of transformers, so that it is no judge of itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-NF4 = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
-"""The sixteen values of NormalFloat4: QLoRA (arXiv:2305.14314), appendix E."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +40,6 @@ class Shape:
             for block, parts in (("self_attn", attention), ("mlp", mlp))
             for name, shape in parts.items()
         }
-
-
-def nf4_dequantised(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) -> Any:
-    """float32 weights from packed 4-bit codes (first value in the high nibble) and one float32 scale a block."""
-    torch = importlib.import_module("torch")
-    codes = packed.reshape(-1).view(torch.uint8)
-    codes = torch.stack((codes >> 4, codes & 0xF), dim=1).reshape(-1).long()
-    return (torch.tensor(NF4, device=codes.device)[codes].view(-1, block) * absmax.float().view(-1, 1)).reshape(shape)
 
 
 def llama_logits(weights: Mapping[str, Any], shape: Shape, tokens: Any, dtype: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
-from images.hardware.inventory import Inventory
-from images.planning.image import Image
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.cpu import QUANTISED_LLAMA_NEEDS
 from validate.claims import Claim, Tier
+from validate.harness import nf4
 from validate.kernels import Kernel, table
 
 _LLAMA = {
@@ -19,18 +19,10 @@ _LLAMA = {
 
 
 def gpu_claims(
-    image: Image,
-    inventory: Inventory | None,
-    missing: Mapping[str, str],
-    *,
-    llama: Mapping[str, Any] | None,
-    no_gpu: str = "",
+    context: ClaimContext,
 ) -> Iterator[Claim]:
-    """G0 to G10. `inventory` None: what the container's own driver says is taken as it is.
-
-    `llama` is what NF4 is held to, None where the image lacks a part of that stack. `no_gpu` says why there is no GPU:
-    then every claim exists, and is unproven.
-    """
+    """G0 to G10. Where there is no GPU every claim exists, and is unproven."""
+    image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
     capability = min((gpu.capability for gpu in inventory.gpus), default=None) if inventory else None
     versions = {pin.name: pin.version for pin in image.pins}
     yield Claim(
@@ -53,15 +45,16 @@ def gpu_claims(
     for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
         if row.package in versions and all(name in versions for name in row.needs):
             claim = _kernel(subject, row, capability, versions, no_gpu)
-            yield _without(claim, row.package, missing) if row.package in missing else claim
-    for subject, promise in _LLAMA.items() if llama is not None else ():
+            yield _without(claim, row.package, context.missing) if row.package in context.missing else claim
+    has_llama = all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS)
+    for subject, promise in _LLAMA.items() if has_llama else ():
         yield Claim(
             id="G10",
             subject=subject,
             tier=Tier.GPU,
             probe="gpu.llama",
             promise=promise,
-            expect=dict(llama or {}) if subject == "nf4-weights" else {},
+            expect=nf4.EXPECTED if subject == "nf4-weights" else {},
             unproven=no_gpu,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 from packaging.version import Version
 
 from images.hardware.inventory import Inventory, Link
-from images.planning.image import Image
+from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
 
 MOST_RANKS = 8
@@ -193,19 +193,12 @@ ROWS: Mapping[str, Row] = {
 """Subject -> what is promised, in the order that reports show."""
 
 
-def multigpu_claims(
-    image: Image,
-    inventory: Inventory | None,
-    *,
-    lent: Mapping[str, str] | None = None,
-    no_gpu: str = "",
-    device: str = "cuda",
-) -> Iterator[Claim]:
-    """M1 to M8. `inventory` None: what the container's own driver says is taken as it is.
+def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
+    """M1 to M8. Without a GPU, or with one alone, every claim exists and is unproven.
 
-    `lent` is what the trial itself adds to the environment. With `no_gpu`, or one GPU alone, every claim exists and is
-    unproven. `device` "cpu" is a rehearsal: the same probes over gloo.
+    `device` "cpu" is a rehearsal: the same probes over gloo.
     """
+    image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
     count = len(inventory.gpus) if inventory else 0
     if not no_gpu and inventory and count < 2 and device == "cuda":
         no_gpu = f"the host has one GPU ({inventory.gpus[0].name}), several are needed"
@@ -228,7 +221,7 @@ def multigpu_claims(
                 **row.expect,
                 "device": device,
                 "ranks": ranks,
-                **_of_host(subject, image, link, lent or {}, inventory),
+                **_of_host(subject, context, link),
                 **({"not_applicable": gate} if gate else {}),
             },
             unproven=no_gpu,
@@ -256,18 +249,16 @@ def _gate(row: Row, torch: Version, inventory: Inventory | None) -> str:
     return ""
 
 
-def _of_host(
-    subject: str, image: Image, link: str, lent: Mapping[str, str], inventory: Inventory | None
-) -> dict[str, Any]:
+def _of_host(subject: str, context: ClaimContext, link: str) -> dict[str, Any]:
     """What a claim expects of this host, beside what it expects everywhere."""
     if subject == "nccl":
-        return {"cuda": str(image.wheel_cuda)}
+        return {"cuda": str(context.image.wheel_cuda)}
     if subject == "settings":
-        return {"lent": dict(lent)}
+        return {"lent": dict(context.injected)}
     if subject == "transport":
-        return {"link": link, "lent": dict(lent)}
+        return {"link": link, "lent": dict(context.injected)}
     if subject == "bandwidth":
-        return {"link": link, "floor": _floor(link, inventory)}
+        return {"link": link, "floor": _floor(link, context.inventory)}
     return {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from images.planning.image import Image
+from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
@@ -167,8 +167,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
 """Subject -> what is promised, in the order that reports show."""
 
 
-def profile_claims(image: Image, *, no_gpu: str = "") -> Iterator[Claim]:
+def profile_claims(context: ClaimContext) -> Iterator[Claim]:
     """P1 (cpu) and P2 (gpu) of an image's profile; none of an image without one."""
+    image = context.image
     for subject, row in BEHAVIOURS.items():
         if image.profile in row.profiles and all(image.pin(name) for name in row.needs):
             yield Claim(
@@ -178,5 +179,5 @@ def profile_claims(image: Image, *, no_gpu: str = "") -> Iterator[Claim]:
                 probe=row.probe,
                 promise=row.promise,
                 expect=row.expect,
-                unproven=no_gpu if row.tier is Tier.GPU else "",
+                unproven=context.no_gpu if row.tier is Tier.GPU else "",
             )

@@ -18,7 +18,8 @@ from images.maintenance import metadata, profile_docs
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
-from images.validation.claims import base as base_claims
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from images.validation.claims.profile import BEHAVIOURS
 from validate.claims import Claim, Tier
 from validate.judging import Status
@@ -153,14 +154,14 @@ def test_sources_are_locked_by_the_hash_of_their_archive_with_the_tools_that_bui
 @pytest.mark.parametrize("planned", PROFILED, ids=lambda planned: planned.name)
 def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
     assert planned.image is not None
-    claims = base_claims.promises(planned.image, {}, {}, facts=SOURCES.facts, no_gpu="none here")
+    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts, no_gpu="none here"))
     own = [claim for claim in claims.claims if claim.id in ("P1", "P2")]
     assert own
     assert all(claim.unproven == "none here" for claim in own if claim.tier is Tier.GPU)
 
 
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
-    claims = base_claims.promises(image("cu124-torch25-colossalai"), {}, {}, facts=SOURCES.facts).claims
+    claims = image_claims(ClaimContext(image=image("cu124-torch25-colossalai"), facts=SOURCES.facts)).claims
     (nf4,) = (claim for claim in claims if (claim.id, claim.subject) == ("C10", "nf4-weights"))
     (fp32,) = (claim for claim in claims if (claim.id, claim.subject) == ("C10", "fp32"))
     assert not nf4.required and "4.51.3 refuses" in nf4.unproven
@@ -348,7 +349,7 @@ def test_mamba_is_left_out_for_the_call_that_no_published_causal_conv1d_takes() 
 
 
 def test_a_compiled_pins_kernels_are_promised_from_its_floor_on() -> None:
-    claims = base_claims.promises(image("cu128-torch28-axolotl"), {}, {}, facts=SOURCES.facts).claims
+    claims = image_claims(ClaimContext(image=image("cu128-torch28-axolotl"), facts=SOURCES.facts)).claims
     (coded,) = (claim for claim in claims if (claim.id, claim.subject) == ("S5", "causal-conv1d"))
     assert "70" not in coded.expect["archs"] and coded.expect["archs"]["75"] == "cubin"
     assert coded.expect["also"] == ["causal_conv1d_cuda*.so"]

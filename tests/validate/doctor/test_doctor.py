@@ -12,10 +12,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.config import matrix
 from images.config.matrix import ROOT
 from validate.doctor import advice, hardware, snippets
 from validate.doctor import main as doctor
 from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, advise, runs_on
+from validate.environment import allocator
 
 FULL = {"flash-attn": "2.8.3", "xformers": "0.0.31", "bitsandbytes": "0.49.1", "transformers": "4.57.6"}
 ARCHS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
@@ -294,3 +296,7 @@ def test_wrong_arguments_end_with_two() -> None:
 def test_levels_are_ordered() -> None:
     rooms = [advice._level_of_gpu(int(size * GB), Goal()) for size in (4, 6, 16, 40, 80)]
     assert rooms == [Level.OVERFULL, Level.TIGHT, Level.BALANCED, Level.AMPLE, Level.SPACIOUS]
+
+
+def test_the_doctor_recommends_the_allocator_setting_that_images_have() -> None:
+    assert matrix.load().matrix.environment["PYTORCH_ALLOC_CONF"] == allocator.SETTING

@@ -20,6 +20,7 @@ from images.hardware import inventory
 from images.hardware.inventory import Gpu, Inventory, Link
 from images.planning import plan
 from images.planning.image import Image
+from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -41,8 +42,12 @@ def image(name: str = "cu130-torch211") -> Image:
     return planned.image
 
 
+def context(inventory: Inventory | None, name: str = "cu130-torch211", **options: Any) -> ClaimContext:
+    return ClaimContext(image=image(name), facts=SOURCES.facts, inventory=inventory, **options)
+
+
 def claim(subject: str, inventory: Inventory | None = PAIR, name: str = "cu130-torch211", **options: Any) -> Claim:
-    (found,) = [one for one in multigpu_claims(image(name), inventory, **options) if one.subject == subject]
+    (found,) = [one for one in multigpu_claims(context(inventory, name, **options)) if one.subject == subject]
     return found
 
 
@@ -204,10 +209,10 @@ def test_a_bandwidth_that_was_not_measured_does_not_redden_the_image() -> None:
 def test_variables_that_the_trial_lends_are_not_the_images() -> None:
     lent = {"NCCL_NVLS_ENABLE": "0"}
     evidence = of_ranks({"variables": lent, "files": {}})
-    assert collectives.settings(claim("settings", lent=lent), evidence).status is Status.PASS
+    assert collectives.settings(claim("settings", injected=lent), evidence).status is Status.PASS
     assert collectives.settings(claim("settings"), evidence).status is Status.FAIL
     other = of_ranks({"variables": {"NCCL_NVLS_ENABLE": "1"}, "files": {}})
-    assert collectives.settings(claim("settings", lent=lent), other).status is Status.FAIL
+    assert collectives.settings(claim("settings", injected=lent), other).status is Status.FAIL
 
 
 def test_a_transport_names_what_switched_the_better_one_off() -> None:
@@ -218,7 +223,7 @@ def test_a_transport_names_what_switched_the_better_one_off() -> None:
             "taken": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
         }
     )
-    finding = collectives.transport(claim("transport", lent={"NCCL_NVLS_ENABLE": "0"}), evidence)
+    finding = collectives.transport(claim("transport", injected={"NCCL_NVLS_ENABLE": "0"}), evidence)
     assert finding.status is Status.FAIL
     assert "(NCCL_P2P_DISABLE=1)" in finding.reason
 
@@ -317,7 +322,7 @@ def test_a_library_says_for_which_cuda_it_was_built() -> None:
 
 
 def all_claims(inventory: Inventory | None, **options: Any) -> Iterator[Claim]:
-    return multigpu_claims(image("cu128-torch28-axolotl-multigpu"), inventory, **options)
+    return multigpu_claims(context(inventory, "cu128-torch28-axolotl-multigpu", **options))
 
 
 def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
@@ -331,7 +336,7 @@ def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
 
 
 def test_what_an_image_does_not_hold_is_not_promised() -> None:
-    subjects = {one.subject for one in multigpu_claims(image(), PAIR)}
+    subjects = {one.subject for one in multigpu_claims(context(PAIR))}
     assert subjects == set(ROWS) - {"ray train", "zero 1", "zero 2", "zero 3"}
     assert {one.subject for one in all_claims(PAIR)} == set(ROWS)
 

@@ -10,7 +10,8 @@ from images.config import matrix
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
-from images.validation.claims.base import promises
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from validate import kernels
 from validate.claims import Claim, Tier
 from validate.judge import JUDGES
@@ -31,7 +32,8 @@ def image(name: str) -> Image:
 
 def gpu_claims(name: str, inventory: Inventory | None = H100, no_gpu: str = "", **missing: str) -> list[Claim]:
     absent = {key.replace("_", "-"): why for key, why in missing.items()}
-    found = promises(image(name), None, absent, facts=SOURCES.facts, inventory=inventory, no_gpu=no_gpu)
+    context = ClaimContext(image=image(name), facts=SOURCES.facts, missing=absent, inventory=inventory, no_gpu=no_gpu)
+    found = image_claims(context)
     return [claim for claim in found.claims if claim.tier is Tier.GPU]
 
 

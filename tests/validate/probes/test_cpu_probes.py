@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from validate.claims import Claim, Tier
 from validate.harness.forked import apart, attempt
-from validate.harness.reference import NF4, Shape
+from validate.harness.nf4 import LEVELS as NF4
+from validate.harness.reference import Shape
 from validate.judging import Status
 from validate.judging.cpu import JUDGES
 from validate.probes.cpu import compiler

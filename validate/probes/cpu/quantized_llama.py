@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.harness import nf4
 from validate.harness.forked import attempt
-from validate.harness.reference import Shape, llama_logits, nf4_dequantised
+from validate.harness.reference import Shape, llama_logits
 
 SEED = 20240229
 WEIGHT_DEVIATION = 0.07
@@ -177,7 +178,7 @@ class Bench:
     def _decoded(self, name: str, weight: Any, state: Any) -> dict[str, Any]:
         """The stored codes decoded by hand and by bitsandbytes; errors in units of the weights' deviation."""
         original = self.saved[f"{name}.weight"]
-        decoded = nf4_dequantised(weight.data.cpu(), state.absmax.cpu(), tuple(original.shape), state.blocksize)
+        decoded = nf4.dequantised(weight.data.cpu(), state.absmax.cpu(), tuple(original.shape), state.blocksize)
         theirs = importlib.import_module("bitsandbytes.functional").dequantize_4bit(weight.data, state).cpu()
         return {
             "scale_bytes": state.absmax.numel() * state.absmax.element_size(),
@@ -194,7 +195,7 @@ class Bench:
             if state is None:
                 raise TypeError(f"{name} holds no 4-bit weights but {weight.dtype}")
             codes, scales = weight.data.cpu(), state.absmax.cpu()
-            weights[f"{name}.weight"] = nf4_dequantised(codes, scales, shape, state.blocksize)
+            weights[f"{name}.weight"] = nf4.dequantised(codes, scales, shape, state.blocksize)
         return weights
 
     def _reference(self, weights: Mapping[str, Any], dtype: str) -> Any:

@@ -1,0 +1,57 @@
+"""What claims are written from: the resolved image, its lock, and the host of the trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from images.config.facts import Facts
+from images.engine.gpus import Attachment
+from images.hardware.inventory import Inventory
+from images.locking.lock_file import Lock
+from images.planning.image import Image
+
+Closure = Mapping[str, Mapping[str, str]]
+"""Layer -> distribution -> version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimContext:
+    """Everything that decides what an image is held to. Make it with `of`, add the trial's host with `on_host`."""
+
+    image: Image
+    facts: Facts
+    locked: Closure = field(default_factory=dict)
+    """What the lock has for each layer: with the pins, the closure that the image must hold."""
+    custom_base: bool = False
+    """It stands on a custom base. What that holds beside the pins is not in the lock, and stays as it is: claims
+    about it are there, unproven, and not required."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Optional pin -> why no wheel of it could be had: claims about it are unproven, and not required."""
+    inventory: Inventory | None = None
+    """The host's GPUs. None: what the container's own driver says is taken as it is."""
+    no_gpu: str = ""
+    """Why there is no GPU: then claims of the gpu tiers are unproven."""
+    injected: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the trial adds to the image's environment where it attaches GPUs."""
+
+    @classmethod
+    def of(
+        cls, image: Image, lock: Lock, facts: Facts, *, missing: Mapping[str, str], custom_base: bool
+    ) -> ClaimContext:
+        """The context of a built image, without a host."""
+        return cls(image=image, facts=facts, locked=closure(lock), custom_base=custom_base, missing=missing)
+
+    def on_host(self, attachment: Attachment) -> ClaimContext:
+        """The same for a trial with these GPUs, or with the reason why there are none."""
+        return replace(
+            self,
+            inventory=attachment.inventory,
+            no_gpu="" if attachment.attached else attachment.reason,
+            injected=attachment.injected,
+        )
+
+
+def closure(lock: Lock) -> Closure:
+    """The closure of a lock's Python layers."""
+    return {layer: lock.versions([layer]) for layer in lock.inputs.layers}

@@ -1,0 +1,196 @@
+"""Claims of the cpu tier: C1 to C10. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from images.config.facts import Facts
+from images.config.names import Arch
+from images.planning import expectations
+from images.planning.image import Image, Pin
+from images.validation.claims.context import ClaimContext
+from validate.claims import STRANGER, Claim, Tier
+from validate.harness import nf4
+
+_TRITON_MINIMUM = Arch(7, 0)
+"""torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's README)."""
+_TRITON_31_MAXIMUM = Arch(9, 0)
+_DOT_MINIMUM = Arch(8, 0)
+"""Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
+_BOGUS_ARCH = 999
+QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
+
+
+def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
+    image, facts = context.image, context.facts
+    # The longest probes first: the suite starts them in this order, and waits for the last.
+    yield from _imports(image)
+    for pin in image.pins:
+        if expect := _native(image, pin, facts):
+            yield Claim(
+                id="C2",
+                subject=pin.name,
+                tier=Tier.CPU,
+                probe="cpu.native",
+                promise=f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}",
+                expect=expect,
+            )
+    yield from _compilers(image)
+    yield from _at_work(image)
+    if all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS):
+        yield from _tiny_llama()
+
+
+def _imports(image: Image) -> Iterator[Claim]:
+    """C1 of each pinned library, and of all together in the reverse of their order in the image."""
+    modules = {
+        pin.name: list(expectations.IMPORTED.get(pin.name, expectations.modules_of(pin.name)))
+        for pin in image.pins
+        if pin.name not in expectations.NOT_IMPORTED
+    }
+    required = [name for name in modules if not _is_optional(image, name) and f"C1 {name}" not in image.beyond_proof]
+    modules["all"] = [module for name in reversed(required) for module in modules[name]]
+    for subject, names in modules.items():
+        yield Claim(
+            id="C1",
+            subject=subject,
+            tier=Tier.CPU,
+            probe="cpu.imports",
+            promise=f"importing {subject} works in either order with torch, and nothing complains",
+            expect={
+                "modules": names,
+                "first": subject not in expectations.IMPORT_TORCH_FIRST,
+                "after": subject not in ("torch", "all"),
+                "complaints": list(expectations.COMPLAINTS),
+                "harmless": dict(expectations.HARMLESS),
+            },
+        )
+
+
+def _is_optional(image: Image, name: str) -> bool:
+    return any(pin.name == name and pin.optional for pin in image.pins)
+
+
+def _at_work(image: Image) -> Iterator[Claim]:
+    """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512."""
+    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.beyond_proof)}
+    modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
+    optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
+    rows: list[tuple[str, str, str, str, Mapping[str, Any]]] = [
+        (
+            "C5",
+            "torch.compile",
+            "cpu.compile",
+            "torch.compile generates a kernel for the CPU, and that kernel runs",
+            {},
+        ),
+        ("C6", "numpy", "cpu.bridges", "torch and numpy share memory both ways", {}),
+        (
+            "C7",
+            "threads",
+            "cpu.threads",
+            "torch computes with all cores, under one OpenMP runtime",
+            {"modules": [name for name in modules if name not in optional], "apart": dict(expectations.OWN_OPENMP)},
+        ),
+        (
+            "C8",
+            "unknown user",
+            "cpu.stranger",
+            "it works for a user whom it does not know, on a read-only root, without a network",
+            {"uid": STRANGER},
+        ),
+        (
+            "C9",
+            "avx512",
+            "cpu.instructions",
+            "no native code needs AVX-512 without asking for it",
+            expectations.AVX512_NOISE,
+        ),
+    ]
+    if image.pin("torchvision"):
+        rows.append(("C6", "torchvision", "cpu.bridges", "torchvision's own operators work", {}))
+    for id_, subject, probe, promise, expect in rows:
+        yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, promise=promise, expect=expect)
+
+
+def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:
+    """What validate/probes/cpu/native.py loads of a distribution with compiled CUDA code; None: it has none."""
+    if pin.name not in expectations.NATIVE:
+        return None
+    common = {"modules": [pin.name], "loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}
+    own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
+    return {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
+
+
+def _older_operators(pin: Pin) -> dict[str, list[str]]:
+    since, operators = expectations.OPERATORS_BEFORE.get(pin.name, ("", ()))
+    return {"operators": [*operators]} if since and Version(pin.version) < Version(since) else {}
+
+
+def _bitsandbytes_library(image: Image, pin: Pin, facts: Facts) -> dict[str, Any]:
+    """The library that this release's own lookup rule takes."""
+    return {
+        "libraries": [facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)],
+        "selection": {"cuda": str(image.wheel_cuda)},
+    }
+
+
+def _compilers(image: Image) -> Iterator[Claim]:
+    yield Claim(
+        id="C3",
+        subject="c-extension",
+        tier=Tier.CPU,
+        probe="cpu.compiler",
+        promise="a C extension compiles against Python.h and imports",
+    )
+    triton = image.pin("triton")
+    if triton is None:
+        return
+    yield Claim(
+        id="C3",
+        subject="triton-launcher",
+        tier=Tier.CPU,
+        probe="cpu.compiler",
+        promise="Triton compiles its launcher with the image's compiler",
+    )
+    for arch in _triton_archs(image, triton):
+        yield Claim(
+            id="C4",
+            subject=str(arch),
+            tier=Tier.CPU,
+            probe="cpu.triton",
+            promise=f"Triton compiles for {arch}",
+            expect={
+                "arch": arch.major * 10 + arch.minor,
+                "bogus": _BOGUS_ARCH,
+                "kernels": ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"],
+            },
+        )
+
+
+def _triton_archs(image: Image, triton: Pin) -> Iterator[Arch]:
+    old = Version(triton.version) < Version("3.2")
+    for arch in image.archs:
+        if arch >= _TRITON_MINIMUM and not (old and arch > _TRITON_31_MAXIMUM):
+            yield arch
+
+
+def _tiny_llama() -> Iterator[Claim]:
+    texts = {
+        "fp32": "a tiny Llama in float32 computes what plain float64 arithmetic does",
+        "nf4-weights": "loading in 4-bit stores every projection as NF4: uint8, a quarter of bfloat16, the right error",
+        "nf4-logits": "the 4-bit model computes what its dequantised weights say",
+        "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
+    }
+    for subject, promise in texts.items():
+        yield Claim(
+            id="C10",
+            subject=subject,
+            tier=Tier.CPU,
+            probe="cpu.quantized_llama",
+            promise=promise,
+            expect=nf4.EXPECTED if subject == "nf4-weights" else {},
+        )

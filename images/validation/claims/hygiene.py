@@ -1,0 +1,51 @@
+"""Claims S8: labels, size, settings and history of the image, and what is left in its files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from images.context import labels as image_labels
+from images.context.base_context import BaseContext, Origin
+from images.planning import expectations
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.profile import ENTRYPOINT
+from validate.claims import HOST_PROBE, Claim, Tier
+
+_OCI = "org.opencontainers.image"
+
+
+def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
+    """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
+    image = context.image
+    most = expectations.MOST_BYTES
+    most += expectations.MORE_BYTES_DEVEL if image.devel else 0
+    most += expectations.MORE_BYTES_PROFILE if image.profile else 0
+    gigabytes = most // 1000**3
+    leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
+    rows: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+        "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(context)}),
+        "size": (HOST_PROBE, f"the image is at most {gigabytes} GB", {"bytes": most}),
+        "settings": (
+            HOST_PROBE,
+            f"it runs as a user, with{'' if image.entrypoint else 'out an'} entrypoint, and asks for the driver",
+            {
+                "capabilities": list(expectations.DRIVER_CAPABILITIES),
+                "entrypoint": [ENTRYPOINT] if image.entrypoint else [],
+            },
+        ),
+        "history": (HOST_PROBE, "no credential in variables, labels and build steps", {}),
+        "leftovers": ("static.hygiene", "no cache, package list or temporary file of the build is left", leftovers),
+        "secrets": ("static.hygiene", "no file holds a credential", leftovers),
+        "home": ("static.hygiene", "the home is for every user to write to", leftovers),
+    }
+    for subject, (probe, promise, expect) in rows.items():
+        yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, promise=promise, expect=expect)
+
+
+def _labels(context: ClaimContext) -> dict[str, str]:
+    """Labels that say what the image is. Where it was built from differs from build to build."""
+    base_context = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
+    everything = image_labels.labels(context.image, base_context, context.missing)
+    builds = {f"{image_labels.LABELS}.{key}" for key in ("matrix-revision", "missing")} | {f"{_OCI}.version"}
+    return {name: value for name, value in everything.items() if name not in builds}

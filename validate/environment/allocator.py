@@ -1,0 +1,12 @@
+"""torch's CUDA allocator: the setting that large models want, and the variable that a torch release reads it from."""
+
+from __future__ import annotations
+
+SETTING = "expandable_segments:True,roundup_power2_divisions:16"
+"""Less fragmentation; torch 2.2 and newer (axolotl's CUDA page, Credentials)."""
+_RENAMED_FROM = (2, 9)
+
+
+def variable(torch: tuple[int, int]) -> str:
+    """The variable's name in this torch release (major, minor)."""
+    return "PYTORCH_ALLOC_CONF" if torch >= _RENAMED_FROM else "PYTORCH_CUDA_ALLOC_CONF"
