@@ -1,4 +1,4 @@
-"""The nightly matrix: control and canary of each tracked image, what broke, and what can be taken over."""
+"""Nightly runs: control and canary of each tracked image, what broke, and update proposals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,20 +18,21 @@ from packaging.utils import canonicalize_name
 
 from images.building import pipeline
 from images.commands import common, trials
-from images.commands.options import EngineUrl, Selectors, Tiers, in_workspace
-from images.commands.trials import Gpus
+from images.commands.options import EngineUrl, InputArguments, Selectors, grouped, in_workspace
+from images.commands.trials import TrialArguments
 from images.config import matrix, paths
 from images.config.matrix import Sources
 from images.context.hosting import host_settings
-from images.engine import gpus
+from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
-from images.nightly import overlay, proposal
+from images.nightly import judge, overlay, proposal
 from images.nightly import report as nightly_report
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
-from images.nightly.run import Night
+from images.nightly.options import Judge, NightlyOptions
+from images.nightly.run import ImageResult
 from images.nightly.state import State
 from images.planning import plan
 from images.planning.plan import Planned
@@ -38,87 +40,119 @@ from images.wheels import cache as wheel_cache
 from images.wheels import compiled as source_wheels
 
 
-def nightly_verb(
-    selectors: Selectors = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted night: judge nothing twice.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """How a nightly run goes."""
+
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run: no trial is repeated.")] = False
     ranges: Annotated[
         list[str] | None,
         typer.Option("--range", metavar="NAME>=X,<Y", help="What canaries may take of a package, for this run."),
-    ] = None,
+    ] = None
+    over: Annotated[
+        bool, typer.Option("--over", help="Install versions over the existing image, instead of building it: quick.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputArguments:
+    """Where a nightly run leaves what it found."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FOLDER", help="Issues' texts; default: OUT/reports.")
-    ] = None,
+        Path | None, typer.Option("--report", metavar="FOLDER", help="Texts of issues; default: OUT/reports.")
+    ] = None
     lines: Annotated[
         Path | None,
         typer.Option("--results", metavar="FOLDER", help="Where lines are appended; default: results/nightly."),
-    ] = None,
-    over: Annotated[
-        bool, typer.Option("--over", help="Lay versions over the image that is there: quick, builds nothing anew.")
-    ] = False,
-    branch: Annotated[bool, typer.Option("--branch", help="Commit each offered lock to a branch of its own.")] = False,
-    engine: EngineUrl = None,
-    base: Annotated[str, typer.Option("--base", metavar="auto|REF", help="What to build on.")] = "auto",
-    wheelhouse: Annotated[Path | None, typer.Option("--wheelhouse", help="Folder of wheels that no index has.")] = None,
-    tier: Tiers = None,
-    gpus: Gpus = gpus.AUTO,
+    ] = None
+    branch: Annotated[bool, typer.Option("--branch", help="Commit each update proposal to a branch of its own.")] = (
+        False
+    )
     out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="State, evidence, offers.", callback=in_workspace)
-    ] = Path("out/nightly"),
+        Path, typer.Option("--out", metavar="FOLDER", help="State, evidence, update proposals.", callback=in_workspace)
+    ] = Path("out/nightly")
+
+    @property
+    def reports(self) -> Path:
+        return self.report or self.out / "reports"
+
+    def proposal(self, image: str) -> Path:
+        """The folder of an image's update proposal."""
+        return self.out / "proposals" / image
+
+
+@grouped
+def nightly_verb(
+    run: RunArguments,
+    output: OutputArguments,
+    inputs: InputArguments,
+    trial: TrialArguments,
+    selectors: Selectors = None,
+    engine: EngineUrl = None,
 ) -> None:
-    """Build and judge images as they are locked and at the newest versions; bisect what breaks."""
+    """Build and validate images as they are locked and at the newest versions; bisect what breaks."""
     sources = common.sources()
-    wanted = _tracked(selectors or [], sources)
-    host = host_settings()
-    order = pipeline.BuildOptions(
-        out=out,
+    tracked = _tracked(selectors or [], sources)
+    build = pipeline.BuildOptions(
+        out=output.out,
         cache=common.cache(),
         facts=sources.facts,
-        base=base,
-        wheelhouse=wheelhouse,
-        tiers=tier or (),
-        gpus=gpus,
+        base=inputs.base,
+        wheelhouse=inputs.wheelhouse,
+        tiers=trial.tiers,
+        gpus=trial.gpus,
         pinned_bases=trials.pinned_bases(),
         compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
     )
-    images = [planned.image for planned in wanted if planned.image]
-    controls = {str(image.name): Locked(image=image, lock=lock_file.read(image)) for image in images}
-    state = State(out / "state.jsonl", resume=resume)
-    nights: list[Night] = []
-    problems: list[Problem] = []
     with trials.open_engine(engine) as docker_engine, Progress() as progress:
-        asked = nightly.Order(
+        options = NightlyOptions(
             sources=sources,
-            judge=overlay.over(docker_engine, controls, order, host, progress)
-            if over
-            else nightly.on_engine(docker_engine, order, host, progress),
-            state=state,
+            judge=_judge(docker_engine, build, tracked, progress, over=run.over),
+            state=State(output.out / "state.jsonl", resume=run.resume),
             now=lambda: datetime.now(UTC).replace(microsecond=0),
-            results=lines or paths.workspace().results / "nightly",
-            ranges=_ranges(ranges or [], wanted),
-            tiers=order.tiers,
+            results=output.lines or paths.workspace().results / "nightly",
+            ranges=_ranges(run.ranges or [], tracked),
+            tiers=trial.tiers,
             tell=progress.say,
         )
-        for planned in wanted:
-            try:
-                if planned.image:
-                    nights.append(nightly.night(planned, planned.image, asked))
-            except UserError as error:
-                problems += error.problems
-            except OSError as error:
-                problems.append(problem_of(error, planned.name))
-    _write_issues(nights, report or out / "reports")
-    offers = {one.image: _offer(one, sources, out / "offers" / one.image, branch) for one in nights if one.offered}
-    _tell(nights, offers, asked.now(), as_json=as_json)
+        found, problems = _run_all(tracked, options)
+    _write_issues(found, output.reports)
+    proposals = {one.image: _proposal(one, sources, output) for one in found if one.proposed}
+    _tell(found, proposals, options.now(), as_json=output.as_json)
     if problems:
         raise UserError(problems, code=1)
-    raise typer.Exit(1 if any(one.broken for one in nights) else 0)
+    raise typer.Exit(1 if any(one.broken for one in found) else 0)
+
+
+def _judge(
+    engine: Engine, build: pipeline.BuildOptions, tracked: Sequence[Planned], progress: Progress, *, over: bool
+) -> Judge:
+    host = host_settings()
+    if not over:
+        return judge.on_engine(engine, build, host, progress)
+    images = [planned.image for planned in tracked if planned.image]
+    controls = {str(image.name): Locked(image=image, lock=lock_file.read(image)) for image in images}
+    return overlay.over(engine, controls, build, host, progress)
+
+
+def _run_all(tracked: Sequence[Planned], options: NightlyOptions) -> tuple[list[ImageResult], list[Problem]]:
+    """Every image: one that can't be run does not stop the others."""
+    found: list[ImageResult] = []
+    problems: list[Problem] = []
+    for planned in tracked:
+        try:
+            if planned.image:
+                found.append(nightly.run(planned, planned.image, options))
+        except UserError as error:
+            problems += error.problems
+        except OSError as error:
+            problems.append(problem_of(error, planned.name))
+    return found, problems
 
 
 def _tracked(selectors: list[str], sources: Sources) -> list[Planned]:
-    """The images of a night. Raises UserError: the matrix tracks none, or one of them is refused."""
+    """The images of a nightly run. Raises UserError: the matrix tracks none, or one of them is refused."""
     track = selectors or sources.matrix.nightly.track
     if not track:
         then = "name images, or track some under `nightly` in matrix.yaml"
@@ -145,31 +179,32 @@ def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
     return found
 
 
-def _write_issues(nights: Sequence[Night], folder: Path) -> None:
-    for name, text in nightly_report.issues([line for one in nights for line in one.breakages]).items():
+def _write_issues(found: Sequence[ImageResult], folder: Path) -> None:
+    for name, text in nightly_report.issues([line for one in found for line in one.breakages]).items():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
-def _offer(found: Night, sources: Sources, folder: Path, branch: bool) -> str:
-    """Write the change that takes a canary over. Returns where it lies: a folder, or a branch."""
-    if found.offered is None:
+def _proposal(found: ImageResult, sources: Sources, output: OutputArguments) -> str:
+    """Write the change that moves an image to its canary. Returns where it is: a folder, or a branch."""
+    if found.proposed is None:
         return ""
     text = paths.workspace().matrix.read_text(encoding="utf-8")
-    moved = proposal.pins(text, sources.matrix_file, found.offered.image, found.canary.changes)
-    after = {"matrix.yaml": moved, **proposal.locks(found.offered)}
+    moved = proposal.pins(text, sources.matrix_file, found.proposed.image, found.canary.changes)
+    after = {"matrix.yaml": moved, **proposal.locks(found.proposed)}
     root = paths.workspace().root
     before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
-    proof = f"{nightly_report.leg(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
-    log = proposal.log(found.image, proof, found.canary.changes, _before_merging(moved, found, sources))
+    validated = f"{nightly_report.job(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
+    log = proposal.log(found.image, validated, found.canary.changes, _before_merging(moved, found, sources))
+    folder = output.proposal(found.image)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / proposal.PATCH).write_text(proposal.patch(before, after))
     (folder / proposal.LOG).write_text(log)
     name = f"nightly/{found.image}-{found.canary.date:%Y%m%d}"
-    return _commit(after, name, log) if branch else str(folder)
+    return _commit(after, name, log) if output.branch else str(folder)
 
 
-def _before_merging(text: str, found: Night, sources: Sources) -> list[str]:
+def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str]:
     """What the moved pins do to the plan: images that the rules then refuse, locks that are then stale."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "matrix.yaml")
@@ -183,7 +218,9 @@ def _before_merging(text: str, found: Night, sources: Sources) -> list[str]:
         if one.image and one.name != found.image and lock_file.state(one.image).status is lock_file.Status.STALE
     ]
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
-    return todo + ([f"lock and prove those that share the stack: `nox -s lock -- {' '.join(stale)}`"] if stale else [])
+    return todo + (
+        [f"lock and validate those that share the stack: `nox -s lock -- {' '.join(stale)}`"] if stale else []
+    )
 
 
 def _commit(files: Mapping[str, str], name: str, message: str) -> str:
@@ -195,7 +232,7 @@ def _commit(files: Mapping[str, str], name: str, message: str) -> str:
             command, cwd=root, input=text, capture_output=True, text=True, check=False, env=environment
         )
         if done.returncode:
-            raise UserError(Problem(where=f"git {arguments[0]}", cause=done.stderr.strip(), then="mend that"), code=1)
+            raise UserError(Problem(where=f"git {arguments[0]}", cause=done.stderr.strip(), then="fix that"), code=1)
         return done.stdout.strip()
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -209,7 +246,7 @@ def _commit(files: Mapping[str, str], name: str, message: str) -> str:
     return name
 
 
-def _tell(nights: Sequence[Night], offers: Mapping[str, str], now: datetime, *, as_json: bool) -> None:
+def _tell(found: Sequence[ImageResult], proposals: Mapping[str, str], now: datetime, *, as_json: bool) -> None:
     if as_json:
         rows = [
             {
@@ -217,17 +254,17 @@ def _tell(nights: Sequence[Night], offers: Mapping[str, str], now: datetime, *, 
                 "control": one.control.model_dump(mode="json"),
                 "canary": one.canary.model_dump(mode="json"),
                 "breakages": [line.model_dump(mode="json") for line in one.breakages],
-                "offer": offers.get(one.image, ""),
+                "proposal": proposals.get(one.image, ""),
             }
-            for one in nights
+            for one in found
         ]
         typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
         return
-    for one in nights:
+    for one in found:
         for line in (one.control, one.canary):
-            typer.echo(f"{one.image}  {nightly_report.leg(line)}")
+            typer.echo(f"{one.image}  {nightly_report.job(line)}")
         for breakage in one.breakages:
             searched = f"{breakage.builds} builds over {breakage.candidates} packages"
             typer.echo(f"{one.image}  {breakage.sentence} ({searched})")
-        if one.image in offers:
-            typer.echo(f"{one.image}  the newest versions are as good: {offers[one.image]}")
+        if one.image in proposals:
+            typer.echo(f"{one.image}  update proposal: {proposals[one.image]}")

@@ -1,7 +1,7 @@
-"""Tries versions as one layer over an image that is there: nothing is built from the ground.
+"""Installs versions as one layer over an existing image, instead of building the image.
 
-Takes seconds and little room where a build takes minutes, and serves a night on a small machine. What it proves is the
-versions, not the way they are built: an offered lock is built and proven like any before it gets a name.
+This takes seconds and little disk where a build takes minutes. It validates the versions, not the build: a proposed
+lock is built and validated like any other before the image gets its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from images.engine.progress import Progress
 from images.errors import UserError
 from images.locking import lock_file
 from images.nightly.canary import Locked, changes
-from images.nightly.run import Judge, own_fault, trial_of
+from images.nightly.judge import cause_of, trial_of
+from images.nightly.options import Judge
 from images.nightly.state import Trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -32,7 +33,11 @@ _MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,sour
 
 
 def over(
-    engine: Engine, controls: Mapping[str, Locked], order: pipeline.BuildOptions, host: HostSettings, progress: Progress
+    engine: Engine,
+    controls: Mapping[str, Locked],
+    options: pipeline.BuildOptions,
+    host: HostSettings,
+    progress: Progress,
 ) -> Judge:
     """A judge that lays versions over the images `controls` names. Raises NoSuchImage where the engine lacks one."""
 
@@ -52,9 +57,9 @@ def over(
                     redact=host.redact,
                 )
                 reference = built.image_id
-            found = _judged(engine, locked, reference, tiers, order)
+            found = _judged(engine, locked, reference, tiers, options)
         except UserError as error:
-            return Trial(claims=(), cause=own_fault(error), seconds=round(time.monotonic() - start, 1))
+            return Trial(claims=(), cause=cause_of(error), seconds=round(time.monotonic() - start, 1))
         finally:
             engine.untag(tag)
         return found.model_copy(update={"seconds": round(time.monotonic() - start, 1)})
@@ -63,15 +68,15 @@ def over(
 
 
 def _judged(
-    engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], order: pipeline.BuildOptions
+    engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], options: pipeline.BuildOptions
 ) -> Trial:
     image, info = locked.image, engine.inspect(reference)
-    attachment, asked = pipeline.find_gpus(engine, image, order.gpus, tiers or order.tiers)
+    attachment, asked = pipeline.find_gpus(engine, image, options.gpus, tiers or options.tiers)
     missing = image_labels.declared_missing(image, info.labels)
-    claimed = ClaimContext.of(image, locked.lock, order.facts, missing=missing, custom_base=False)
+    claimed = ClaimContext.of(image, locked.lock, options.facts, missing=missing, custom_base=False)
     claims = image_claims(claimed.on_host(attachment))
     evidence, verdict = pipeline.prove(engine, reference, claims, asked, attachment)
-    pipeline.record_trial(order.out / str(image.name), evidence, verdict)
+    pipeline.record_trial(options.out / str(image.name), evidence, verdict)
     return trial_of(info, evidence, verdict)
 
 

@@ -1,4 +1,4 @@
-"""A canary that holds what the control holds, as a change to accept: pins, lock, and a log of versions. Pure."""
+"""An update proposal, made of a canary that is as good as the control: pins, lock, and a list of versions. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from images.nightly.canary import Locked
 from images.nightly.results import Change
 from images.planning.image import Image
 
-PATCH = "offer.patch"
+PATCH = "update.patch"
 LOG = "CHANGES.md"
 
 
@@ -63,14 +63,14 @@ def locks(canary: Locked) -> dict[str, str]:
     return {f"{folder}/{name}": content.decode() for name, content in lock_file.written(canary.lock).items()}
 
 
-def log(image: str, proof: str, changes: Sequence[Change], before_merging: Sequence[str]) -> str:
+def log(image: str, validated: str, changes: Sequence[Change], before_merging: Sequence[str]) -> str:
     """CHANGES.md: what changed, from, to; and what else must be done before it can be merged."""
     rows = [f"| {one.name} | {one.before or '-'} | {one.after or '-'} | {_why(one)} |" for one in changes]
     table = ["| package | from | to | |", "|---|---|---|---|", *rows]
     todo = ["", "Before it is merged:", "", *(f"- {text}" for text in before_merging)] if before_merging else []
-    head = [f"# Move {image} to the newest versions", "", proof, "", f"`git apply {PATCH}` makes the change.", ""]
+    head = [f"# Move {image} to the newest versions", "", validated, "", f"`git apply {PATCH}` makes the change.", ""]
     return "\n".join([*head, *table, *todo]) + "\n"
 
 
 def _why(change: Change) -> str:
-    return "pinned" if change.pinned else "came along" if change.after else "no longer needed"
+    return "pinned" if change.pinned else "dependency" if change.after else "no longer needed"

@@ -1,4 +1,4 @@
-"""What a night says: sentences, issues for a tracker, a table. Pure."""
+"""The report of a nightly run: sentences, and issues for a tracker. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from images.nightly.results import BreakageLine, Change, ClaimRow, LegLine
+from images.nightly.results import BreakageLine, Change, ClaimRow, JobLine
 from validate.judging import Status
 
 _REASON = 240
@@ -34,7 +34,7 @@ def key(culprits: Sequence[Change]) -> str:
 
 
 def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
-    """File name -> Markdown, one for each set of culprits: title in the first line, a mark to find it again last."""
+    """File name -> Markdown, one for each set of culprits: title in the first line, a marker to find it by last."""
     groups: dict[str, list[BreakageLine]] = {}
     for one in breakages:
         groups.setdefault(one.key, []).append(one)
@@ -52,7 +52,7 @@ def _issue(name: str, group: Sequence[BreakageLine]) -> str:
         lines += [f"| {_cells(claim)} |" for claim in one.claims]
         count = f"{one.candidates} packages that changed, {one.builds} images built, {one.unresolved} sets unresolvable"
         lines += ["", f"Found by bisection over {count}, {one.seconds:.0f} s.", ""]
-    lines += ["To expect it until upstream has mended it, a row in matrix.yaml:", "", "```yaml", "xfail:"]
+    lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
     claim, culprit = first.claims[0], first.culprits[0]
     row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'
     lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", f"<!-- truetag: {name} -->", ""]
@@ -64,13 +64,15 @@ def _cells(claim: ClaimRow) -> str:
     return " | ".join((claim.id, claim.subject, claim.tier, claim.verdict, reason))
 
 
-def leg(line: LegLine) -> str:
-    """One leg in a line."""
+def job(line: JobLine) -> str:
+    """One job in a line."""
     counts = sum((Counter(tier.counts) for tier in line.tiers.values()), Counter[Status]())
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    parts = [f"{line.leg} {line.outcome}" + (f" ({told})" if told else "")]
+    parts = [f"{line.job} {line.outcome}" + (f" ({told})" if told else "")]
     parts += [f"{len(line.changes)} packages changed"] if line.changes else []
     parts += [brief(line.cause)] if line.cause else []
     parts += [f"{one.id} {one.subject} fails as expected ({one.issue})" for one in line.expected]
-    parts += [f"{one.id} {one.subject} PASSES AGAIN: take {one.issue} out of xfail" for one in line.passing_again]
+    parts += [
+        f"{one.id} {one.subject} passes unexpectedly: remove {one.issue} from xfail" for one in line.unexpected_passes
+    ]
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""What nights found, as JSON lines under results/nightly/: appended, never rewritten. Their schema comes from here."""
+"""Lines of nightly runs, results/nightly/*.jsonl: appended, never rewritten. Their schema comes from here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from validate.judging import Status
 FOLDER = paths.RESOURCES / "results" / "nightly"
 """The checkout's."""
 BUILD = "build"
-"""The claim's id where an image could not even be built or tried."""
+"""The claim's id where an image could not be built or started."""
 
 
-class Leg(StrEnum):
-    """Which versions a night's image is built from."""
+class Job(StrEnum):
+    """Which versions an image of a nightly run is built from."""
 
     CONTROL = "control"
     """The committed lock."""
@@ -32,7 +32,7 @@ class Leg(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What came of one leg. Only PASS is green."""
+    """The result of one job. Only PASS is green."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     NOT_BUILT = "NOT_BUILT"
     """A step of the build failed, or the suite did not start: `cause` says why."""
     UNRESOLVED = "UNRESOLVED"
-    """No set of versions fits together: `cause` has the resolver's words."""
+    """No set of versions fits together: `cause` has the resolver's message."""
     UNCHANGED = "UNCHANGED"
     """The newest versions are the locked ones: there was nothing to build."""
 
@@ -64,7 +64,7 @@ class Change(Row):
     after: str
     """Version in the canary; empty: it is gone."""
     pinned: bool
-    """matrix.yaml pins it; else it came along with something."""
+    """matrix.yaml pins it; else it is a dependency."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
@@ -99,7 +99,7 @@ class Expected(Row):
     issue: str
     """`OWNER/REPOSITORY#NUMBER` or a URL."""
     reason: str
-    """Why it failed tonight; empty where it passed."""
+    """Why it failed in this run; empty where it passed."""
 
 
 class TierCount(Row):
@@ -110,14 +110,15 @@ class TierCount(Row):
     counts: dict[Status, int]
 
 
-class LegLine(Row):
-    """One image, built from one set of versions and judged."""
+class JobLine(Row):
+    """One image, built from one set of versions and validated."""
 
-    kind: Literal["leg"] = "leg"
+    schema_version: Literal[2] = 2
+    kind: Literal["job"] = "job"
     date: AwareDatetime
     """When it was judged, UTC."""
     image: str
-    leg: Leg
+    job: Job
     outcome: Outcome
     versions: str
     """First 12 hexadecimal digits of the sha256 over the lock's files; empty where nothing could be locked."""
@@ -129,7 +130,7 @@ class LegLine(Row):
     """Claims that are FAIL, and required ones that are UNPROVEN."""
     expected: list[Expected]
     """Those of `failing` that an `xfail` row expects."""
-    passing_again: list[Expected]
+    unexpected_passes: list[Expected]
     """Claims that an `xfail` row expects to fail, and that passed."""
     digest: str
     """`sha256:...` of the image that was judged; empty where there is none."""
@@ -141,7 +142,7 @@ class LegLine(Row):
     changes: list[Change]
     """What moved against the committed lock (canary only)."""
     ranges: dict[str, str]
-    """Ranges asked for on the command line, over the matrix's: then it is a trial of them, and no plain night."""
+    """Ranges asked for on the command line, over the matrix's: an experiment, no regular nightly run."""
     cause: str
     """Why there is no verdict; empty where there is one."""
 
@@ -149,6 +150,7 @@ class LegLine(Row):
 class BreakageLine(Row):
     """What breaks a canary, found by bisection."""
 
+    schema_version: Literal[2] = 2
     kind: Literal["breakage"] = "breakage"
     date: AwareDatetime
     image: str
@@ -156,7 +158,7 @@ class BreakageLine(Row):
     """Of the canary."""
     revision: str
     claims: list[ClaimRow]
-    """What fails with the culprits alone moved; the first is the one that was bisected."""
+    """What fails where only the culprits moved; the first is the one that was bisected."""
     culprits: list[Change]
     """The smallest set that breaks it: with any one of them put back, the first claim does not fail."""
     sentence: str
@@ -172,12 +174,12 @@ class BreakageLine(Row):
     ranges: dict[str, str]
 
 
-Line = Annotated[LegLine | BreakageLine, Field(discriminator="kind")]
-_LINE: TypeAdapter[LegLine | BreakageLine] = TypeAdapter(Line)
+Line = Annotated[JobLine | BreakageLine, Field(discriminator="kind")]
+_LINE: TypeAdapter[JobLine | BreakageLine] = TypeAdapter(Line)
 
 
-def append(line: LegLine | BreakageLine, folder: Path) -> Path:
-    """Add a line to the month's file. What a night found stays as it was written."""
+def append(line: JobLine | BreakageLine, folder: Path) -> Path:
+    """Append a line to the month's file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{line.date:%Y-%m}.jsonl"
     text = json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n"
@@ -195,12 +197,12 @@ def _ends_its_line(path: Path) -> bool:
         return file.read() == b"\n"
 
 
-def read(*folders: Path) -> tuple[LegLine | BreakageLine, ...]:
-    """Every line of every night in these folders (none given: results/nightly), oldest first.
+def read(*folders: Path) -> tuple[JobLine | BreakageLine, ...]:
+    """Every line of every nightly run in these folders (none given: results/nightly), oldest first.
 
     A folder that is not there has none. Raises UserError with all bad lines.
     """
-    lines: list[LegLine | BreakageLine] = []
+    lines: list[JobLine | BreakageLine] = []
     problems: list[Problem] = []
     for path in (path for folder in folders or (FOLDER,) for path in sorted(folder.glob("*.jsonl"))):
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -208,7 +210,9 @@ def read(*folders: Path) -> tuple[LegLine | BreakageLine, ...]:
                 lines.append(_LINE.validate_json(text))
             except ValidationError as error:
                 first = error.errors()[0]
-                cause = f"is no line of a night: {'.'.join(map(str, first['loc']))} {first['msg']}".replace(":  ", ": ")
+                cause = f"is no line of a nightly run: {'.'.join(map(str, first['loc']))} {first['msg']}".replace(
+                    ":  ", ": "
+                )
                 then = "take the line out, or bring it back from git"
                 problems.append(Problem(where=f"{path.name}:{number}", cause=cause, then=then))
     if problems:
@@ -216,13 +220,13 @@ def read(*folders: Path) -> tuple[LegLine | BreakageLine, ...]:
     return tuple(sorted(lines, key=lambda line: line.date))
 
 
-def latest(lines: Sequence[LegLine | BreakageLine], image: str, leg: Leg) -> LegLine | None:
-    """The newest line of one image's leg that no range of the command line bent."""
-    own = (one for one in lines if isinstance(one, LegLine) and one.image == image and one.leg is leg)
+def latest(lines: Sequence[JobLine | BreakageLine], image: str, job: Job) -> JobLine | None:
+    """The newest line of an image's job without ranges of the command line."""
+    own = (one for one in lines if isinstance(one, JobLine) and one.image == image and one.job is job)
     return max((one for one in own if not one.ranges), key=_date, default=None)
 
 
-def _date(line: LegLine) -> datetime:
+def _date(line: JobLine) -> datetime:
     return line.date
 
 

@@ -1,4 +1,4 @@
-"""What a night has judged so far, so that `--resume` does not judge it again: a file of JSON lines, one answer each."""
+"""Trials of a nightly run so far, so that `--resume` repeats none: a file of JSON lines, one answer each."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Trial(BaseModel):
     """Why there is no verdict; empty where there is one."""
 
     def verdict(self, key: str) -> Status | None:
-        """What came of a claim (`S4 symbols`); None: it was not judged."""
+        """The verdict of a claim (`S4 symbols`); None: it was not judged."""
         return next((claim.verdict for claim in self.claims if claim.key == key), None)
 
 
 class State:
-    """Answers by key, in memory and in a file that only grows. Without `resume` an earlier night's are forgotten."""
+    """Answers by key, in memory and in a file that only grows; without `resume` it starts empty."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self._file = file

@@ -33,14 +33,14 @@ def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> lis
     return [_about(claim, row, claim.reason) for claim, row in found if row]
 
 
-def passing_again(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
-    """Claims of rows that no longer fail: every claim that the row is about was measured and is PASS."""
-    again: list[Expected] = []
+def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
+    """Claims of rows whose every claim was measured and is PASS."""
+    found: list[Expected] = []
     for row in rows:
         about = [claim for claim in claims if _is_about(row, claim)]
         if about and all(claim.verdict is Status.PASS for claim in about):
-            again += [_about(claim, row, "") for claim in about]
-    return again
+            found += [_about(claim, row, "") for claim in about]
+    return found
 
 
 def _row_of(claim: ClaimRow, rows: Sequence[ExpectedFailure]) -> ExpectedFailure | None:

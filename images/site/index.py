@@ -18,7 +18,7 @@ from images.config.facts import Capability, MinorText, VersionText
 from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
 from images.errors import UserError
-from images.nightly.results import BreakageLine, Change, Leg, LegLine, Row
+from images.nightly.results import BreakageLine, Change, Job, JobLine, Row
 from images.planning import plan
 from images.planning.plan import Planned
 from images.site.runs import Published, Run, newest_first
@@ -212,7 +212,7 @@ class Known:
     sources: Sources
     today: date
     runs: Sequence[Run] = ()
-    nights: Sequence[LegLine | BreakageLine] = ()
+    nights: Sequence[JobLine | BreakageLine] = ()
     repository: str = ""
     published: Sequence[Published] = ()
     closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -423,13 +423,13 @@ def pairs(sources: Sources) -> tuple[Planned, ...]:
     return tuple(plan.plan_one(ImageName(cuda=cuda, torch=torch), sources) for torch in torches for cuda in cudas)
 
 
-def nights_of(known: Known, image: str) -> tuple[LegLine | None, LegLine | None, tuple[BreakageLine, ...]]:
+def nights_of(known: Known, image: str) -> tuple[JobLine | None, JobLine | None, tuple[BreakageLine, ...]]:
     """The newest control and canary of an image, and what nights found to break it, newest first."""
     own = [line for line in known.nights if line.image == image and not line.ranges]
-    legs = [line for line in own if isinstance(line, LegLine)]
-    newest = {leg: max((one for one in legs if one.leg is leg), key=lambda one: one.date, default=None) for leg in Leg}
+    legs = [line for line in own if isinstance(line, JobLine)]
+    newest = {leg: max((one for one in legs if one.job is leg), key=lambda one: one.date, default=None) for leg in Job}
     breakages = [line for line in own if isinstance(line, BreakageLine)]
-    return newest[Leg.CONTROL], newest[Leg.CANARY], tuple(reversed(breakages))
+    return newest[Job.CONTROL], newest[Job.CANARY], tuple(reversed(breakages))
 
 
 def dumps(index: Index) -> bytes:

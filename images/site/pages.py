@@ -17,7 +17,7 @@ from images.config import paths
 from images.config.names import Arch, Minor
 from images.context.templates import environment
 from images.host.hashing import sha256_of_file
-from images.nightly.results import BreakageLine, LegLine
+from images.nightly.results import BreakageLine, JobLine
 from images.planning.image import Image
 from images.site import badges
 from images.site import index as indexes
@@ -151,7 +151,7 @@ class _Site:
         return self._page(
             "nights.html.j2",
             "nights.html",
-            nights=[line for line in lines if isinstance(line, LegLine)][:_SHOWN_NIGHTS],
+            nights=[line for line in lines if isinstance(line, JobLine)][:_SHOWN_NIGHTS],
             breakages=[line for line in lines if isinstance(line, BreakageLine)][:_SHOWN_NIGHTS],
             pages={image.name: image.page for image in self.index.images},
         )

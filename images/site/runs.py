@@ -12,7 +12,7 @@ from typing import Any
 from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.nightly import results
-from images.nightly.results import Leg, LegLine, Outcome, TierCount
+from images.nightly.results import Job, JobLine, Outcome, TierCount
 from images.publish import gate, publication
 from images.publish.publication import Remote
 from images.registry.client import Registry
@@ -158,10 +158,10 @@ def newest_first(found: Iterable[Run]) -> list[Run]:
     return sorted(found, key=lambda run: (run.moment or beginning, run.source), reverse=True)
 
 
-def of_nights(lines: Sequence[LegLine | results.BreakageLine]) -> Iterator[Run]:
+def of_nights(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
     """The control legs that were judged. A canary is of other versions than the image that people get."""
     for line in lines:
-        if not isinstance(line, LegLine) or line.leg is not Leg.CONTROL or line.ranges:
+        if not isinstance(line, JobLine) or line.job is not Job.CONTROL or line.ranges:
             continue
         if line.outcome in _JUDGED and line.digest:
             yield Run(

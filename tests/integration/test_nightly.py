@@ -1,4 +1,4 @@
-"""A night on the real engine, with real packages: a torchao built for another torch is named among innocent moves."""
+"""A nightly run on the real engine: a torchao that was built for another torch is found among harmless changes."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from images.locking import lock_file
 from images.nightly import overlay, results
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
+from images.nightly.options import NightlyOptions
 from images.nightly.results import Outcome
 from images.nightly.state import State
 from images.planning import plan
@@ -29,7 +30,7 @@ def test_the_package_that_breaks_a_canary_is_named(
     control = Locked(image=image, lock=lock_file.read(image))
     building = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
     with Progress(plain=True) as progress:
-        order = nightly.Order(
+        options = NightlyOptions(
             sources=SOURCES,
             judge=overlay.over(engine, {NAME: control}, building, host_settings(), progress),
             state=State(tmp_path / "state.jsonl", resume=False),
@@ -39,12 +40,12 @@ def test_the_package_that_breaks_a_canary_is_named(
             tiers=[Tier.STATIC],
             tell=progress.say,
         )
-        found = nightly.night(planned, image, order)
+        found = nightly.run(planned, image, options)
     assert found.control.outcome is Outcome.PASS
     assert found.canary.outcome is Outcome.FAIL
     assert {one.name for one in found.canary.changes if one.pinned} == set(MOVING)
     assert [[one.name for one in line.culprits] for line in found.breakages] == [["torchao"]]
     assert found.breakages[0].sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks S")
-    assert found.offered is None
+    assert found.proposed is None
     assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
     assert [engine.find(f"{NAME}-{label}") for label in ("control", "canary", "bisect")] == [None, None, None]

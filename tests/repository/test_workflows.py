@@ -1,7 +1,7 @@
 """Workflows: what actionlint says of them, what they may do, and that the commands they give are still ours.
 
 Each step's script is run by bash, as on GitHub, with stand-ins for the programs that would reach the world; what it
-asks of `nox` is then parsed by the command line itself, so that a renamed option breaks a test and no night.
+asks of `nox` is then parsed by the command line itself, so that a renamed option breaks a test and no nightly run.
 """
 
 import json
@@ -247,14 +247,14 @@ def _prepare(work: Path) -> None:
     """What earlier steps and jobs leave."""
     files = {
         "gpu/validate/ghcr.io_x/verdict.json": "{}",
-        "nights/night-a/night/results/2026-11.jsonl": '{"n": 1}\n',
-        "nights/night-b/night/results/2026-11.jsonl": '{"n": 2}\n',
-        "nights/night-b/night/reports/k.md": "# a breaks b\n",
-        f"nights/night-b/out/nightly/offers/cu126-torch27/{proposal.PATCH}": "patch\n",
-        f"nights/night-b/out/nightly/offers/cu126-torch27/{proposal.LOG}": "# Move it\n\nall well\n",
+        "runs/nightly-a/found/lines/2026-11.jsonl": '{"n": 1}\n',
+        "runs/nightly-b/found/lines/2026-11.jsonl": '{"n": 2}\n',
+        "runs/nightly-b/found/reports/k.md": "# a breaks b\n",
+        f"runs/nightly-b/out/nightly/proposals/cu126-torch27/{proposal.PATCH}": "patch\n",
+        f"runs/nightly-b/out/nightly/proposals/cu126-torch27/{proposal.LOG}": "# Move it\n\nall well\n",
         "renewed/refresh.patch": "patch\n",
         ".ci/run": "true\n",
-        "results/nightly/2026-11.jsonl": '{"n": 0}\n',
+        "branch/nightly/2026-11.jsonl": '{"n": 0}\n',
     }
     for path, text in files.items():
         (work / path).parent.mkdir(parents=True, exist_ok=True)
@@ -290,19 +290,67 @@ def test_the_plan_becomes_a_matrix(tmp_path: Path) -> None:
     assert "cu126-torch27" in json.loads((ran.folder / "output").read_text().strip().partition("=")[2])
 
 
-def test_nights_are_gathered_in_order(tmp_path: Path) -> None:
+def test_lines_are_gathered_in_order_and_pushed_to_the_branch_results_alone(tmp_path: Path) -> None:
     _prepare(tmp_path / "work")
     ran = run_step(only("nightly-gather", "reports/*.md"), tmp_path)
-    assert (ran.folder / "results/nightly/2026-11.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
+    assert (ran.folder / "branch/nightly/2026-11.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
     assert (ran.folder / "reports/k.md").is_file()
-    assert ran.calls[-1] == ("nox", "-s", "guard", "--", "--before", "HEAD")
+    assert ("git", "worktree", "add", "--detach", "branch", "FETCH_HEAD") in ran.calls
+    (tmp_path / "b" / "work").mkdir(parents=True)
+    pushed = [call for call in run_step(only("nightly-gather", "git push"), tmp_path / "b").calls if "push" in call]
+    assert pushed == [("git", "push", "origin", "HEAD:refs/heads/results")]
 
 
-def test_an_offer_becomes_a_pull_request(tmp_path: Path) -> None:
+def test_the_first_nightly_run_makes_the_branch_results(tmp_path: Path) -> None:
+    """With the real git: an empty branch beside main, then one that lines are appended to."""
+    step = only("nightly-gather", "git worktree")
+    origin, work = tmp_path / "origin", tmp_path / "work"
+    _git(tmp_path, "init", "--quiet", "--bare", str(origin))
+    _git(tmp_path, "init", "--quiet", "--initial-branch=main", str(work))
+    _git(work, "remote", "add", "origin", str(origin))
+    (work / "code.py").write_text("")
+    _git(work, "add", "code.py")
+    _git(work, "commit", "--quiet", "--message", "x")
+    _git(work, "push", "--quiet", "origin", "main")
+    push = only("nightly-gather", "git push").script
+    for number in (1, 2):
+        folder = work / "runs" / "nightly-a" / "found" / "lines"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "2026-11.jsonl").write_text(f"{number}\n")
+        (work / "runs" / "nightly-a" / "found" / "reports").mkdir(exist_ok=True)
+        (work / "runs" / "nightly-a" / "found" / "reports" / "k.md").write_text("")
+        script = f"gh() {{ :; }}; {step.script}\n(cd branch; {push})\ngit worktree remove --force branch"
+        command = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", script]
+        done = subprocess.run(command, cwd=work, env=_GIT_ENV, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert _git(origin, "ls-tree", "-r", "--name-only", "results") == "nightly/2026-11.jsonl"
+    assert _git(origin, "show", "results:nightly/2026-11.jsonl") == "1\n2"
+    assert _git(origin, "ls-tree", "-r", "--name-only", "main") == "code.py"
+
+
+_GIT_ENV = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    **{
+        f"GIT_{who}_{what}": value
+        for who in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", "a"), ("EMAIL", "a@b"))
+    },
+}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, env=_GIT_ENV, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_proposal_becomes_a_pull_request(tmp_path: Path) -> None:
     _prepare(tmp_path / "work")
-    calls = run_step(only("nightly-propose", "offer.patch"), tmp_path).calls
-    branch, folder = "nightly/cu126-torch27", "nights/night-b/out/nightly/offers/cu126-torch27"
-    assert ("git", "apply", "--index", f"{folder}/offer.patch") in calls
+    calls = run_step(only("nightly-propose", "update.patch"), tmp_path).calls
+    branch, folder = "nightly/cu126-torch27", "runs/nightly-b/out/nightly/proposals/cu126-torch27"
+    assert ("git", "apply", "--index", f"{folder}/update.patch") in calls
     assert ("git", "push", "--force", "origin", branch) in calls
     body = ("--body-file", f"{folder}/CHANGES.md")
     assert calls[-1] == ("gh", "pr", "create", "--head", branch, "--title", "Move it", *body)

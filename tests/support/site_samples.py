@@ -8,7 +8,7 @@ from functools import cache
 
 from images.config import matrix
 from images.config.matrix import Sources
-from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Leg, LegLine, Outcome, TierCount
+from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Job, JobLine, Outcome, TierCount
 from images.site.index import Known
 from images.site.records import tier_counts
 from images.site.runs import Published, Run
@@ -78,18 +78,18 @@ def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimVerdictRow
     return claim(tier, verdict, subject="device", number="G1")
 
 
-def leg(image: str, kind: Leg, outcome: Outcome, **more: object) -> LegLine:
+def leg(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
     plain = {
         "date": datetime(2026, 11, 20, 5, tzinfo=UTC),
         "image": image,
-        "leg": kind,
+        "job": kind,
         "outcome": outcome,
         "versions": "0123456789ab",
         "revision": "ba9876543210",
         "tiers": {Tier.STATIC: TierCount(verdict=Status.PASS, counts={Status.PASS: 31})},
         "failing": [],
         "expected": [],
-        "passing_again": [],
+        "unexpected_passes": [],
         "digest": NEW,
         "bytes": 7_000_000_000,
         "seconds": 61.5,
@@ -98,7 +98,7 @@ def leg(image: str, kind: Leg, outcome: Outcome, **more: object) -> LegLine:
         "ranges": {},
         "cause": "",
     }
-    return LegLine.model_validate({**plain, **more})
+    return JobLine.model_validate({**plain, **more})
 
 
 MOVE = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
@@ -153,11 +153,13 @@ RUNS = (
     run(ARCH, *STATIC_CPU),
 )
 NIGHTS = (
-    leg(PARTLY, Leg.CONTROL, Outcome.PASS),
-    leg(PARTLY, Leg.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
-    leg("cu128-torch27", Leg.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
-    leg("cu999-torch27", Leg.CONTROL, Outcome.UNPROVEN),
-    leg("cu128-torch27", Leg.CONTROL, Outcome.XFAIL, failing=[FAILED], expected=[EXPECTED], passing_again=[EXPECTED]),
+    leg(PARTLY, Job.CONTROL, Outcome.PASS),
+    leg(PARTLY, Job.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
+    leg("cu128-torch27", Job.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
+    leg("cu999-torch27", Job.CONTROL, Outcome.UNPROVEN),
+    leg(
+        "cu128-torch27", Job.CONTROL, Outcome.XFAIL, failing=[FAILED], expected=[EXPECTED], unexpected_passes=[EXPECTED]
+    ),
     breakage(),
 )
 TAG = Published(

@@ -1,4 +1,4 @@
-"""Lines of nights: what is written is read back, nothing that lies there changes, and bad lines are told."""
+"""Lines of nightly runs: what is written is read back, nothing that lies there changes, and bad lines are told."""
 
 import json
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ import pytest
 from images.config.paths import RESOURCES as ROOT
 from images.errors import UserError
 from images.nightly import results
-from images.nightly.results import BreakageLine, Change, ClaimRow, Leg, LegLine, Outcome, TierCount
+from images.nightly.results import BreakageLine, Change, ClaimRow, Job, JobLine, Outcome, TierCount
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -20,20 +20,20 @@ FAILED = ClaimRow(
 MOVE = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
 
 
-def leg(
-    *, day: int = 21, month: int = 11, image: str = "cu126-torch27", leg: Leg = Leg.CONTROL, **other: object
-) -> LegLine:
+def job(
+    *, day: int = 21, month: int = 11, image: str = "cu126-torch27", job: Job = Job.CONTROL, **other: object
+) -> JobLine:
     plain = {
         "date": datetime(2026, month, day, 5, tzinfo=UTC),
         "image": image,
-        "leg": leg,
+        "job": job,
         "outcome": Outcome.PASS,
         "versions": "0123456789ab",
         "revision": "ba9876543210",
         "tiers": {Tier.STATIC: TierCount(verdict=Status.PASS, counts={Status.PASS: 31})},
         "failing": [],
         "expected": [],
-        "passing_again": [],
+        "unexpected_passes": [],
         "digest": "sha256:" + "0" * 64,
         "bytes": 7_000_000_000,
         "seconds": 61.5,
@@ -42,7 +42,7 @@ def leg(
         "ranges": {},
         "cause": "",
     }
-    return LegLine.model_validate({**plain, **other})
+    return JobLine.model_validate({**plain, **other})
 
 
 def breakage() -> BreakageLine:
@@ -65,10 +65,10 @@ def breakage() -> BreakageLine:
 
 def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Path) -> None:
     lines = [
-        leg(day=2, month=12),
+        job(day=2, month=12),
         breakage(),
-        leg(),
-        leg(leg=Leg.CANARY, changes=[MOVE], outcome="FAIL", failing=[FAILED]),
+        job(),
+        job(job=Job.CANARY, changes=[MOVE], outcome="FAIL", failing=[FAILED]),
     ]
     for line in lines:
         results.append(line, tmp_path)
@@ -77,44 +77,57 @@ def test_lines_are_read_back_by_date_from_the_files_of_their_months(tmp_path: Pa
 
 
 def test_appending_changes_nothing_that_lies_there(tmp_path: Path) -> None:
-    path = results.append(leg(), tmp_path)
+    path = results.append(job(), tmp_path)
     before = path.read_bytes()
     results.append(breakage(), tmp_path)
     assert path.read_bytes().startswith(before)
 
 
 def test_a_line_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
-    path = results.append(leg(), tmp_path)
+    path = results.append(job(), tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
     results.append(breakage(), tmp_path)
     assert json.loads(path.read_text().splitlines()[1])["kind"] == "breakage"
 
 
 def test_every_bad_line_is_told_with_its_place(tmp_path: Path) -> None:
-    path = results.append(leg(), tmp_path)
+    path = results.append(job(), tmp_path)
     with path.open("a") as file:
-        file.write('{"kind": "leg"}\nnonsense\n')
+        file.write('{"kind": "job"}\nnonsense\n')
     with pytest.raises(UserError) as told:
         results.read(tmp_path)
     assert [problem.where for problem in told.value.problems] == ["2026-11.jsonl:2", "2026-11.jsonl:3"]
 
 
-def test_no_folder_is_no_night(tmp_path: Path) -> None:
+def test_a_line_of_another_schema_version_is_refused(tmp_path: Path) -> None:
+    path = results.append(job(), tmp_path)
+    path.write_text(path.read_text().replace('"schema_version":2', '"schema_version":1'))
+    with pytest.raises(UserError, match="schema_version"):
+        results.read(tmp_path)
+
+
+def test_folders_are_read_together_by_date(tmp_path: Path) -> None:
+    results.append(job(day=22), tmp_path / "a")
+    results.append(job(day=21), tmp_path / "b")
+    assert [line.date.day for line in results.read(tmp_path / "a", tmp_path / "b")] == [21, 22]
+
+
+def test_no_folder_is_no_run(tmp_path: Path) -> None:
     assert results.read(tmp_path / "none") == ()
 
 
-def test_the_newest_line_of_a_leg_leaves_out_trials_of_ranges(tmp_path: Path) -> None:
-    lines = [leg(day=20), leg(day=21), leg(day=22, ranges={"torchao": ">=0.11"}), leg(day=23, leg=Leg.CANARY)]
-    assert results.latest(lines, "cu126-torch27", Leg.CONTROL) == lines[1]
-    assert results.latest(lines, "cu128-torch28", Leg.CONTROL) is None
+def test_the_newest_line_of_a_job_leaves_out_trials_of_ranges(tmp_path: Path) -> None:
+    lines = [job(day=20), job(day=21), job(day=22, ranges={"torchao": ">=0.11"}), job(day=23, job=Job.CANARY)]
+    assert results.latest(lines, "cu126-torch27", Job.CONTROL) == lines[1]
+    assert results.latest(lines, "cu128-torch28", Job.CONTROL) is None
 
 
 def test_lines_are_as_their_published_schema_says() -> None:
     (schema,) = (json.loads(text) for text in results.generated().values())
-    for line in (leg(), breakage()):
+    for line in (job(), breakage()):
         jsonschema.validate(line.model_dump(mode="json"), schema)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**leg().model_dump(mode="json"), "more": 1}, schema)
+        jsonschema.validate({**job().model_dump(mode="json"), "more": 1}, schema)
 
 
 def test_the_lines_of_this_repository_can_be_read() -> None:

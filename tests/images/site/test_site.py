@@ -20,7 +20,7 @@ from images.chooser import choose
 from images.commands.site import write
 from images.config.matrix import ROOT
 from images.nightly import results
-from images.nightly.results import BreakageLine, Leg, LegLine, Outcome
+from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.site import badges, index, pages, records, runs
 from images.site.index import Index, Known, Standing
 from tests.support import site_samples as samples
@@ -206,8 +206,8 @@ def test_every_gpu_has_its_column() -> None:
 
 
 def test_a_night_s_control_is_a_proof_and_its_canary_is_not() -> None:
-    bent = samples.leg(PARTLY, Leg.CONTROL, Outcome.PASS, ranges={"torchao": ">=0.11"})
-    failed = samples.leg(PARTLY, Leg.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
+    bent = samples.leg(PARTLY, Job.CONTROL, Outcome.PASS, ranges={"torchao": ">=0.11"})
+    failed = samples.leg(PARTLY, Job.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
     found = list(runs.of_nights([*samples.NIGHTS, bent, failed]))
     assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
 
@@ -221,12 +221,12 @@ def test_the_front_page_tells_what_breaks_now_and_once() -> None:
         files["index.html"].count(b"breaks S4 symbols") == 1 and files["nights.html"].count(b"breaks S4 symbols") == 2
     )
     assert b" broke" not in files["index.html"] and files["nights.html"].count(b" broke") == 2
-    assert "expected: G4 device" in HTML["nights.html"] and "passes again: <b>G4 device" in HTML["nights.html"]
+    assert "expected: G4 device" in HTML["nights.html"] and "unexpected pass: <b>G4 device" in HTML["nights.html"]
 
 
 def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
-    morning = samples.leg(NEVER, Leg.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
-    evening = samples.leg(NEVER, Leg.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
+    morning = samples.leg(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
+    evening = samples.leg(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
     for order in ([morning, evening], [evening, morning]):
         image = next(
             one for one in index.make(samples.known(runs=[*runs.of_nights(order)])).images if one.name == NEVER
@@ -295,12 +295,12 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(files: dict[str, bytes]) 
 
 
 def test_a_year_of_nights_keeps_pages_small_and_what_they_rest_on() -> None:
-    def night(day: int) -> list[LegLine | BreakageLine]:
+    def night(day: int) -> list[JobLine | BreakageLine]:
         date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
         digest = "sha256:" + f"{day:064x}"
-        control = samples.leg(PARTLY, Leg.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
+        control = samples.leg(PARTLY, Job.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
         changes = [samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)]
-        canary = samples.leg(PARTLY, Leg.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
+        canary = samples.leg(PARTLY, Job.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
         return [control, canary, samples.breakage(date=date, key=f"{day}")]
 
     lines = [line for day in range(365) for line in night(day)]

@@ -1,0 +1,94 @@
+"""The judge of a nightly run: builds a set of versions with the engine, validates the image, and removes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from images.building import pipeline
+from images.context.hosting import HostSettings
+from images.engine import Engine, ImageInfo
+from images.engine.failures import BuildFailed, FailureKind
+from images.engine.progress import Progress
+from images.errors import UserError
+from images.locking import lock_file
+from images.nightly.canary import Locked
+from images.nightly.options import Judge
+from images.nightly.results import ClaimRow
+from images.nightly.state import Trial
+from images.validation import schemas
+from validate.claims import Tier
+from validate.evidence import Evidence
+from validate.judge import ClaimVerdict, Verdict
+
+_ELSEWHERE = frozenset(
+    {
+        FailureKind.NETWORK,
+        FailureKind.TLS,
+        FailureKind.ACCESS,
+        FailureKind.DISK,
+        FailureKind.MEMORY,
+        FailureKind.APT,
+        FailureKind.BASE,
+    }
+)
+"""Causes of a failed build that no version changes."""
+_REASON = 600
+"""Characters of a reason that a line keeps."""
+
+
+def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings, progress: Progress) -> Judge:
+    """The judge of a nightly run: builds with the engine, validates, and leaves no image behind."""
+
+    def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
+        start = time.monotonic()
+        folder, name = options.out / "locks", f"{locked.image.name}-{label}"
+        files = lock_file.written(locked.lock).items()
+        lock_file.write({f"{locked.image.lock_name}/{path}": content for path, content in files}, folder)
+        own = replace(options, locks=folder, suffix=f"-{label}", tiers=tiers or options.tiers)
+        try:
+            (result,) = pipeline.build_all(engine, [locked.image], own, host, progress, 1)
+        finally:
+            for tag in (name, f"{name}-candidate"):
+                engine.untag(tag)
+        if isinstance(result, UserError):
+            return Trial(claims=(), cause=cause_of(result), seconds=round(time.monotonic() - start, 1))
+        evidence = schemas.read_evidence(options.out / name / "evidence.json")
+        found = trial_of(result.info, evidence, result.verdict)
+        return found.model_copy(update={"seconds": round(time.monotonic() - start, 1)})
+
+    return judge
+
+
+def cause_of(error: UserError) -> str:
+    """Why these versions can't be built. Raises the error again where the versions did not cause it."""
+    if not isinstance(error, BuildFailed) or error.failure.kind in _ELSEWHERE:
+        raise error
+    return f"{error.problems[0].where}: {error.problems[0].cause}"
+
+
+def trial_of(info: ImageInfo, evidence: Evidence, verdict: Verdict) -> Trial:
+    """A verdict as the state of a nightly run has it."""
+    return Trial(
+        claims=tuple(map(_row, verdict.claims)),
+        overall={tier: _tier(verdict, tier).overall for tier in Tier if _tier(verdict, tier).claims},
+        digest=info.id,
+        bytes=info.size,
+        gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
+    )
+
+
+def _tier(verdict: Verdict, tier: Tier) -> Verdict:
+    return replace(verdict, claims=tuple(one for one in verdict.claims if one.claim.tier is tier))
+
+
+def _row(one: ClaimVerdict) -> ClaimRow:
+    return ClaimRow(
+        id=one.claim.id,
+        subject=one.claim.subject,
+        tier=one.claim.tier,
+        verdict=one.status,
+        required=one.claim.required,
+        reason=one.reason[:_REASON],
+    )

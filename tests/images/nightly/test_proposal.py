@@ -1,0 +1,103 @@
+"""Update proposals, issues, the state of a run, and faults in the matrix's nightly section."""
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from images.config import matrix
+from images.config.matrix import Sources
+from images.errors import UserError
+from images.nightly import proposal
+from images.nightly import report as nightly_report
+from images.nightly.results import BreakageLine, Change, ClaimRow
+from images.nightly.state import State
+from images.planning import plan
+from tests.support.nightly_samples import CONTROL, SOURCES
+from validate.claims import Tier
+from validate.judging import Status
+
+
+def test_a_proposal_moves_the_pins_of_its_stack_alone() -> None:
+    text = matrix.MATRIX.read_text()
+    moves = [
+        Change(name="torchao", before="0.11.0", after="0.12.0", pinned=True),
+        Change(name="einops", before="0.8.2", after="0.9", pinned=True),
+        Change(name="numpy", before="2.0", after="2.1", pinned=False),
+    ]
+    moved = proposal.pins(text, SOURCES.matrix_file, CONTROL.image, moves)
+    old, new = text.splitlines(), moved.splitlines()
+    assert sorted(line for line in new if line not in old) == ['    einops: "0.9"', "    torchao: 0.12.0"]
+    assert sources_of(moved).matrix.stacks["2.7"]["torchao"] == "0.12.0"
+    assert sources_of(moved).matrix.stacks["2.7"]["einops"] == "0.9"
+    assert sources_of(moved).matrix.stacks["2.8"] == SOURCES.matrix.stacks["2.8"]
+
+
+def sources_of(text: str) -> Sources:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "matrix.yaml")
+        file.write_text(text)
+        return matrix.load(matrix=file)
+
+
+def test_an_issue_has_its_title_sentence_and_marker() -> None:
+    claim = ClaimRow(id="S3", subject="x", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason="a | b")
+    culprit = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
+    line = BreakageLine(
+        date=datetime(2026, 11, 21, tzinfo=UTC),
+        image="cu126-torch27",
+        versions="0",
+        revision="0",
+        claims=[claim],
+        culprits=[culprit],
+        sentence=nightly_report.sentence([culprit], [claim]),
+        key=nightly_report.key([culprit]),
+        candidates=9,
+        builds=4,
+        unresolved=0,
+        seconds=1,
+        ranges={},
+    )
+    other = line.model_copy(update={"image": "cu128-torch28"})
+    ((name, text),) = nightly_report.issues([line, other]).items()
+    assert name == "torchao-0.14.1.md"
+    assert text.startswith("# torchao 0.14.1 breaks cu126-torch27, cu128-torch28\n")
+    assert "torchao 0.11.0 -> 0.14.1 breaks S3 x: a | b" in text
+    assert "a \\| b |" in text
+    assert "<!-- truetag: torchao-0.14.1 -->" in text
+
+
+def test_a_state_that_was_cut_off_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "state.jsonl"
+    state = State(file, resume=False)
+    state.keep("one", {"a": 1})
+    state.keep("two", {"b": 2})
+    file.write_text(file.read_text()[:-4])
+    resumed = State(file, resume=True)
+    assert (resumed.find("one"), resumed.find("two")) == ({"a": 1}, None)
+    resumed.keep("two", 3)
+    assert State(file, resume=True).find("two") == 3
+    assert State(file, resume=False).find("one") is None
+
+
+def test_matrix_ranges_for_what_nothing_pins_are_told(tmp_path: Path) -> None:
+    text = matrix.MATRIX.read_text().replace('"2.7": {torchao: "<0.12"}', '"2.7": {torchoa: "<0.12"}')
+    file = tmp_path / "matrix.yaml"
+    file.write_text(text.replace("held: [torch]", "held: [tortch]"))
+    told = "\n".join(problem.cause for problem in matrix.load(matrix=file).problems)
+    assert "nothing pins 'torchoa'" in told
+    assert "there is no layer 'tortch'" in told
+
+
+def test_selectors_of_nightly_runs_that_match_nothing_are_told_with_their_lines(tmp_path: Path) -> None:
+    text = matrix.MATRIX.read_text().replace("track: [cu126-torch25", "track: [cu126-torch99")
+    file = tmp_path / "matrix.yaml"
+    expected = "xfail:\n  - {select: cu199-*, claim: S4, issue: a/b#1}\n"
+    file.write_text(text.replace("xfail: []\n", expected))
+    with pytest.raises(UserError) as told:
+        plan.check(matrix.load(matrix=file))
+    causes = "\n".join(f"{problem.where.rpartition('/')[2]} {problem.cause}" for problem in told.value.problems)
+    number = next(number for number, line in enumerate(text.splitlines(), 1) if "track: [" in line)
+    assert f"matrix.yaml:{number} cu126-torch99 matches no image" in causes
+    assert "cu199-* matches no image" in causes

@@ -1,0 +1,238 @@
+"""A nightly run without an engine: the judge and the resolver are fakes, all that decides is real."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from images.config.matrix import ExpectedFailure
+from images.errors import Problem
+from images.locking import uv
+from images.nightly import canary, results, xfail
+from images.nightly import report as nightly_report
+from images.nightly import run as nightly
+from images.nightly.canary import Locked
+from images.nightly.options import NightlyOptions
+from images.nightly.results import BreakageLine, ClaimRow, JobLine, Outcome
+from images.nightly.run import ImageResult
+from images.nightly.state import State, Trial
+from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
+from validate.claims import Tier
+from validate.judging import Status
+
+CLAIMS = (("S3", "environment", Tier.STATIC), ("C1", "transformers", Tier.CPU), ("C10", "lora-step", Tier.CPU))
+
+
+class Judge:
+    """Fails claims where the versions hold what breaks them; remembers what it was asked."""
+
+    def __init__(self, breaking: dict[str, set[str]], *, unbuildable: set[str] | None = None, most: int = 1000) -> None:
+        self.breaking, self.unbuildable, self.most = breaking, unbuildable or {"nothing"}, most
+        self.sooner: dict[str, tuple[set[str], str]] = {}
+        self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
+
+    def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
+        if len(self.asked) >= self.most:
+            raise KeyboardInterrupt
+        moved = {name for name, version in MOVES.items() if locked.versions.get(name) == version}
+        self.asked.append((frozenset(moved), tuple(tiers)))
+        if self.unbuildable <= moved:
+            return Trial(claims=(), cause="a step failed")
+        rows = tuple(self._row(*claim, moved) for claim in CLAIMS if not tiers or claim[2] in tiers)
+        return Trial(claims=rows, overall={row.tier: row.verdict for row in rows}, digest="sha256:0", bytes=1)
+
+    def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
+        broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
+        status, reason = (Status.FAIL, f"undefined symbol of {id_}") if broken else (Status.PASS, "fine")
+        if id_ in self.sooner and self.sooner[id_][0] <= moved:
+            status, reason = Status.FAIL, self.sooner[id_][1]
+        return ClaimRow(id=id_, subject=subject, tier=tier, verdict=status, required=True, reason=reason)
+
+
+@pytest.fixture
+def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ImageResult]:
+    monkeypatch.setattr(canary, "newest", lambda *_: at(MOVES))
+    monkeypatch.setattr(canary, "relocked", lambda _control, chosen, _run: at(dict(chosen)))
+
+    def run(
+        judge: Judge, *, resume: bool = False, rows: Sequence[ExpectedFailure] = (), **other: object
+    ) -> ImageResult:
+        sources = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"xfail": list(rows)}))
+        options = NightlyOptions(
+            sources=sources,
+            judge=judge,
+            state=State(tmp_path / "state.jsonl", resume=resume),
+            now=lambda: datetime(2026, 11, 21, tzinfo=UTC),
+            results=tmp_path / "results",
+        )
+        assert PLANNED.image is not None
+        return nightly.run(PLANNED, PLANNED.image, replace(options, **other))  # type: ignore[arg-type]
+
+    return run
+
+
+def lines(tmp_path: Path) -> list[JobLine | BreakageLine]:
+    return list(results.read(tmp_path / "results"))
+
+
+def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Callable[..., ImageResult], tmp_path: Path) -> None:
+    found = nightly_run(Judge({}))
+    assert (found.control.outcome, found.canary.outcome) == (Outcome.PASS, Outcome.PASS)
+    assert found.proposed is not None
+    assert not found.broken
+    assert {one.name for one in found.canary.changes} == set(MOVES)
+    assert lines(tmp_path) == [found.control, found.canary]
+
+
+def test_what_was_judged_in_part_is_not_proposed(nightly_run: Callable[..., ImageResult]) -> None:
+    assert nightly_run(Judge({}), tiers=[Tier.STATIC]).proposed is None
+
+
+def test_a_culprit_is_named_with_both_versions_and_all_that_it_breaks(nightly_run: Callable[..., ImageResult]) -> None:
+    judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
+    found = nightly_run(judge)
+    (breakage,) = found.breakages
+    assert found.broken and found.proposed is None
+    assert breakage.sentence == "torchao 0.11.0 -> 0.12.0 breaks S3 and C1 transformers: undefined symbol of S3"
+    assert [claim.id for claim in breakage.claims] == ["S3", "C1"]
+    assert breakage.builds == len({key for key in judge.asked if key[0] and key[0] != set(MOVES)})
+
+
+def test_static_claims_are_bisected_in_the_static_tier_alone(nightly_run: Callable[..., ImageResult]) -> None:
+    judge = Judge({"S3": {"transformers"}})
+    nightly_run(judge)
+    searched = [tiers for moved, tiers in judge.asked if moved != set(MOVES) and moved]
+    assert searched and set(searched) == {(Tier.STATIC,)}
+
+
+def test_two_culprits_of_different_claims_are_told_apart(nightly_run: Callable[..., ImageResult]) -> None:
+    found = nightly_run(Judge({"S3": {"torchao"}, "C10": {"transformers", "peft"}}))
+    assert [one.sentence.partition(":")[0] for one in found.breakages] == [
+        "torchao 0.11.0 -> 0.12.0 breaks S3",
+        "transformers 4.57.6 -> 5.0.0 with peft 0.18.1 -> 0.21.2 together break C10 lora-step",
+    ]
+
+
+def test_a_claim_that_fails_for_another_reason_is_another_breakage(nightly_run: Callable[..., ImageResult]) -> None:
+    """A torchao that complains wherever it is imported, and a liger-kernel that can't be imported at all."""
+    judge = Judge({"S3": {"torchao"}, "C1": {"torchao"}})
+    judge.sooner = {"C1": ({"liger-kernel"}, "no driver")}
+    assert [one.sentence for one in nightly_run(judge).breakages] == [
+        "torchao 0.11.0 -> 0.12.0 breaks S3: undefined symbol of S3",
+        "liger-kernel 0.6.4 -> 0.8.5 breaks C1 transformers: no driver",
+    ]
+
+
+def test_a_dependency_is_found_behind_the_pins(nightly_run: Callable[..., ImageResult]) -> None:
+    (breakage,) = nightly_run(Judge({"C1": {"numpy"}})).breakages
+    assert [(one.name, one.pinned) for one in breakage.culprits] == [("numpy", False)]
+
+
+def test_what_can_not_be_built_is_bisected_too(nightly_run: Callable[..., ImageResult]) -> None:
+    found = nightly_run(Judge({}, unbuildable={"liger-kernel"}))
+    assert found.canary.outcome is Outcome.NOT_BUILT
+    assert found.breakages[0].sentence == "liger-kernel 0.6.4 -> 0.8.5 breaks build: a step failed"
+
+
+def test_what_fails_in_the_control_is_no_regression(nightly_run: Callable[..., ImageResult]) -> None:
+    found = nightly_run(Judge({"S3": set()}))
+    assert (found.control.outcome, found.canary.outcome) == (Outcome.FAIL, Outcome.FAIL)
+    assert found.breakages == ()
+    assert found.broken
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_an_interrupted_run_resumes_and_repeats_no_trial(
+    nightly_run: Callable[..., ImageResult], tmp_path: Path, after: int
+) -> None:
+    breaking = {"S3": {"torchao"}, "C10": {"transformers", "peft"}}
+    first, second = Judge(breaking, most=after), Judge(breaking)
+    with pytest.raises(KeyboardInterrupt):
+        nightly_run(first)
+    found = nightly_run(second, resume=True)
+    assert not set(first.asked) & set(second.asked)
+    assert len(found.breakages) == 2
+    assert len(lines(tmp_path)) == 4
+    whole = Judge(breaking)
+    assert nightly_run(whole).breakages == found.breakages
+    assert len(whole.asked) == len(first.asked) + len(second.asked)
+
+
+def test_nothing_newer_builds_nothing(nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "newest", lambda *_: CONTROL)
+    judge = Judge({})
+    assert nightly_run(judge).canary.outcome is Outcome.UNCHANGED
+    assert len(judge.asked) == 1
+
+
+def test_newest_versions_that_do_not_fit_together_are_told(
+    nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> Locked:
+        raise uv.NoSolution(Problem(where="x", cause="no set of versions fits"))
+
+    monkeypatch.setattr(canary, "newest", none)
+    found = nightly_run(Judge({}))
+    assert (found.canary.outcome, found.canary.cause) == (Outcome.UNRESOLVED, "no set of versions fits")
+    assert found.broken
+
+
+def row(**other: str) -> ExpectedFailure:
+    return ExpectedFailure.model_validate(
+        {"select": "cu126-*", "claim": "S3", "issue": "pytorch/ao#1", "when": "torchao>=0.12", **other}
+    )
+
+
+def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: Callable[..., ImageResult]) -> None:
+    found = nightly_run(Judge({"S3": {"torchao"}}), rows=[row()])
+    assert (found.control.outcome, found.canary.outcome) == (Outcome.PASS, Outcome.XFAIL)
+    assert [(one.id, one.issue) for one in found.canary.expected] == [("S3", "pytorch/ao#1")]
+    assert found.breakages == ()
+    assert found.proposed is None
+    assert not found.broken
+    assert "fails as expected (pytorch/ao#1)" in nightly_report.job(found.canary)
+
+
+def test_an_expected_failure_does_not_cover_another(nightly_run: Callable[..., ImageResult]) -> None:
+    found = nightly_run(Judge({"S3": {"torchao"}, "C1": {"peft"}}), rows=[row()])
+    assert found.canary.outcome is Outcome.FAIL
+    assert [one.claims[0].id for one in found.breakages] == ["C1"]
+
+
+def test_an_expected_failure_that_passes_is_reported(nightly_run: Callable[..., ImageResult]) -> None:
+    found = nightly_run(Judge({}), rows=[row()])
+    assert [one.issue for one in found.canary.unexpected_passes] == ["pytorch/ao#1"]
+    assert found.control.unexpected_passes == []
+    assert "passes unexpectedly" in nightly_report.job(found.canary)
+
+
+@pytest.mark.parametrize(
+    ("other", "applies"),
+    [
+        ({}, True),
+        ({"when": "torchao"}, True),
+        ({"when": "torchao>=0.13"}, False),
+        ({"when": "vllm>=0.1"}, False),
+        ({"select": "cu128-*"}, False),
+        ({"select": "torch>=2.7"}, True),
+    ],
+)
+def test_rows_speak_of_images_and_versions(other: dict[str, str], applies: bool) -> None:
+    assert bool(xfail.rows_for(PLANNED, {"torchao": "0.12.0"}, [row(**other)])) is applies
+
+
+def test_a_row_of_several_claims_passes_unexpectedly_only_when_all_do() -> None:
+    good = ClaimRow(id="S3", subject="a", tier=Tier.STATIC, verdict=Status.PASS, required=True, reason="")
+    bad = good.model_copy(update={"subject": "b", "verdict": Status.FAIL})
+    assert xfail.unexpected_passes([good, bad], [row()]) == []
+    assert [one.subject for one in xfail.expected([good, bad], [row()])] == ["b"]
+    assert len(xfail.unexpected_passes([good, good.model_copy(update={"subject": "b"})], [row()])) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"claim": "symbols"}, {"issue": "soon"}, {"when": ">=1"}, {"select": "a b"}])
+def test_a_row_that_says_nothing_is_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        row(**wrong)

@@ -1,0 +1,27 @@
+"""A control of the nightly tests, and the same at other versions."""
+
+from dataclasses import replace
+
+from images.config import matrix
+from images.locking import lock_file
+from images.nightly.canary import Locked
+from images.planning import plan
+
+SOURCES = matrix.load()
+(PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
+assert PLANNED.image is not None
+CONTROL = Locked(image=PLANNED.image, lock=lock_file.read(PLANNED.image))
+MOVES = {"torchao": "0.12.0", "transformers": "5.0.0", "peft": "0.21.2", "liger-kernel": "0.8.5", "numpy": "9.9.9"}
+
+
+def at(versions: dict[str, str]) -> Locked:
+    """The control at other versions."""
+    layers = {
+        name: tuple(replace(one, version=versions.get(one.name, one.version)) for one in packages)
+        if name in CONTROL.lock.inputs.layers
+        else packages
+        for name, packages in CONTROL.lock.layers.items()
+    }
+    files = {f"{name}.txt": lock_file.print_requirements(packages) for name, packages in layers.items()}
+    pins = tuple(replace(pin, version=versions.get(pin.name, pin.version)) for pin in CONTROL.image.pins)
+    return Locked(image=replace(CONTROL.image, pins=pins), lock=replace(CONTROL.lock, files=files, layers=layers))
