@@ -1,57 +1,25 @@
-"""Which image to pull for a machine, why, and why not the others. Pure, but for reading gpu_models.yaml."""
+"""Which image to pull for a machine, why, and why not the others. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
-import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-from pydantic import Field
+from packaging.version import Version
 
-from images.config import paths
-from images.config.facts import Capability, DeviceCode, Facts, Row, Sentence
+from images.chooser.machine import Machine
+from images.config.facts import Facts
 from images.config.names import Arch, Minor
 from images.errors import Problem, UserError
-from images.hardware.inventory import Inventory
 from images.planning.image import Image
-from images.planning.rules import ON_ARM_ALONE
+from validate import compute_capability
+from validate.compute_capability import runs_on
 
-MODELS = paths.DATA / "gpu_models.yaml"
-_BRANDS = frozenset({"nvidia", "geforce", "tesla"})
-"""Words that drivers and people put in front or leave out: `NVIDIA A100-SXM4-80GB`, `Tesla T4`, `RTX 4090`. Not Quadro:
-a Quadro RTX 6000 is no RTX 6000 Ada."""
-_VARIANTS = re.compile(
-    r"\d+gb|\d+g|sxm\d?|pcie?|pg\d+|nvl|hbm\d\w?|laptop|gpu|notebook|mobile|max|q|super|generation|edition|server|"
-    r"workstation|sff|d|oam|cnx|mig|dgx|spark"
-)
-"""Words of a model's variants, which all have its capability."""
-_WORDS = re.compile(r"[a-z0-9]+")
 _NEAREST = 4
-
-
-class ModelRow(Row):
-    """GPU models of one compute capability."""
-
-    capability: Capability
-    names: list[Sentence] = Field(min_length=1)
-    arm: bool = False
-    """Their host processor is ARM."""
-    source: Sentence
-
-
-class Models(Row):
-    """gpu_models.yaml."""
-
-    current: Sentence
-    older: Sentence
-    models: list[ModelRow] = Field(min_length=1)
 
 
 class Fit(StrEnum):
@@ -60,21 +28,6 @@ class Fit(StrEnum):
     CUBIN = "cubin"
     PTX = "ptx"
     NO = "no"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Where the image shall run. `driver` is empty where it is not known."""
-
-    gpus: tuple[str, ...]
-    archs: tuple[Arch, ...]
-    """Of all its GPUs, each once, ascending."""
-    driver: str = ""
-    arm: bool = False
-
-    def __str__(self) -> str:
-        driver = f"driver {self.driver}" if self.driver else "driver not known"
-        return f"{', '.join(self.gpus)} ({', '.join(map(str, self.archs))}), {driver}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +41,7 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class ImageSummary:
     """What the rules must know of an image, whoever says so: the plan, or a site's index.json."""
 
     name: str
@@ -105,7 +58,7 @@ class Offer:
     archs: tuple[Arch, ...]
     ptx: tuple[Arch, ...]
     min_driver: str
-    """The floor of its CUDA major."""
+    """The minimum of its CUDA major."""
     native_driver: str
     """The first of its wheel's own CUDA."""
 
@@ -148,10 +101,10 @@ class Choice:
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
-def offer(image: Image, facts: Facts) -> Offer:
+def summary(image: Image, facts: Facts) -> ImageSummary:
     """An image of the plan, as the rules see it."""
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
-    return Offer(
+    return ImageSummary(
         name=str(image.name),
         torch=pin.version if pin else str(image.name.torch),
         profile=image.profile,
@@ -168,22 +121,36 @@ def offer(image: Image, facts: Facts) -> Offer:
     )
 
 
+def code_ranges(archs: Sequence[Arch], ptx: Sequence[Arch]) -> list[dict[str, str | None]]:
+    """The GPUs that an image's code runs on, as plain data for the browser: `first` to `last`, None for no last one."""
+    kinds = [*((Fit.CUBIN, arch, False) for arch in archs), *((Fit.PTX, arch, True) for arch in ptx)]
+    rows: list[dict[str, str | None]] = []
+    for kind, arch, is_ptx in kinds:
+        first, last = compute_capability.gpus_of(arch.pair, ptx=is_ptx)
+        rows.append({"code": str(kind), "first": _dotted(first), "last": _dotted(last) if last else None})
+    return rows
+
+
+def _dotted(capability: compute_capability.Capability) -> str:
+    return Arch(*capability).capability
+
+
 def choose(images: Sequence[Image], machine: Machine, wish: Wish, facts: Facts) -> Choice:
     """Rank images of the plan for a machine."""
-    return among([offer(image, facts) for image in images], machine, wish)
+    return rank([summary(image, facts) for image in images], machine, wish)
 
 
-def among(offers: Sequence[Offer], machine: Machine, wish: Wish) -> Choice:
-    """Rank offers: machine code before PTX, newest torch, a CUDA that the driver knows, newest CUDA."""
-    answers = {one.name: _answer(one, machine, wish) for one in offers}
+def rank(images: Sequence[ImageSummary], machine: Machine, wish: Wish) -> Choice:
+    """Rank images: machine code before PTX, newest torch, a CUDA that the driver knows, newest CUDA."""
+    answers = {one.name: _answer(one, machine, wish) for one in images}
     fitting = sorted(
-        (one for one in offers if not answers[one.name].against),
+        (one for one in images if not answers[one.name].against),
         key=lambda one: _rank(one, answers[one.name]),
         reverse=True,
     )
     # Nobody looks for another profile's image, or for one of another torch, before the rest of it fits.
     failing = sorted(
-        (one for one in offers if answers[one.name].against),
+        (one for one in images if answers[one.name].against),
         key=lambda one: (-len(answers[one.name].against), _rank(one, answers[one.name])),
         reverse=True,
     )
@@ -197,82 +164,82 @@ def among(offers: Sequence[Offer], machine: Machine, wish: Wish) -> Choice:
     )
 
 
-def _rank(it: Offer, answer: Answer) -> tuple[Any, ...]:
+def _rank(image: ImageSummary, answer: Answer) -> tuple[Any, ...]:
     """Greater is better. An arch image is its parent without code that this GPU can't run, so smaller."""
-    cuda = (it.wheel_cuda, it.toolkit_cuda)
-    return (answer.fit is Fit.CUBIN, Version(answer.torch), answer.native, cuda, it.arch is not None)
+    cuda = (image.wheel_cuda, image.toolkit_cuda)
+    return (answer.fit is Fit.CUBIN, Version(answer.torch), answer.native, cuda, image.arch is not None)
 
 
-def _answer(it: Offer, machine: Machine, wish: Wish) -> Answer:
-    fits = {arch: _fit(it, arch) for arch in machine.archs}
+def _answer(image: ImageSummary, machine: Machine, wish: Wish) -> Answer:
+    fits = {arch: _fit(image, arch) for arch in machine.archs}
     worst = max(fits.values(), key=list(Fit).index)
-    native = not machine.driver or Version(machine.driver) >= Version(it.native_driver)
-    against = (*_unwanted(it, wish), *_wrong_arch(it, machine, fits), *_wrong_driver(it, machine, worst))
-    code = [f"machine code for {arch}{_through(it, arch)}" for arch, fit in fits.items() if fit is Fit.CUBIN]
+    native = not machine.driver or Version(machine.driver) >= Version(image.native_driver)
+    against = (*_unwanted(image, wish), *_wrong_arch(image, machine, fits), *_wrong_driver(image, machine, worst))
+    code = [f"machine code for {arch}{_through(image, arch)}" for arch, fit in fits.items() if fit is Fit.CUBIN]
     ptx = [
         f"only PTX for {arch}: compiled at the first run, and by torch alone" for arch in fits if fits[arch] is Fit.PTX
     ]
     return Answer(
-        name=it.name,
-        torch=it.torch,
+        name=image.name,
+        torch=image.torch,
         fit=worst,
-        reasons=(f"torch {it.torch}", *code, *ptx, _driver_reason(it, machine, native)),
+        reasons=(f"torch {image.torch}", *code, *ptx, _driver_reason(image, machine, native)),
         against=against,
         native=native,
     )
 
 
-def _fit(it: Offer, arch: Arch) -> Fit:
-    code = DeviceCode(archs=[own.capability for own in it.archs], ptx=[own.capability for own in it.ptx])
-    return Fit(code.covers(arch))
+def _fit(image: ImageSummary, arch: Arch) -> Fit:
+    return Fit(compute_capability.fit([own.pair for own in image.archs], [own.pair for own in image.ptx], arch.pair))
 
 
-def _through(it: Offer, arch: Arch) -> str:
-    if arch in it.archs:
+def _through(image: ImageSummary, arch: Arch) -> str:
+    if arch in image.archs:
         return ""
-    own = max(own for own in it.archs if own.major == arch.major and own <= arch)
+    own = max(own for own in image.archs if runs_on(own.pair, arch.pair))
     return f" through {own}, of the same major"
 
 
-def _unwanted(it: Offer, wish: Wish) -> Iterator[str]:
-    if it.profile != wish.profile:
-        yield f"is for the profile {it.profile}" if it.profile else f"has no profile {wish.profile}"
-    if not wish.torch.contains(it.torch, prereleases=True):
-        yield f"torch {it.torch} is not {wish.torch}"
-    if wish.python and it.python != wish.python:
-        yield f"Python {it.python} is not {wish.python}"
-    if not wish.python and not it.default_python:
-        yield f"Python {it.python} was not asked for (--python {it.python})"
-    if it.devel != wish.devel:
-        yield "has a whole toolkit, which was not asked for (--devel)" if it.devel else "has no whole toolkit"
+def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
+    if image.profile != wish.profile:
+        yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
+    if not wish.torch.contains(image.torch, prereleases=True):
+        yield f"torch {image.torch} is not {wish.torch}"
+    if wish.python and image.python != wish.python:
+        yield f"Python {image.python} is not {wish.python}"
+    if not wish.python and not image.default_python:
+        yield f"Python {image.python} was not asked for (--python {image.python})"
+    if image.devel != wish.devel:
+        yield "has a devel toolkit, which was not asked for (--devel)" if image.devel else "has no devel toolkit"
 
 
-def _wrong_arch(it: Offer, machine: Machine, fits: dict[Arch, Fit]) -> Iterator[str]:
+def _wrong_arch(image: ImageSummary, machine: Machine, fits: dict[Arch, Fit]) -> Iterator[str]:
     if machine.arm:
         yield "is for x86-64, and this GPU's host processor is ARM"
         return
     for arch, fit in fits.items():
         if fit is Fit.NO:
-            yield f"has no code for {arch} (it has {' '.join(map(str, it.archs))})"
+            yield f"has no code for {arch} (it has {' '.join(map(str, image.archs))})"
 
 
-def _wrong_driver(it: Offer, machine: Machine, fit: Fit) -> Iterator[str]:
+def _wrong_driver(image: ImageSummary, machine: Machine, fit: Fit) -> Iterator[str]:
     """Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA (CUDA Compatibility)."""
     if not machine.driver:
         return
-    if Version(machine.driver) < Version(it.min_driver):
-        yield f"CUDA {it.wheel_cuda.major} needs driver {it.min_driver} or newer"
-    elif fit is Fit.PTX and Version(machine.driver) < Version(it.native_driver):
-        yield f"PTX of CUDA {it.wheel_cuda} needs driver {it.native_driver} or newer"
+    if Version(machine.driver) < Version(image.min_driver):
+        yield f"CUDA {image.wheel_cuda.major} needs driver {image.min_driver} or newer"
+    elif fit is Fit.PTX and Version(machine.driver) < Version(image.native_driver):
+        yield f"PTX of CUDA {image.wheel_cuda} needs driver {image.native_driver} or newer"
 
 
-def _driver_reason(it: Offer, machine: Machine, native: bool) -> str:
+def _driver_reason(image: ImageSummary, machine: Machine, native: bool) -> str:
     if not machine.driver:
-        return f"needs driver {it.min_driver} or newer"
+        return f"needs driver {image.min_driver} or newer"
     if native:
-        return f"driver {machine.driver} knows CUDA {it.wheel_cuda} ({it.native_driver} is its first)"
-    return f"driver {machine.driver} is older than CUDA {it.wheel_cuda}'s own {it.native_driver}, new enough by minor \
-version compatibility ({it.min_driver})"
+        return f"driver {machine.driver} knows CUDA {image.wheel_cuda} ({image.native_driver} is its first)"
+    own, minimum = image.native_driver, image.min_driver
+    older = f"driver {machine.driver} is older than CUDA {image.wheel_cuda}'s own {own}"
+    return f"{older}, new enough by minor version compatibility ({minimum})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +249,7 @@ class Known:
     get: str
     """The command that gets it."""
     told: str
-    """What was proven of it, as a sentence."""
+    """What was validated of it, as a sentence."""
 
 
 def told(
@@ -307,44 +274,6 @@ def told(
         yield f"Not {some}: {'; '.join(reasons)}"
 
 
-# --- the machine ----------------------------------------------------------------------------------------------------
-
-
-def machine_of(found: Inventory) -> Machine:
-    """The machine as its driver describes it: no table is asked."""
-    archs = sorted({Arch(*gpu.capability) for gpu in found.gpus})
-    gpus = tuple(dict.fromkeys(gpu.name for gpu in found.gpus))
-    arm = all(arch in ON_ARM_ALONE for arch in archs)
-    return Machine(gpus=gpus, archs=tuple(archs), driver=driver(found.driver) if found.driver else "", arm=arm)
-
-
-def machine(gpu: str, arch: str, driver_text: str) -> Machine:
-    """The machine as a person describes it. Raises UserError: unknown model, arch or driver."""
-    number = driver(driver_text) if driver_text else ""
-    if arch:
-        try:
-            found = Arch.parse(arch)
-        except ValueError as error:
-            raise UserError(
-                Problem(where=f"--arch {arch}", cause=str(error), then="write sm_89, sm89 or 8.9")
-            ) from None
-        name, arm = gpu or str(found), found in ON_ARM_ALONE
-    else:
-        name, row = model(gpu)
-        found, arm = Arch.parse(row.capability), row.arm
-    return Machine(gpus=(name,), archs=(found,), driver=number, arm=arm)
-
-
-def driver(text: str) -> str:
-    """Read a driver's version, `550.90` or `550.90.07`. Raises UserError."""
-    try:
-        Version(text)
-    except InvalidVersion:
-        cause, then = "is no version of a driver", "write it as nvidia-smi does: 550.90.07"
-        raise UserError(Problem(where=f"--driver {text}", cause=cause, then=then)) from None
-    return text
-
-
 def torch_range(text: str) -> SpecifierSet:
     """Read `>=2.7`, `==2.8.*` or `2.8`. Raises UserError."""
     try:
@@ -352,51 +281,3 @@ def torch_range(text: str) -> SpecifierSet:
     except InvalidSpecifier:
         then = "write '>=2.7', '<2.9' or 2.8"
         raise UserError(Problem(where=f"--torch {text}", cause="is no range of versions", then=then)) from None
-
-
-def model(text: str) -> tuple[str, ModelRow]:
-    """The model that a driver's or a person's name means, and its row. Raises UserError naming near ones.
-
-    All words of the model must be there; what else is there must name a brand or a variant. The longest model wins.
-    """
-    asked = _words(text)
-    fitting = [
-        (name, row)
-        for name, row in _by_name().items()
-        if (own := _words(name)) and own <= asked and all(map(_VARIANTS.fullmatch, asked - own))
-    ]
-    if not fitting:
-        raise UserError(
-            Problem(where=f"--gpu {text!r}", cause="is no GPU of images/data/gpu_models.yaml", then=_near(text))
-        )
-    return max(fitting, key=lambda item: len(_words(item[0])))
-
-
-def _near(text: str) -> str:
-    short = {" ".join(sorted(_words(name))): name for name in _by_name()}
-    close = [short[key] for key in get_close_matches(" ".join(sorted(_words(text))), short, n=3, cutoff=0.6)]
-    near = f"nearest: {', '.join(close)}; " if close else ""
-    return f"{near}or name its architecture: --arch sm89 (`nvidia-smi --query-gpu=compute_cap --format=csv` prints 8.9)"
-
-
-def _words(text: str) -> frozenset[str]:
-    """Lower case, without brands, and with `RTX4090`, `RTX 4090` and `4090Ti` taken apart alike."""
-    spaced = re.sub(r"(?<=rtx|gtx)(?=\d)|(?<=\d)(?=ti\b)", " ", text.lower())
-    return frozenset(_WORDS.findall(spaced)) - _BRANDS
-
-
-def vocabulary() -> dict[str, Any]:
-    """What `model` and `machine` read names by, as plain data: the site's chooser reads them by the same."""
-    models = [{"name": name, "capability": row.capability, "arm": row.arm} for name, row in _by_name().items()]
-    return {
-        "brands": sorted(_BRANDS),
-        "variants": _VARIANTS.pattern,
-        "arm_alone": sorted(map(str, ON_ARM_ALONE)),
-        "models": models,
-    }
-
-
-@cache
-def _by_name() -> dict[str, ModelRow]:
-    rows = Models.model_validate(yaml.safe_load(MODELS.read_text(encoding="utf-8"))).models
-    return {name: row for row in rows for name in row.names}

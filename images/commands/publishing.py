@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from images.chooser import choose
+from images.chooser import machine as choose_machine
 from images.commands import common, tables, trials
 from images.commands.options import (
     EngineUrl,
@@ -123,7 +124,7 @@ def choose_verb(
     if index and source:
         cause = "each says which images there are"
         raise UserError(Problem(where="--from and --published", cause=cause, then="give one of them"))
-    machine = choose.machine(gpu, arch, driver) if gpu or arch else _this_machine(driver)
+    machine = choose_machine.parse(gpu, arch, driver) if gpu or arch else _this_machine(driver)
     rows = published.read(index).images if index else []
     offers = [row.offer for row in rows] if index else _planned(source)
     known = sorted({one.profile for one in offers if one.profile})
@@ -133,7 +134,7 @@ def choose_verb(
     wish = choose.Wish(
         profile=None if profile == "none" else profile, torch=choose.torch_range(torch), python=python, devel=devel
     )
-    choice = choose.among(offers, machine, wish)
+    choice = choose.rank(offers, machine, wish)
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
@@ -143,10 +144,10 @@ def choose_verb(
     raise typer.Exit(0 if choice.fitting else 1)
 
 
-def _planned(source: str) -> list[choose.Offer]:
+def _planned(source: str) -> list[choose.ImageSummary]:
     """The plan's images; with a repository, those that are published there."""
     sources = common.sources()
-    offers = [choose.offer(planned.image, sources.facts) for planned in plan.plan(sources) if planned.image]
+    offers = [choose.summary(planned.image, sources.facts) for planned in plan.plan(sources) if planned.image]
     if not source:
         return offers
     with Registry(Repository.parse(source)) as registry:
@@ -154,14 +155,14 @@ def _planned(source: str) -> list[choose.Offer]:
     return [one for one in offers if one.name in tags]
 
 
-def _this_machine(driver: str) -> choose.Machine:
+def _this_machine(driver: str) -> choose_machine.Machine:
     """The GPUs of this machine, with another driver where one is named. Raises UserError where there is none."""
     found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
     if found is None:
         then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
         raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
-    machine = choose.machine_of(found)
-    return replace(machine, driver=choose.driver(driver)) if driver else machine
+    machine = choose_machine.detected(found)
+    return replace(machine, driver=choose_machine.parse_driver(driver)) if driver else machine
 
 
 def _tell_published(done: publication.Published) -> None:

@@ -13,6 +13,7 @@ from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from images.config.names import Arch, Minor
+from validate import compute_capability
 
 
 def _text(what: str, parse: Callable[[str], object]) -> BeforeValidator:
@@ -57,13 +58,6 @@ def within(version: str, wanted: str) -> bool:
 
 
 @cache
-def _covers(archs: tuple[str, ...], ptx: tuple[str, ...], arch: Arch) -> Literal["cubin", "ptx", "no"]:
-    if any(own.major == arch.major and own.minor <= arch.minor for own in map(Arch.parse, archs)):
-        return "cubin"
-    return "ptx" if any(own <= arch for own in map(Arch.parse, ptx)) else "no"
-
-
-@cache
 def _library(libraries: tuple[str, ...], lookup: str, wheel_cuda: Minor) -> Minor | None:
     own = sorted(Minor.parse(text) for text in libraries)
     if wheel_cuda in own:
@@ -87,13 +81,10 @@ class DeviceCode(Row):
     archs: list[Capability]
     ptx: list[Capability] = []
 
-    def covers(self, arch: Arch) -> Literal["cubin", "ptx", "no"]:
-        """How a GPU of `arch` runs it.
-
-        A cubin runs on its own major at the same or a higher minor; PTX on anything not older
-        (CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility").
-        """
-        return _covers(tuple(self.archs), tuple(self.ptx), arch)
+    def covers(self, arch: Arch) -> compute_capability.Fit:
+        """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
+        cubins, ptx = (tuple(Arch.parse(text).pair for text in targets) for targets in (self.archs, self.ptx))
+        return compute_capability.fit(cubins, ptx, arch.pair)
 
 
 class TorchVariant(DeviceCode):

@@ -69,6 +69,11 @@ class Arch:
         """The dotted form of TORCH_CUDA_ARCH_LIST: `9.0`."""
         return f"{self.major}.{self.minor}"
 
+    @property
+    def pair(self) -> tuple[int, int]:
+        """As validate.compute_capability has it: (9, 0)."""
+        return self.major, self.minor
+
 
 @cache
 def _minor(text: str) -> Minor:

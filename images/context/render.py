@@ -27,6 +27,7 @@ SLICER_MODULES = (
     "binaries/__init__.py",
     "binaries/elf.py",
     "binaries/fatbin.py",
+    "compute_capability.py",
     "binaries/kernelstates.py",
     "binaries/lz4.py",
     "environment/__init__.py",

@@ -28,11 +28,7 @@ from images.planning import profiles, requirements
 from images.planning.image import Base
 from images.planning.profiles import Resolved
 from images.planning.requirements import Unmet
-
-ON_ARM_ALONE = frozenset(map(Arch.parse, ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0", "12.1")))
-"""GPUs of boards with ARM processors: Jetson TX1 to Thor (10.1 is Thor's number before CUDA 13), DGX Spark (NVIDIA,
-"CUDA GPU Compute Capability"). Code for their desktop relatives does not run there either (CUDA C++ Programming Guide,
-"Binary Compatibility": none between desktop and Tegra)."""
+from validate.compute_capability import ON_ARM_ALONE
 
 
 class Weight(StrEnum):
@@ -275,7 +271,7 @@ def flash_attn_has_a_wheel(it: Candidate) -> Iterator[Finding]:
 
 def archs_are_of_this_processor(it: Candidate) -> Iterator[Finding]:
     for arch in it.asked_archs:
-        if arch in ON_ARM_ALONE:
+        if arch.pair in ON_ARM_ALONE:
             yield _refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from images.chooser import choose
+from images.chooser import choose, models
 from images.config.facts import Capability, MinorText, VersionText
 from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
@@ -152,9 +152,9 @@ class ImageRow(Row):
         return f"Judged: {', '.join(verdicts)}{since}{on_gpu}."
 
     @property
-    def offer(self) -> choose.Offer:
+    def offer(self) -> choose.ImageSummary:
         """The image as the rules of choosing see it."""
-        return choose.Offer(
+        return choose.ImageSummary(
             name=self.name,
             torch=self.torch,
             profile=self.profile,
@@ -259,7 +259,7 @@ def _image(it: Planned, known: Known) -> ImageRow:
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     proofs = [row for run in runs for row in _proofs(run, digest)]
     gate = known.sources.matrix.gate
-    offer = choose.offer(image, known.sources.facts)
+    offer = choose.summary(image, known.sources.facts)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == it.name]
     return ImageRow(
         name=it.name,
@@ -331,7 +331,7 @@ def gpus_of(tier: Tier, names: Sequence[str]) -> str:
 
 def _model(name: str) -> str:
     try:
-        return choose.model(name)[0]
+        return models.find(name)[0]
     except UserError:  # a GPU that the table lacks keeps the name its driver gives it
         return name
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from images.chooser import choose
+from images.chooser import choose, models
 from images.config import paths
 from images.config.names import Arch, Minor
 from images.context.templates import environment
@@ -25,6 +25,7 @@ from images.site.index import ImageRow, Index, Known, Standing
 from images.site.runs import Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
+from validate.compute_capability import runs_on
 from validate.judging import Status
 
 TEMPLATES = paths.TEMPLATES / "site"
@@ -200,11 +201,18 @@ class _Site:
 def chooser_data(index: Index) -> dict[str, Any]:
     """What the browser chooses from, by the rules of choose.js: rows of index.json, and how GPUs are called."""
     keys = (
-        "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs ptx "
+        "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs "
         "min_driver native_driver page get standing"
     ).split()
-    images = [{**{key: getattr(image, key) for key in keys}, "told": image.told} for image in index.images]
-    return {**choose.vocabulary(), "images": images}
+    images = [
+        {
+            **{key: getattr(image, key) for key in keys},
+            "told": image.told,
+            "runs_on": choose.code_ranges([*map(Arch.parse, image.archs)], [*map(Arch.parse, image.ptx)]),
+        }
+        for image in index.images
+    ]
+    return {**models.vocabulary(), "images": images}
 
 
 def _json(data: Any) -> Markup:
@@ -214,7 +222,7 @@ def _json(data: Any) -> Markup:
 
 
 def _models() -> list[str]:
-    return [model["name"] for model in choose.vocabulary()["models"] if not model["arm"]]
+    return [model["name"] for model in models.vocabulary()["models"] if not model["arm"]]
 
 
 def _totals(index: Index) -> list[tuple[str, int, str]]:
@@ -267,9 +275,9 @@ def _drift(measured: Mapping[str, str], image: Image) -> list[Any]:
 def _runs_on(image: Image) -> list[tuple[str, list[str]]]:
     """GPU models whose machine code it has, newest architecture first."""
     found: dict[Arch, list[str]] = {}
-    for model in choose.vocabulary()["models"]:
+    for model in models.vocabulary()["models"]:
         arch = Arch.parse(model["capability"])
-        if not model["arm"] and any(own.major == arch.major and own <= arch for own in image.archs):
+        if not model["arm"] and any(runs_on(own.pair, arch.pair) for own in image.archs):
             found.setdefault(arch, []).append(model["name"])
     return [(str(arch), names) for arch, names in sorted(found.items(), reverse=True)]
 

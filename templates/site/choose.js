@@ -167,17 +167,20 @@ const truetag = (() => {
 
   // --- the rules ------------------------------------------------------------------------------------------------------
 
-  function fit(image, wanted) {
-    if (image.archs.map(arch).some((own) => own.major === wanted.major && own.minor <= wanted.minor)) return "cubin";
-    return image.ptx.map(arch).some((own) => notAbove(own, wanted)) ? "ptx" : "no";
+  // The architectures whose code of this kind a GPU runs. `runs_on` has the ranges of validate/compute_capability.py.
+  function running(image, code, gpu) {
+    const fits = (range) => range.code === code && notAbove(arch(range.first), gpu) &&
+      (range.last === null || notAbove(gpu, arch(range.last)));
+    return image.runs_on.filter(fits).map((range) => arch(range.first));
   }
 
-  function through(image, wanted) {
-    const own = image.archs.map(arch);
-    if (own.some((one) => same(one, wanted))) return "";
-    const running = own.filter((one) => one.major === wanted.major && notAbove(one, wanted));
-    const best = running.reduce((a, b) => (notAbove(a, b) ? b : a));
-    return ` through ${sm(best)}, of the same major`;
+  function fit(image, gpu) {
+    return ["cubin", "ptx"].find((code) => running(image, code, gpu).length) || "no";
+  }
+
+  function through(image, gpu) {
+    const best = running(image, "cubin", gpu).reduce((a, b) => (notAbove(a, b) ? b : a));
+    return same(best, gpu) ? "" : ` through ${sm(best)}, of the same major`;
   }
 
   function unwanted(image, wish) {
@@ -191,7 +194,7 @@ const truetag = (() => {
       found.push(`Python ${image.python} was not asked for (--python ${image.python})`);
     }
     if (image.devel !== wish.devel) {
-      found.push(image.devel ? "has a whole toolkit, which was not asked for (--devel)" : "has no whole toolkit");
+      found.push(image.devel ? "has a devel toolkit, which was not asked for (--devel)" : "has no devel toolkit");
     }
     return found;
   }

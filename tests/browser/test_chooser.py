@@ -11,8 +11,10 @@ import pytest
 from packaging.version import Version
 from playwright.sync_api import Browser, Page, expect
 
-from images.chooser import choose
-from images.chooser.choose import Machine, Wish
+from images.chooser import choose, models
+from images.chooser import machine as choose_machine
+from images.chooser.choose import Wish
+from images.chooser.machine import Machine
 from images.config.names import Arch
 from images.errors import UserError
 from images.site import index, pages
@@ -115,7 +117,7 @@ def spelled(at: random.Random, name: str) -> str:
 
 def test_a_gpu_is_the_same_by_every_spelling(rules: Page) -> None:
     at = random.Random(4090)
-    names = [name for name in choose._by_name() for _ in range(12)]
+    names = [name for name in models.by_name() for _ in range(12)]
     said = [spelled(at, name) for name in names]
     said += [
         "sm_89",
@@ -146,7 +148,7 @@ def expected_machine(text: str) -> dict[str, Any] | None:
     except ValueError:
         arch = ""
     try:
-        machine = choose.machine("" if arch else text, arch, "")
+        machine = choose_machine.parse("" if arch else text, arch, "")
     except UserError:
         return None
     archs = [{"major": arch.major, "minor": arch.minor} for arch in machine.archs]
@@ -201,7 +203,7 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
     page.get_by_label("Driver").fill("550.90")
     page.keyboard.press("Enter")
     images = [one.image for one in index.planned(samples.known()) if one.image]
-    machine = choose.machine("RTX 4090", "", "550.90")
+    machine = choose_machine.parse("RTX 4090", "", "550.90")
     expected = choose.choose(images, machine, Wish(), FACTS)
     answer = page.locator("#answer")
     expect(answer.locator("h2")).to_have_text(f"Take {expected.fitting[0].name}")

@@ -22,6 +22,7 @@ from typing import Any
 
 from validate.binaries import elf, lz4
 from validate.binaries.elf import ElfError, Section
+from validate.compute_capability import runs_on
 
 Buffer = bytes | mmap.mmap
 """Bytes of a file, an mmap included: they are sliced, never copied whole."""
@@ -90,16 +91,8 @@ class Entry:
     """`lz4`, `zstd`, or empty for plain."""
 
     def runs_on(self, target: int) -> bool:
-        """Whether a GPU of `target` can run it, PTX by compiling it at run time.
-
-        CUDA C++ Programming Guide: "Binary Compatibility", "PTX Compatibility", "Family-Specific Features".
-        """
-        if self.variant == "a":
-            return self.arch == target
-        return self.arch <= target if self.ptx and not self.variant else self._same_major(target)
-
-    def _same_major(self, target: int) -> bool:
-        return self.arch // 10 == target // 10 and self.arch <= target
+        """Whether a GPU of `target` (90 for sm_90) can run it."""
+        return runs_on(divmod(self.arch, 10), divmod(target, 10), ptx=self.ptx, variant=self.variant)
 
 
 @dataclass(frozen=True)

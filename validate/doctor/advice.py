@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from validate.compute_capability import target_runs_on
 from validate.environment import allocator
 
 GB = 1000**3
@@ -139,18 +140,8 @@ def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
 
 
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """Whether code of these archs runs on a GPU: a cubin on its own major and a minor not below, PTX on anything newer.
-
-    An arch of its own (`sm_90a`) counts for exactly that GPU. No archs: not known, taken for yes.
-    """
-    found = [re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch) for arch in archs]
-    for match in filter(None, found):
-        own, exact = (int(match[2]), int(match[3])), bool(match[4])
-        if own == capability or (not exact and match[1] == "compute" and own <= capability):
-            return True
-        if not exact and own[0] == capability[0] and own[1] <= capability[1]:
-            return True
-    return not archs
+    """Whether code of these targets (`sm_80`, `compute_90`) runs on a GPU. No targets: not known, taken for yes."""
+    return not archs or any(target_runs_on(arch, capability) for arch in archs)
 
 
 def _level_of_gpu(memory: int, goal: Goal) -> Level:

@@ -8,8 +8,10 @@ import sys
 import pytest
 from packaging.version import Version
 
-from images.chooser import choose
-from images.chooser.choose import Fit, Machine, Wish
+from images.chooser import choose, models
+from images.chooser import machine as choose_machine
+from images.chooser.choose import Fit, Wish
+from images.chooser.machine import Machine
 from images.config import matrix
 from images.config.facts import DeviceCode
 from images.config.matrix import ROOT
@@ -24,7 +26,7 @@ IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 
 
 def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> choose.Choice:
-    machine = choose.machine(gpu, arch, driver)
+    machine = choose_machine.parse(gpu, arch, driver)
     return choose.choose(IMAGES, machine, Wish(**wish), SOURCES.facts)  # type: ignore[arg-type]
 
 
@@ -48,22 +50,22 @@ def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> c
     ],
 )
 def test_models_as_drivers_and_people_call_them(said: str, model: str, capability: str) -> None:
-    name, row = choose.model(said)
+    name, row = models.find(said)
     assert (name, row.capability) == (model, capability)
 
 
 @pytest.mark.parametrize("said", ["4090", "RTX 6000", "RTX 9990", "Radeon RX 7900", "", "H100 and A100"])
 def test_what_is_not_one_model_is_an_error_with_a_way_out(said: str) -> None:
     with pytest.raises(UserError, match="--arch sm89") as told:
-        choose.model(said)
+        models.find(said)
     assert said not in ("4090", "RTX 6000") or f"RTX {said.removeprefix('RTX ')}" in str(told.value)
 
 
 def test_every_model_means_itself_and_has_a_source() -> None:
-    names = choose._by_name()
+    names = models.by_name()
     assert len(names) > 90
     for name, row in names.items():
-        assert choose.model(name) == (name, row)
+        assert models.find(name) == (name, row)
         assert row.source.startswith("https://") and Arch.parse(row.capability)
 
 
@@ -81,7 +83,7 @@ def test_an_older_driver_gets_the_newest_torch_of_a_cuda_it_can_run() -> None:
 @pytest.mark.parametrize("gpu", ["RTX 4090", "Tesla P40", "B200", "H100", "V100", "RTX 5090", "B300"])
 @pytest.mark.parametrize("driver", ["", "470.1", "525.60.13", "550.90", "580.65", "999"])
 def test_nothing_is_recommended_that_cannot_run(gpu: str, driver: str) -> None:
-    machine = choose.machine(gpu, "", driver)
+    machine = choose_machine.parse(gpu, "", driver)
     found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
     by_name = {str(image.name): image for image in IMAGES}
     for one in found.fitting:
@@ -112,7 +114,7 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
 
 
 def test_arm_hosts_get_none() -> None:
-    for machine in (choose.machine("GH200", "", ""), choose.machine("", "sm_121", "")):
+    for machine in (choose_machine.parse("GH200", "", ""), choose_machine.parse("", "sm_121", "")):
         found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
         assert not found.fitting and "ARM" in found.others[0][1][0]
 
@@ -145,22 +147,22 @@ def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
 
 def test_a_host_is_read_without_any_table() -> None:
     gpu = Gpu(name="NVIDIA Something New", capability=(9, 0), memory=1)
-    machine = choose.machine_of(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"))
+    machine = choose_machine.detected(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"))
     assert (machine.archs, machine.driver, machine.gpus) == ((Arch(9, 0),), "575.57.08", ("NVIDIA Something New",))
 
 
 def test_wrong_words_are_told() -> None:
     with pytest.raises(UserError, match="no version of a driver"):
-        choose.machine("RTX 4090", "", "new")
+        choose_machine.parse("RTX 4090", "", "new")
     with pytest.raises(UserError, match="--arch ninety"):
-        choose.machine("", "ninety", "")
+        choose_machine.parse("", "ninety", "")
     with pytest.raises(UserError, match="no range of versions"):
         choose.torch_range("newest")
 
 
 def test_the_answer_is_told_to_people_and_to_machines() -> None:
     found = answer("RTX 4090", "550.90")
-    text = "\n".join(choose.told(found, choose.machine("RTX 4090", "", "550.90"), "ghcr.io/me/images"))
+    text = "\n".join(choose.told(found, choose_machine.parse("RTX 4090", "", "550.90"), "ghcr.io/me/images"))
     assert f"docker pull ghcr.io/me/images:{found.fitting[0].name}" in text and "\nNot " in text
     data = json.loads(json.dumps(found.as_json()))
     assert data["fitting"][0]["fits"] and data["others"][0]["against"]
@@ -183,7 +185,7 @@ def test_the_command_line_answers_with_its_status() -> None:
 def test_an_arch_image_goes_before_its_parent() -> None:
     (small,) = (one.image for one in plan.select(["cu126-torch27-sm90"], SOURCES))
     assert isinstance(small, Image)
-    machine = choose.machine("H100", "", "580.65")
+    machine = choose_machine.parse("H100", "", "580.65")
     found = choose.choose([*IMAGES, small], machine, Wish(torch=choose.torch_range("2.7")), SOURCES.facts)
     names = [one.name for one in found.fitting]
     assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")

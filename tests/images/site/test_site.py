@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import jsonschema
 import pytest
 
-from images.chooser import choose
+from images.chooser import models
 from images.commands.site import write
 from images.config.matrix import ROOT
 from images.nightly import results
@@ -363,7 +363,7 @@ def test_the_index_holds_what_choosing_needs() -> None:
             assert row.archs == [arch.capability for arch in image.archs]
             assert row.arch == (image.image_name.arch.capability if image.image_name.arch else None)
     data = pages.chooser_data(INDEX)
-    assert len(data["models"]) == len(choose._by_name()) and len(data["images"]) == len(INDEX.images)
+    assert len(data["models"]) == len(models.by_name()) and len(data["images"]) == len(INDEX.images)
 
 
 def test_what_is_recorded_here_is_dated_and_of_images_that_can_be() -> None:

@@ -1,0 +1,65 @@
+"""Which code runs on which GPU, by NVIDIA's rules: what is written here stands nowhere else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from validate import compute_capability
+from validate.compute_capability import Capability
+
+ROOT = Path(__file__).parents[2]
+GPUS: tuple[Capability, ...] = (
+    (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1), (13, 0),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "gpus"),
+    [
+        ("sm_75", {(7, 5)}),
+        ("sm_80", {(8, 0), (8, 6), (8, 7), (8, 9)}),
+        ("sm_86", {(8, 6), (8, 7), (8, 9)}),
+        ("sm_89", {(8, 9)}),
+        ("sm_90", {(9, 0)}),
+        ("sm_90a", {(9, 0)}),
+        ("sm_100f", {(10, 0), (10, 3)}),
+        ("sm_120", {(12, 0), (12, 1)}),
+        ("compute_90", {(9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1), (13, 0)}),
+        ("compute_90a", {(9, 0)}),
+        ("compute_120f", {(12, 0), (12, 1)}),
+        ("lto_90", set()),
+        ("", set()),
+    ],
+)
+def test_a_target_runs_on_these_gpus_and_on_no_other(target: str, gpus: set[Capability]) -> None:
+    assert {gpu for gpu in GPUS if compute_capability.target_runs_on(target, gpu)} == gpus
+
+
+def test_machine_code_comes_before_ptx() -> None:
+    assert compute_capability.fit([(8, 0)], [(8, 0)], (8, 6)) == "cubin"
+    assert compute_capability.fit([(8, 0)], [(8, 0)], (9, 0)) == "ptx"
+    assert compute_capability.fit([(8, 0)], [], (9, 0)) == "no"
+    assert compute_capability.fit([], [(9, 0)], (8, 9)) == "no"
+
+
+@pytest.mark.parametrize(
+    "user",
+    ["images/config/facts.py", "images/chooser/choose.py", "validate/doctor/advice.py", "validate/binaries/fatbin.py"],
+)
+def test_those_who_decide_by_it_import_it(user: str) -> None:
+    tree = ast.parse((ROOT / user).read_text())
+    imported = {
+        f"{node.module}.{name.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    assert any(name.startswith("validate.compute_capability") for name in imported)
+
+
+def test_the_browsers_chooser_compares_no_majors_of_its_own() -> None:
+    rules = (ROOT / "templates/site/choose.js").read_text().partition("// --- the rules")[2]
+    assert ".major" not in rules and "runs_on" in rules
