@@ -1,4 +1,7 @@
-"""The buttons. Each session sets up its own environment and calls `python -m images VERB`."""
+"""The sessions. Each sets up its own environment; one for a verb calls `python -m images VERB`.
+
+`pip install .` gives the same verbs as `truetag VERB`, without a session.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import nox
@@ -15,20 +19,51 @@ nox.options.reuse_venv = "yes"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["plan"]
 
-PYPROJECT = nox.project.load_toml("pyproject.toml")
+PROJECT = nox.project.load_toml("pyproject.toml")["project"]
+VERBS: Mapping[str, str] = {
+    "plan": "Every image, accepted or refused, and why. [SELECTOR...] [--tracked] [--json | --names]",
+    "lock": "Resolve images into hash-pinned locks. [SELECTOR...] [--check] [--upgrade]",
+    "render": "Write an image's build context; plain `docker build` accepts it. SELECTOR...",
+    "bake": "Write contexts and a docker-bake.json for buildx. [SELECTOR...] [--to REPOSITORY] [--cache-to SPEC] ...",
+    "adopt": "Validate a baked image, record it like a build, and tag it. NAME [--image REF] [--out FOLDER]",
+    "build": "Build images and validate them. SELECTOR... [--jobs N] [--base REF] [--strict] ...",
+    "wheels": "Compile packages that exist as source only, once. NAME [PACKAGE...] [--jobs N] [--recompile]",
+    "reproduce": "Build an image twice, the second time uncached, and compare layer by layer. NAME [--base REF]",
+    "validate": "Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]",
+    "judge": "Judge a recorded run again, from its evidence alone. FILE [--tier static] [--json FILE]",
+    "publish": "Push a validated image with attestations, then move its tags. NAME --to REPOSITORY [--gate TIERS]",
+    "promote": "Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]",
+    "verify": "Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned",
+    "choose": "Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] ...",
+    "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",
+    "nightly": "Tracked images as locked and at the newest versions; breakages bisected. [SELECTOR...] [--resume] ...",
+    "pin": "Record the digests of the base images. Needs a registry.",
+    "engine": "The private Docker Engine; wipe also frees its disk. status|start|stop|wipe",
+    "bench": "Measure builds, sizes and times beside the conventional way. [--only PART...] [--out FILE] [--repeat N]",
+    "releases": "Newer releases of packages that facts.yaml has rows of. [--write]",
+    "guard": "Refuse refreshed files that lost rows: facts, locks, bases, nightly results. [--before REVISION]",
+    "issues": "An issue on GitHub for each breakage that a nightly run reported. FOLDER [--dry-run]",
+    "generate": "Renew the files made from others (schemas, tables in docs). [--check]",
+}
+"""Session -> its line in `nox -l`. Each is a verb of the command line, and passes its arguments on."""
+EXTRAS: Mapping[str, tuple[str, ...]] = {"bench": ("bench",)}
+"""Session -> the optional dependencies that its verb needs."""
+UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
+"""Folders of tests that need no Docker Engine."""
 
 
-def _install(session: nox.Session, group: str) -> None:
+def _install(session: nox.Session, *extras: str) -> None:
     # A find-links folder of this machine may hold a CPU torch, or anything else that the index would not give.
     session.env["PIP_FIND_LINKS"] = ""
-    session.install("-q", *nox.project.dependency_groups(PYPROJECT, group))
+    optional = [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
+    session.install("-q", *PROJECT["dependencies"], *optional)
 
 
-def _images(session: nox.Session, *arguments: str, group: str = "run") -> None:
+def _verb(session: nox.Session, verb: str) -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
-    _install(session, group)
-    session.log(f"python -m images {' '.join(arguments)}")
-    code = _call([str(Path(session.bin) / "python"), "-m", "images", *arguments])
+    _install(session, *EXTRAS.get(verb, ()))
+    session.log(f"python -m images {' '.join([verb, *session.posargs])}")
+    code = _call([str(Path(session.bin) / "python"), "-m", "images", verb, *session.posargs])
     if code:
         sys.exit(code)
 
@@ -48,167 +83,49 @@ def _call(command: list[str]) -> int:
             signal.signal(number, handler)
 
 
-@nox.session
-def plan(session: nox.Session) -> None:
-    """Every image, accepted or refused, and why. [SELECTOR...] [--tracked] [--json | --names]"""
-    _images(session, "plan", *session.posargs)
+def _add(verb: str, purpose: str) -> None:
+    def run(session: nox.Session) -> None:
+        _verb(session, verb)
+
+    run.__doc__ = purpose
+    nox.session(run, name=verb)
 
 
-@nox.session
-def lock(session: nox.Session) -> None:
-    """Resolve images into hash-pinned locks. [SELECTOR...] [--check] [--upgrade]"""
-    _images(session, "lock", *session.posargs)
+for _name, _purpose in VERBS.items():
+    _add(_name, _purpose)
 
 
-@nox.session
-def render(session: nox.Session) -> None:
-    """Write an image's build context; plain `docker build` accepts it. SELECTOR..."""
-    _images(session, "render", *session.posargs)
-
-
-@nox.session
-def bake(session: nox.Session) -> None:
-    """Write contexts and a docker-bake.json for buildx. [SELECTOR...] [--to REPOSITORY] [--cache-to SPEC] ..."""
-    _images(session, "bake", *session.posargs)
-
-
-@nox.session
-def adopt(session: nox.Session) -> None:
-    """Prove a baked image, record it like a build, and name it. NAME [--image REF] [--out FOLDER]"""
-    _images(session, "adopt", *session.posargs)
-
-
-@nox.session
-def build(session: nox.Session) -> None:
-    """Build images and prove them. SELECTOR... [--jobs N] [--base REF] [--strict] ..."""
-    _images(session, "build", *session.posargs)
-
-
-@nox.session
-def wheels(session: nox.Session) -> None:
-    """Compile packages that exist as source only, once. NAME [PACKAGE...] [--jobs N] [--again]"""
-    _images(session, "wheels", *session.posargs)
-
-
-@nox.session
-def reproduce(session: nox.Session) -> None:
-    """Build an image twice, again without any cache, and compare layer by layer. NAME [--base REF]"""
-    _images(session, "reproduce", *session.posargs)
-
-
-@nox.session
-def validate(session: nox.Session) -> None:
-    """Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]"""
-    _images(session, "validate", *session.posargs)
-
-
-@nox.session
-def judge(session: nox.Session) -> None:
-    """Judge a recorded run again, from its evidence alone. FILE [--tier static] [--json FILE]"""
-    _images(session, "judge", *session.posargs)
-
-
-@nox.session
-def publish(session: nox.Session) -> None:
-    """Push a proven image with proof, SBOM and provenance, then move its tags. NAME --to REPOSITORY [--gate TIERS]"""
-    _images(session, "publish", *session.posargs)
-
-
-@nox.session
-def promote(session: nox.Session) -> None:
-    """Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]"""
-    _images(session, "promote", *session.posargs)
-
-
-@nox.session
-def verify(session: nox.Session) -> None:
-    """Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned"""
-    _images(session, "verify", *session.posargs)
-
-
-@nox.session
-def choose(session: nox.Session) -> None:
-    """Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] [--profile NAME]"""
-    _images(session, "choose", *session.posargs)
-
-
-@nox.session
-def site(session: nox.Session) -> None:
-    """Static pages of what was proven of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]"""
-    _images(session, "site", *session.posargs)
-
-
-@nox.session
-def nightly(session: nox.Session) -> None:
-    """Tracked images as locked and at the newest versions; what broke, bisected. [SELECTOR...] [--resume] [--json]"""
-    _images(session, "nightly", *session.posargs)
-
-
-@nox.session
-def pin(session: nox.Session) -> None:
-    """Record the digests of the base images. Needs a registry."""
-    _images(session, "pin", *session.posargs)
-
-
-@nox.session
-def engine(session: nox.Session) -> None:
-    """The private Docker Engine; wipe also frees its disk. status|start|stop|wipe"""
-    _images(session, "engine", *session.posargs)
-
-
-@nox.session
-def bench(session: nox.Session) -> None:
-    """Measure builds, bytes and times beside the usual way. [--only PART...] [--out FILE] [--repeat N]"""
-    _images(session, "bench", *session.posargs, group="bench")
-
-
-@nox.session
-def releases(session: nox.Session) -> None:
-    """Newer releases of packages that facts.yaml has rows of. [--write]"""
-    _images(session, "releases", *session.posargs)
-
-
-@nox.session
-def guard(session: nox.Session) -> None:
-    """Refuse renewed files that lost rows: facts, locks, bases, nightly results. [--before REVISION]"""
-    _images(session, "guard", *session.posargs)
-
-
-@nox.session
-def issues(session: nox.Session) -> None:
-    """An issue on GitHub for each breakage that a night reported. FOLDER [--dry-run]"""
-    _images(session, "issues", *session.posargs)
-
-
-@nox.session
-def generate(session: nox.Session) -> None:
-    """Renew the files made from others (schemas, tables in docs). [--check]"""
-    _images(session, "generate", *session.posargs)
+def _lint(session: nox.Session) -> None:
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
-    _install(session, "test")
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("mypy")
-    session.run("pytest", "-q", "tests/repository")
+    _install(session, "bench", "lint", "test")
+    _lint(session)
+    session.run("pytest", "-q", "-n", "auto", "tests/repository", env={"PIP_FIND_LINKS": ""})
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests, those on a real Docker Engine included. [PYTEST ARGUMENT...]"""
-    _install(session, "test")
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("mypy")
-    session.run("pytest", *session.posargs, env={"PIP_FIND_LINKS": ""})
+    """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]"""
+    _install(session, "bench", "lint", "test")
+    _lint(session)
+    session.run("pytest", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})
 
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """The tests that need no Docker Engine. [PYTEST ARGUMENT...]"""
-    _install(session, "test")
-    folders = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
-    session.run("pytest", *(session.posargs or folders), env={"PIP_FIND_LINKS": ""})
+    """The tests that need no Docker Engine, on all cores. [PYTEST ARGUMENT...]"""
+    _install(session, "bench", "lint", "test")
+    session.run("pytest", "-n", "auto", *(session.posargs or UNIT), env={"PIP_FIND_LINKS": ""})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as pages; a broken link is an error. [MKDOCS ARGUMENT...]"""
+    _install(session, "docs")
+    session.run("mkdocs", "build", "--strict", "--site-dir", "out/docs", *session.posargs, env={"PYTHONPATH": "."})

@@ -20,6 +20,7 @@ import pytest
 import typer
 import yaml
 
+import noxfile
 from images import cli
 from images.config.matrix import ROOT
 from images.engine import private_home
@@ -58,6 +59,7 @@ VALUES = {
     "vars.SITE_FROM": "ghcr.io/somebody/images",
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
+SESSIONS = {*noxfile.VERBS, "lint", "tests", "unit", "docs"}
 STAND_INS = ("nox", "git", "docker", "gh", "sudo", "pip")
 
 
@@ -222,9 +224,9 @@ def run_step(step: Step, folder: Path) -> Ran:
 def require_ours(call: tuple[str, ...]) -> None:
     """A call of nox: the session is there, and the command line takes the arguments. Raises what Typer raises."""
     flag, session, *rest = call[1:]
-    assert flag == "-s" and re.search(rf"^def {session}\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE)
+    assert flag == "-s" and session in SESSIONS
     arguments = rest[1:] if rest[:1] == ["--"] else rest
-    if session in ("tests", "lint", "unit"):
+    if session not in cli.VERBS:
         assert all((ROOT / argument).exists() for argument in arguments)
         return
     group: Any = typer.main.get_command(cli.app)
