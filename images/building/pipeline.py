@@ -60,7 +60,7 @@ class BuildOptions:
     gpus: str = gpus.AUTO
     pinned_bases: Mapping[str, str] = field(default_factory=dict)
     compiled: FindWheel = lambda _image, _pin: None
-    """Where wheels lie that were compiled here (`wheels.compiled.wheel_finder`)."""
+    """Where wheels lie that were compiled here (`wheels.cache.wheel_finder`)."""
     locks: Path = field(default_factory=lambda: paths.workspace().locks)
     suffix: str = ""
     """Added to an image's name (-canary): what is built to be tried never takes the name itself."""

@@ -20,7 +20,6 @@ from images.errors import Problem, UserError
 from images.planning.image import Image
 from images.registry.reference import Repository
 from images.wheels import cache as wheel_cache
-from images.wheels import compiled as source_wheels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ def bake_verb(
         facts=sources.facts,
         host=host_settings(),
         cache=common.cache(),
-        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
+        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
     )
     options = Options(

@@ -23,8 +23,8 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.validation import schemas
+from images.wheels import builder, recipe
 from images.wheels import cache as wheel_cache
-from images.wheels import compiled as source_wheels
 from images.wheels.prebuilt import FindWheel
 from validate import hints, report
 from validate.claims import Tier
@@ -96,22 +96,22 @@ def build_verb(
 
 def _cached(engine: Engine, options: pipeline.BuildOptions, matrix: Matrix) -> FindWheel:
     """The wheel cache alone."""
-    compilers = partial(source_wheels.read_base_compilers, engine, reference=options.base)
-    return source_wheels.wheel_finder(matrix, wheel_cache.default(), compilers)
+    compilers = partial(builder.read_base_compilers, engine, reference=options.base)
+    return wheel_cache.wheel_finder(matrix, wheel_cache.default(), compilers)
 
 
 def _compiling(
     engine: Engine, options: pipeline.BuildOptions, matrix: Matrix, host: HostSettings, progress: Progress
 ) -> FindWheel:
     """The wheel cache, and the builder for what it lacks."""
-    wheel_options = source_wheels.WheelOptions(
+    wheel_options = builder.WheelOptions(
         out=options.out,
         facts=options.facts,
         cache=wheel_cache.default(),
         pinned_bases=options.pinned_bases,
         base=options.base,
     )
-    return source_wheels.wheel_builder(engine, matrix, wheel_options, host, progress)
+    return builder.wheel_builder(engine, matrix, wheel_options, host, progress)
 
 
 def _show(results: Sequence[pipeline.Built | UserError], out: Path) -> None:
@@ -150,13 +150,13 @@ def wheels_verb(
     if inputs.offline and how.sdists is None:
         then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
         raise UserError(Problem(where="--offline", cause="no source archive can be fetched", then=then))
-    chosen = packages or source_wheels.packages(image, sources.matrix)
+    chosen = packages or recipe.packages(image, sources.matrix)
     if not chosen:
         known = ", ".join(sources.matrix.sources)
         cause = f"pins nothing that is compiled here ({known})"
         raise UserError(Problem(where=name, cause=cause, then=f"name one: `nox -s wheels -- {name} PACKAGE`"))
-    recipes = [source_wheels.recipe(image, package, sources.matrix) for package in chosen]
-    options = source_wheels.WheelOptions(
+    recipes = [recipe.recipe_for(image, package, sources.matrix) for package in chosen]
+    options = builder.WheelOptions(
         out=out,
         facts=sources.facts,
         cache=wheel_cache.default(),
@@ -170,7 +170,7 @@ def wheels_verb(
     )
     with trials.open_engine(engine) as docker_engine, Progress() as progress:
         host = host_settings()
-        built = [source_wheels.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
+        built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
     for wheel in built:
         typer.echo(str(wheel))
 

@@ -37,7 +37,6 @@ from images.nightly.state import State
 from images.planning import plan
 from images.planning.plan import Planned
 from images.wheels import cache as wheel_cache
-from images.wheels import compiled as source_wheels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ def nightly_verb(
         tiers=trial.tiers,
         gpus=trial.gpus,
         pinned_bases=trials.pinned_bases(),
-        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
+        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
     )
     with trials.open_engine(engine) as docker_engine, Progress() as progress:
         options = NightlyOptions(

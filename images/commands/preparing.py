@@ -25,7 +25,6 @@ from images.locking import lock_file, resolve
 from images.maintenance import generate, metadata
 from images.planning import plan
 from images.wheels import cache as wheel_cache
-from images.wheels import compiled as source_wheels
 
 
 def lock_verb(
@@ -58,7 +57,7 @@ def render_verb(
         facts=sources.facts,
         host=host_settings(),
         cache=common.cache(),
-        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
+        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         fetch=_fetch_nothing,
     )
     pinned = trials.pinned_bases()

@@ -15,7 +15,6 @@ from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.wheels import cache as wheel_cache
-from images.wheels import compiled as source_wheels
 
 
 @grouped
@@ -33,7 +32,7 @@ def reproduce_verb(
         facts=sources.facts,
         host=host,
         cache=common.cache(),
-        compiled=source_wheels.wheel_finder(sources.matrix, wheel_cache.default()),
+        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
     )
     with trials.open_engine(engine) as docker_engine, Progress() as progress:

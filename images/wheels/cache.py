@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from images.config.matrix import Matrix
+from images.errors import UserError
 from images.host.hashing import sha256, sha256_of_file
+from images.planning.image import Image, Pin
+from images.wheels.prebuilt import FindWheel
+from images.wheels.recipe import BaseCompilers, for_base, recipe_for
 
 RECORD = "record.json"
 
@@ -67,6 +72,24 @@ class WheelCache:
 
     def remove(self, key: str) -> None:
         shutil.rmtree(self.folder / key, ignore_errors=True)
+
+
+def wheel_finder(
+    matrix: Matrix, cache: WheelCache, compilers: Callable[[Image], BaseCompilers | None] = lambda _image: None
+) -> FindWheel:
+    """Looks for the wheel of an image's pin in the wheel cache; `compilers` reads those of a custom base."""
+
+    def find(image: Image, pin: Pin) -> Path | None:
+        if pin.name not in matrix.sources:
+            return None
+        try:
+            wanted = recipe_for(image, pin.name, matrix)
+        except UserError:  # nobody can compile it: the plan says why
+            return None
+        cached = cache.find(for_base(compilers(image), wanted).key)
+        return cached.wheel if cached else None
+
+    return find
 
 
 def default() -> WheelCache:

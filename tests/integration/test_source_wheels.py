@@ -24,10 +24,10 @@ from images.engine.progress import Progress
 from images.errors import UserError
 from images.planning import plan
 from images.planning.image import Image, Pin
-from images.wheels import compiled as source_wheels
-from images.wheels import prebuilt
-from images.wheels.cache import WheelCache
-from images.wheels.compiled import BuiltWheel, Recipe, WheelOptions
+from images.wheels import builder, prebuilt
+from images.wheels.builder import BuiltWheel, WheelOptions
+from images.wheels.cache import WheelCache, wheel_finder
+from images.wheels.recipe import Recipe, recipe_for
 
 pytestmark = pytest.mark.engine
 SOURCES = matrix.load()
@@ -94,7 +94,7 @@ def image() -> Image:
 
 
 def tiny(image: Image, digest: str) -> Recipe:
-    like = source_wheels.recipe(image, "causal-conv1d", SOURCES.matrix)
+    like = recipe_for(image, "causal-conv1d", SOURCES.matrix)
     return replace(like, package="tiny", distribution="tiny", version="1.0", sdist=digest, environment={})
 
 
@@ -112,7 +112,7 @@ def build_wheel(
     cache = WheelCache(folder / "compiled")
     options = WheelOptions(out=folder / "out", facts=SOURCES.facts, cache=cache, sdists=sdists, recompile=recompile)
     with progress or Progress(Console(stderr=True)) as shown:
-        return source_wheels.build_wheel(engine, image, recipe, options, host_settings(), shown)
+        return builder.build_wheel(engine, image, recipe, options, host_settings(), shown)
 
 
 def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
         return prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, compiled=compiled)
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
-        gather(source_wheels.wheel_finder(known, cache))
+        gather(wheel_finder(known, cache))
     with Progress(Console(stderr=True)) as progress:
-        made = gather(source_wheels.wheel_builder(engine, known, options, host_settings(), progress))
+        made = gather(builder.wheel_builder(engine, known, options, host_settings(), progress))
     assert [path.parent.parent for path in made.files.values()] == [cache.folder]
-    assert gather(source_wheels.wheel_finder(known, cache)) == made
+    assert gather(wheel_finder(known, cache)) == made
 
 
 class Watching(Progress):

@@ -1,0 +1,121 @@
+"""The wheel builder's build context: stages, locks, source archive, offline."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.config import matrix, paths
+from images.context.base_context import BaseContext
+from images.errors import UserError
+from images.locking import lock_file
+from images.wheels.builder_context import BuilderInputs
+from images.wheels.builder_context import context as context_of
+from images.wheels.recipe import for_base
+from tests.support.recipes import COMPILERS, image, recipe_of
+
+INPUTS = BuilderInputs(host={"host/env": b""}, jobs=2)
+
+
+def context(name: str, package: str) -> dict[str, str]:
+    wanted = image(name)
+    made = recipe_of(name, package)
+    files = context_of(wanted, made, BaseContext(reference="base:1", origin="tag"), INPUTS)
+    return {path: content.decode() for path, content in files.items() if isinstance(content, bytes)}
+
+
+def test_the_builder_is_the_devel_images_stages_with_the_shim() -> None:
+    files = context("cu130-torch211-sm90", "causal-conv1d")
+    dockerfile = files["Dockerfile"]
+    stages = [line for line in dockerfile.splitlines() if line.startswith("FROM")]
+    expected = "system tools cuda torch toolkit compiler builder proof".split()
+    assert [line.split(" AS ")[1] for line in stages] == expected
+    assert "toolkit.sh /opt/venv/bin/python 13.0 whole" in dockerfile
+    assert "shim.sh /usr/local/cuda-13.0" in dockerfile
+    assert "MAX_JOBS=2 sh /run/recipe/compile.sh" in dockerfile
+    assert "export TRUETAG_ARCHS=90\n" in files["recipe/env"]
+    assert "export TORCH_CUDA_ARCH_LIST=9.0\n" in files["recipe/env"]
+    assert recipe_of().sdist in files["recipe/source.txt"]
+    assert "nvidia-cuda-nvcc==13.0.88" in files["locks/toolkit.txt"]
+
+
+def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
+    """So that the engine has it already where the image was built."""
+    golden = (matrix.ROOT / "tests/golden/cu130-torch211-devel.Dockerfile").read_text()
+    ours = context("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
+    for name in ("cuda", "torch"):
+        layer = next(part for part in golden.split("# ---- ") if part.startswith(f"{name}:")).partition("\n")[2].strip()
+        assert layer in ours
+
+
+def test_without_nvcc_there_is_no_toolkit_in_the_builder() -> None:
+    files = context("cu128-torch28", "deepspeed")
+    assert "toolkit" not in files["Dockerfile"]
+    assert "shim.sh" not in files["Dockerfile"]
+    assert files["recipe/env"] == "export DS_BUILD_OPS=0\n"
+
+
+def test_nvidias_image_lends_its_toolkit() -> None:
+    dockerfile = context("cu128-torch28", "causal-conv1d")["Dockerfile"]
+    assert "FROM nvidia/cuda:12.8.1-devel-ubuntu22.04 AS nvidia" in dockerfile
+    assert "shim.sh /usr/local/cuda-12.8" in dockerfile
+
+
+def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    for name, package in (("cu130-torch211-sm90", "causal-conv1d"), ("cu128-torch28", "deepspeed")):
+        file = tmp_path / "Dockerfile"
+        file.write_text(context(name, package)["Dockerfile"])
+        found = subprocess.run([str(hadolint), str(file)], capture_output=True, text=True, check=False)
+        assert found.returncode == 0 and not found.stdout, found.stdout + found.stderr
+
+
+def test_a_source_archive_of_another_hash_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"something else")
+    with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
+        context_of(
+            image("cu130-torch211"),
+            recipe_of(),
+            BaseContext(reference="b", origin="tag"),
+            replace(INPUTS, sdists=tmp_path),
+        )
+
+
+def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
+    wanted = image("cu130-torch211-sm90")
+    names = {package.name for package in lock_file.read(wanted).layers["torch"]}
+    base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
+    files = context_of(wanted, for_base(COMPILERS, recipe_of()), base_context, INPUTS)
+    dockerfile = bytes(files["Dockerfile"]).decode()
+    assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
+    assert "FROM torch AS compiler" in dockerfile
+
+
+def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -> None:
+    wanted = image("cu130-torch211-sm90")
+    names = {package.name for package in lock_file.read(wanted).layers["torch"]}
+    base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
+    with pytest.raises(UserError) as caught:
+        context_of(
+            wanted,
+            for_base(COMPILERS, recipe_of()),
+            base_context,
+            replace(INPUTS, wheelhouse=tmp_path, offline=True),
+        )
+    (problem,) = caught.value.problems
+    assert "uv 0.13.8" in problem.cause and "setuptools 80.9.0" in problem.cause and "torch" not in problem.cause
+
+
+def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",))
+    with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
+        context_of(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), INPUTS)
+    assert paths.workspace().locks.is_dir()
+
+
+def test_debians_packages_are_unpacked_into_nvidias_layout() -> None:
+    files = context("cu124-torch26", "causal-conv1d")
+    assert "debian_toolkit.sh 12.4 trixie" in files["Dockerfile"]
+    assert "shim.sh /usr/local/cuda-12.4" in files["Dockerfile"]

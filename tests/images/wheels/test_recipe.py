@@ -1,0 +1,129 @@
+"""Recipes: what a wheel depends on, its key, what can be compiled and by whose nvcc."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from images.config import matrix
+from images.errors import UserError
+from images.wheels.recipe import for_base, jobs_for, recipe_for
+from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
+
+GIB = 1024**3
+
+
+def test_a_recipe_says_what_the_wheel_depends_on() -> None:
+    found = recipe_of()
+    assert (found.torch, found.wheel_cuda, found.toolkit, found.python) == ("2.11.0", "13.0", "13.0", "3.11")
+    assert found.archs == ("sm_90",)
+    assert found.provider == "wheels"
+    assert "nvidia-cuda-nvcc==13.0.88" in found.parts
+    assert found.key.startswith("causal-conv1d-1.7.0-")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": "1.7.1"},
+        {"sdist": "0" * 64},
+        {"environment": {}},
+        {"torch": "2.11.1"},
+        {"wheel_cuda": "13.2"},
+        {"cxx11_abi": False},
+        {"python": "3.12"},
+        {"base": "trixie"},
+        {"gcc": 14},
+        {"provider": "image"},
+        {"toolkit": "13.2"},
+        {"parts": ()},
+        {"archs": ("sm_80", "sm_90")},
+        {"ptx": ("sm_90",)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_matters_moves_the_key(change: dict[str, object]) -> None:
+    assert replace(recipe_of(), **change).key != recipe_of().key
+
+
+def test_the_key_is_the_same_for_all_images_that_ask_the_same() -> None:
+    assert recipe_of("cu130-torch211-sm90-devel").key == recipe_of().key
+    assert replace(recipe_of(), job_memory=9).key == recipe_of().key
+
+
+def test_archs_below_a_packages_floor_are_not_asked_of_it() -> None:
+    assert "sm_75" in recipe_of("cu130-torch211").archs
+    found = recipe_of("cu128-torch28", "flash-attn")
+    assert found.archs[0] == "sm_80"
+    assert found.environment["FLASH_ATTN_CUDA_ARCHS"].startswith("80;86;90")
+    assert found.version == "2.8.3"
+
+
+def test_what_compiles_no_gpu_code_needs_no_nvcc() -> None:
+    found = recipe_of("cu128-torch28", "deepspeed")
+    assert (found.provider, found.parts, found.archs, found.toolkit, found.home) == ("none", (), (), "", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "said"),
+    [
+        ("cu130-torch211", "numpy", "is no package that is compiled here"),
+        ("cu130-torch214", "flash-attn", "compiles on torch <2.14"),
+        ("cu130-torch211", "colossalai", r"compiles on torch >=2.2,<=2.5.1"),
+        ("cu126-torch25-sm70", "causal-conv1d", "compiles for sm_75 and newer"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_with_the_reason(name: str, package: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        recipe_of(name, package)
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "part"),
+    [
+        ("cu130-torch211", "wheels", "nvidia-cuda-nvcc==13.0.88"),
+        ("cu128-torch28", "image", "nvidia/cuda:12.8.1-devel-ubuntu22.04"),
+        ("cu124-torch26", "debian", "trixie"),
+    ],
+)
+def test_the_matrix_says_where_nvcc_comes_from(name: str, provider: str, part: str) -> None:
+    found = recipe_of(name)
+    assert found.provider == provider
+    assert part in found.parts
+
+
+def test_no_provider_is_told_with_what_would_provide() -> None:
+    toolkits = {
+        **SOURCES.matrix.toolkits,
+        "12.4": SOURCES.matrix.toolkits["12.4"].model_copy(update={"compiler": None}),
+    }
+    without = SOURCES.matrix.model_copy(update={"toolkits": toolkits})
+    with pytest.raises(UserError, match=r"no nvcc for CUDA 12\.4 here.*names no provider"):
+        recipe_for(image("cu124-torch26"), "causal-conv1d", without)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "jobs"), [(2, 24 * GIB, 2), (16, 128 * GIB, 16), (16, 24 * GIB, 6), (16, 2 * GIB, 1)]
+)
+def test_jobs_follow_cores_and_memory(cpus: int, memory: int, jobs: int) -> None:
+    assert jobs_for(recipe_of("cu128-torch28", "flash-attn"), cpus, memory) == jobs
+
+
+def test_the_verb_says_what_can_be_compiled() -> None:
+    command = [sys.executable, "-m", "images", "wheels", "cu130-torch212"]
+    found = subprocess.run(command, cwd=matrix.ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "pins nothing that is compiled here" in found.stderr
+    assert "nox -s wheels -- cu130-torch212 PACKAGE" in found.stderr
+
+
+def test_on_a_custom_base_the_wheel_is_that_bases_alone() -> None:
+    there = for_base(COMPILERS, recipe_of())
+    assert (there.base, there.gcc, there.provider, there.parts) == ("sha256:1", 13, "base", (COMPILERS.nvcc,))
+    assert there.key != recipe_of().key
+    assert for_base(replace(COMPILERS, digest="sha256:2"), recipe_of()).key != there.key
+    assert for_base(replace(COMPILERS, nvcc=""), recipe_of()).provider == "wheels"
+    assert for_base(None, recipe_of()) == recipe_of()
+    without_gpu_code = recipe_of("cu128-torch28", "deepspeed")
+    assert for_base(COMPILERS, without_gpu_code).provider == "none"

@@ -1,0 +1,160 @@
+"""The scripts of the wheel builder: the nvcc shim, the record of objects."""
+
+import importlib.util
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from images.wheels.recipe import FOLDER
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+NVCC = script("nvcc")
+RECORD = script("record")
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_are_posix_shell(path: Path) -> None:
+    subprocess.run(["sh", "-n", str(path)], check=True)
+
+
+TEN = [
+    word
+    for arch in (75, 80, 87, 90, 100, 120, 103, 110, 121)
+    for word in ("-gencode", f"arch=compute_{arch},code=sm_{arch}")
+]
+"""What causal-conv1d 1.7.0 asks nvcc 13.0 for."""
+
+
+def rewritten(given: list[str], archs: list[int], ptx: list[int] | None = None) -> list[str]:
+    arguments, _ = NVCC.rewrite(["-c", "x.cu", *given, "-o", "x.o"], archs, ptx or [])
+    assert arguments[:4] == ["-c", "x.cu", "-o", "x.o"]
+    return [word for word in arguments[4:] if word != "-gencode"]
+
+
+SM90 = "arch=compute_90,code=sm_90"
+
+
+@pytest.mark.parametrize(
+    ("given", "archs", "ptx", "left"),
+    [
+        (TEN, [90], [], [SM90]),
+        (TEN, [80, 90], [], ["arch=compute_80,code=sm_80", SM90]),
+        (TEN, [86], [], ["arch=compute_80,code=sm_80"]),
+        (["-gencode=arch=compute_90,code=[sm_90,compute_90]"], [90], [], [SM90]),
+        (["-gencode=arch=compute_90,code=compute_90"], [90], [90], ["arch=compute_90,code=compute_90", SM90]),
+        (["--generate-code", "arch=compute_90,code=sm_90"], [90], [], [SM90]),
+        (["--generate-code=arch=compute_90a,code=sm_90a"], [90], [], ["arch=compute_90a,code=sm_90a"]),
+        (["-gencode=arch=compute_90a,code=sm_90a"], [90, 100], [], ["arch=compute_90a,code=sm_90a"]),
+        ([], [90], [], [SM90]),
+        ([], [80, 90], [90], ["arch=compute_80,code=sm_80", SM90, "arch=compute_90,code=compute_90"]),
+        (["-arch=sm_75"], [90], [], [SM90]),
+        (["-arch", "sm_90"], [90], [], [SM90]),
+        (["-arch=native"], [90], [], [SM90]),
+        (["--gpu-architecture=compute_80", "--gpu-code=sm_80"], [90], [], [SM90]),
+        (["-gencode", "arch=compute_53,code=sm_53", "-gencode", "arch=compute_70,code=sm_70"], [90], [], [SM90]),
+    ],
+)
+def test_the_shim_keeps_what_was_asked_for(given: list[str], archs: list[int], ptx: list[int], left: list[str]) -> None:
+    assert rewritten(given, archs, ptx) == left
+
+
+def test_the_shim_says_what_it_did() -> None:
+    _, change = NVCC.rewrite(TEN, [90], [])
+    assert len(change.given) == 9
+    assert change.kept == [SM90]
+    assert change.added == []
+    _, change = NVCC.rewrite(["-O3"], [90], [])
+    assert (change.given, change.kept, change.added) == ([], [], [SM90])
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """The shim as the builder has it, before a ccache and an nvcc that print what they are called with."""
+    for name in ("real-nvcc", "ccache"):
+        tool = tmp_path / name
+        tool.write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        tool.chmod(0o755)
+    shim = tmp_path / "nvcc"
+    shim.write_bytes((FOLDER / "nvcc.py").read_bytes())
+    shim.chmod(stat.S_IRWXU)
+    told = {
+        "TRUETAG_ARCHS": "90",
+        "TRUETAG_NVCC": str(tmp_path / "real-nvcc"),
+        "TRUETAG_NVCC_LOG": str(tmp_path / "log"),
+    }
+    return shim, {"PATH": f"{tmp_path}:/usr/bin:/bin", **told}
+
+
+def call(shim: Path, env: dict[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-I", "-S", str(shim), *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_shim_hands_on_through_ccache_and_logs(installed: tuple[Path, dict[str, str]]) -> None:
+    shim, env = installed
+    said = call(shim, env, *TEN, "-c", "/src/a.cu", "-o", "a.o")
+    assert said == f"ccache {env['TRUETAG_NVCC']} -c /src/a.cu -o a.o -gencode {SM90}"
+    entry = json.loads(Path(env["TRUETAG_NVCC_LOG"]).read_text())
+    assert (entry["sources"], entry["kept"]) == (["a.cu"], [SM90])
+
+
+def test_questions_go_to_the_real_nvcc_untouched(installed: tuple[Path, dict[str, str]]) -> None:
+    shim, env = installed
+    assert call(shim, env, "-V") == "real-nvcc -V"
+    assert not Path(env["TRUETAG_NVCC_LOG"]).exists()
+
+
+def test_a_setup_that_asks_for_the_gpu_is_told_the_newest_arch(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "cuda" / "__init__.py").write_text("def get_device_capability(): raise RuntimeError\n")
+    ask = "import torch.cuda; print(torch.cuda.get_device_capability())"
+    env = {"PYTHONPATH": f"{FOLDER}:{tmp_path}", "TRUETAG_ARCHS": "80 120 90"}
+    command = [sys.executable, "-B", "-c", ask]
+    assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip() == "(12, 0)"
+
+
+CCACHE_LOG = """# /build/src/csrc/a.cu
+cache_miss
+direct_cache_miss
+local_storage_miss
+preprocessed_cache_miss
+# /build/src/csrc/b.cu
+direct_cache_hit
+local_storage_hit
+# /build/src/csrc/c.cpp
+preprocessed_cache_hit
+# unknown
+called_for_link
+# /build/src/csrc/d.cu
+unsupported_compiler_option
+"""
+
+
+def test_objects_are_counted_by_where_they_came_from() -> None:
+    assert RECORD.objects(CCACHE_LOG) == {"compiled": 1, "from_cache": 2, "not_cached": 1}
+    assert RECORD.objects("") == {"compiled": 0, "from_cache": 0, "not_cached": 0}
+
+
+def test_the_shims_doing_is_summed_up() -> None:
+    lines = [
+        {"sources": ["a.cu"], "given": ["arch=compute_75,code=sm_75", SM90], "kept": [SM90], "added": []},
+        {"sources": ["b.cu"], "given": [], "kept": [], "added": [SM90]},
+    ]
+    found = RECORD.shim("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert found["commands"] == 2
+    assert (found["kept"], found["added"], found["dropped"]) == ([SM90], [SM90], ["arch=compute_75,code=sm_75"])
