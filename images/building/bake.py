@@ -20,7 +20,7 @@ from images.errors import Problem, UserError
 from images.host.hashing import sha256
 
 FILE = "docker-bake.json"
-ORDER = "order.json"
+INPUTS = "inputs.json"
 """Beside each context: what a baked image is made from, as far as it is known before it is built."""
 _TARGET = "{target}"
 """Stands for the target's name in a cache's address."""
@@ -52,8 +52,8 @@ class Rendered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Where results and caches go. `cache_from` and `cache_to` are buildx's own words, but for `{target}`."""
+class BakeOptions:
+    """Where buildx puts results and caches. `cache_from` and `cache_to` are buildx's own words, but for `{target}`."""
 
     repository: str = ""
     """Where images are pushed; empty: into the engine that buildx works for."""
@@ -85,7 +85,7 @@ class Stage:
     files: list[str] = field(default_factory=list)
 
 
-def bake(images: Sequence[Rendered], options: Options) -> dict[str, Any]:
+def bake(images: Sequence[Rendered], options: BakeOptions) -> dict[str, Any]:
     """The content of docker-bake.json. Contexts are `NAME/context`, seen from the folder that holds the file.
 
     Images are tagged `NAME-candidate`: only a trial gives the name. Raises UserError for a cache that every target
@@ -99,36 +99,34 @@ def bake(images: Sequence[Rendered], options: Options) -> dict[str, Any]:
     return {"group": _groups(images), "target": targets}
 
 
-def order(image: Rendered) -> dict[str, Any]:
+def inputs(image: Rendered) -> dict[str, Any]:
     """What is recorded of one image before anybody builds it: the part of build.json that no builder could tell."""
     wheels = {path.removeprefix("wheels/"): digest for path, digest in image.digests.items() if path.endswith(".whl")}
     return {"image": image.name, "revision": image.revision, "base": dict(image.base), "wheels": wheels}
 
 
-def adopted(ordered: Mapping[str, Any], info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
-    """build.json of a baked image, from its order and what the engine says of it.
+def adopted(inputs: Mapping[str, Any], info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
+    """build.json of a baked image, from its inputs and what the engine says of it.
 
-    Raises UserError where its labels are not of this order: another image, or one of another day's matrix.
+    Raises UserError where its labels are not of these inputs: another image, or one of another matrix.
     """
     labels = {key: info.labels.get(f"{LABELS}.{key}", "") for key in ("image", "matrix-revision", "base")}
-    wanted = {"image": ordered["image"], "matrix-revision": ordered["revision"], "base": ordered["base"]["reference"]}
+    wanted = {"image": inputs["image"], "matrix-revision": inputs["revision"], "base": inputs["base"]["reference"]}
     if wrong := [
-        f"{key} is {labels[key] or 'not said'}, ordered was {wanted[key]}"
-        for key in wanted
-        if labels[key] != wanted[key]
+        f"{key} is {labels[key] or 'not said'}, baked was {wanted[key]}" for key in wanted if labels[key] != wanted[key]
     ]:
         then = "bake it anew: `nox -s bake`, then `docker buildx bake`"
         raise UserError(
             Problem(where=info.id[:19], cause=f"its labels say otherwise: {'; '.join(wrong)}", then=then), code=1
         )
     return {
-        "image": ordered["image"],
+        "image": inputs["image"],
         "digest": info.id,
         "bytes": info.size,
         "layers": list(info.layers),
-        "base": ordered["base"],
+        "base": inputs["base"],
         "engine": {"version": "buildx"},
-        "wheels": ordered["wheels"],
+        "wheels": inputs["wheels"],
         "missing": dict(missing),
     }
 
@@ -147,7 +145,7 @@ def _target(
     nodes: Mapping[str, _Node],
     owners: Mapping[str, str],
     emitted: Mapping[str, str],
-    options: Options,
+    options: BakeOptions,
 ) -> dict[str, Any]:
     node = nodes[key]
     links = {
@@ -180,7 +178,7 @@ def _target_name(key: str, node: _Node) -> str:
     return node.name if node.final else f"shared-{node.name}-{key[:_KEY]}"
 
 
-def _require_own_caches(options: Options, targets: int) -> None:
+def _require_own_caches(options: BakeOptions, targets: int) -> None:
     same = [one for one in options.cache_to if _TARGET not in one and "type=inline" not in one]
     if same and targets > 1:
         cause = f"{targets} targets would write their cache to one place, each over the other's"

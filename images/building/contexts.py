@@ -1,4 +1,4 @@
-"""An image's build context where no engine is asked: for `nox -s render` and `nox -s bake`."""
+"""An image's build context: lock, wheels, suite and Dockerfile put together. No engine is asked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
-from images.locking import lock_file
+from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
 from images.validation import embedded
 from images.validation.claims.context import ClaimContext
@@ -36,6 +36,8 @@ class ContextOptions:
     cache: Path
     compiled: FindWheel
     wheelhouse: Path | None = None
+    offline: bool = False
+    """No step reaches a network: all that is installed lies in the wheelhouse."""
     fetch: Callable[[str, Path], None] | None = None
     """URL and target; None: from the official releases."""
 
@@ -52,20 +54,40 @@ def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseCont
     return BaseContext(reference=base.reference, origin="tag")
 
 
-def context(image: Image, on: BaseContext, options: ContextOptions) -> Context:
-    """The context that a build of this image has, wheels and suite included. Raises UserError: no lock, no wheel."""
-    locked = lock_file.read(image)
+@dataclass(frozen=True, kw_only=True)
+class PreparedContext:
+    """A build context, and what it was made of."""
+
+    gathered: prebuilt.Gathered
+    claimed: ClaimContext
+    """Of the image's claims, without a host."""
+    files: Context
+
+
+def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptions) -> PreparedContext:
+    """Wheels that no index has, the embedded suite, and the Dockerfile with all it mounts.
+
+    Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
+    """
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
         cache=options.cache / "wheels",
+        kept=base.kept,
         fetch=options.fetch,
         compiled=options.compiled,
     )
-    claimed = ClaimContext.of(image, locked, options.facts, missing=gathered.missing, custom_base=False)
-    suite = embedded.suite(claimed)
-    extras = render.Extras(host=options.host.files(), wheels=gathered.files, missing=gathered.missing, suite=suite)
-    return render.render(image, locked.files, on, extras)
+    stock = prebuilt.stock(locked, base.kept, options.wheelhouse) if options.offline else {}
+    claimed = ClaimContext.of(image, locked, options.facts, missing=gathered.missing, custom_base=base.python)
+    extras = render.Extras(
+        host=options.host.files(),
+        wheels={**gathered.files, **stock},
+        missing=gathered.missing,
+        offline=options.offline,
+        suite=embedded.suite(claimed),
+    )
+    files = render.render(image, locked.files, base, extras)
+    return PreparedContext(gathered=gathered, claimed=claimed, files=files)
 
 
 def digests(files: Context) -> dict[str, str]:

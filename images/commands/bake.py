@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from images.building import bake, contexts, pipeline
-from images.building.bake import Options, Provenance, Rendered
+from images.building import bake, contexts, records, validating
+from images.building.bake import BakeOptions, Provenance, Rendered
 from images.commands import common, tables, trials
 from images.commands.options import EngineUrl, InputArguments, OneName, Out, Selectors, grouped
 from images.commands.trials import TrialArguments
 from images.context import labels as image_labels
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
+from images.locking import lock_file
 from images.planning.image import Image
 from images.registry.reference import Repository
 from images.wheels import cache as wheel_cache
@@ -57,7 +58,7 @@ def bake_verb(
         compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
     )
-    options = Options(
+    options = BakeOptions(
         repository=str(Repository.parse(how.to)) if how.to else "",
         cache_from=how.cache_from or (),
         cache_to=how.cache_to or (),
@@ -76,9 +77,9 @@ def bake_verb(
 
 def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.ContextOptions, out: Path) -> Rendered:
     base_context = contexts.base_context(image.base, base, pinned)
-    files = contexts.context(image, base_context, options)
+    files = contexts.prepare(image, lock_file.read(image), base_context, options).files
     folder = out / str(image.name)
-    pipeline.write(files, folder / "context")
+    records.write_context(files, folder / "context")
     dockerfile = files["Dockerfile"]
     rendered = Rendered(
         name=str(image.name),
@@ -88,7 +89,7 @@ def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.
         revision=image.revision,
         base={"reference": base_context.reference, "origin": base_context.origin, "digest": base_context.digest},
     )
-    (folder / bake.ORDER).write_text(json.dumps(bake.order(rendered), indent=1) + "\n")
+    (folder / bake.INPUTS).write_text(json.dumps(bake.inputs(rendered), indent=1) + "\n")
     return rendered
 
 
@@ -104,24 +105,24 @@ def adopt_verb(
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     folder = out / str(wanted.name)
-    ordered = _ordered(folder / bake.ORDER)
+    inputs = _inputs(folder / bake.INPUTS)
     reference = image or f"{wanted.name}-candidate"
     with trials.open_engine(engine, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
-        record = bake.adopted(ordered, info, image_labels.declared_missing(wanted, info.labels))
+        record = bake.adopted(inputs, info, image_labels.declared_missing(wanted, info.labels))
         tried = trials.tried(docker_engine, wanted, info.id, sources, gpus=trial.gpus, tiers=trial.tiers)
-        withheld = pipeline.why_withheld(tried.verdict, tried.tiers)
+        withheld = validating.why_withheld(tried.verdict, tried.tiers)
         if not withheld:
-            pipeline.give_name(docker_engine, info.id, str(wanted.name))
+            validating.give_name(docker_engine, info.id, str(wanted.name))
     (folder / "build.json").write_text(json.dumps(record, indent=1) + "\n")
-    pipeline.record_trial(folder, tried.evidence, tried.verdict)
+    records.record_trial(folder, tried.evidence, tried.verdict)
     common.results().print(tables.verdict(tried.verdict))
     if withheld:
         then = f"read {folder}/report.md"
         raise UserError(Problem(where=reference, cause=f"{withheld}: it gets no name", then=then), code=1)
 
 
-def _ordered(file: Path) -> Any:
+def _inputs(file: Path) -> Any:
     try:
         return json.loads(file.read_bytes())
     except (OSError, ValueError) as error:

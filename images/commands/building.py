@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from images.building import pipeline
+from images.building import pipeline, records
 from images.commands import common, tables, trials
 from images.commands.options import EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
@@ -195,7 +195,7 @@ def validate_verb(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     else:
-        pipeline.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
+        records.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
     common.results().print(tables.verdict(verdict))
     raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
 

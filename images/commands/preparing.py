@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import contexts, pipeline
+from images.building import contexts, records
 from images.commands import common, trials
 from images.commands.options import (
     BaseImage,
@@ -63,7 +63,9 @@ def render_verb(
     pinned = trials.pinned_bases()
     for image in common.accepted(selectors, sources):
         folder = out / str(image.name) / "context"
-        pipeline.write(contexts.context(image, contexts.base_context(image.base, base, pinned), options), folder)
+        base_context = contexts.base_context(image.base, base, pinned)
+        prepared = contexts.prepare(image, lock_file.read(image), base_context, options)
+        records.write_context(prepared.files, folder)
         common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
 
 

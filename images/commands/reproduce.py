@@ -14,6 +14,7 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
+from images.locking import lock_file
 from images.wheels import cache as wheel_cache
 
 
@@ -39,7 +40,8 @@ def reproduce_verb(
         found = base_images.acquire_for(
             docker_engine, image, inputs.base, pinned=trials.pinned_bases(), host=host, say=common.say
         )
-        context = contexts.context(image, base_images.base_context(found), options)
+        locked = lock_file.read(image)
+        context = contexts.prepare(image, locked, base_images.base_context(found), options).files
         network = host.network(local=docker_engine.facts.local)
         result = reproduce.reproduce(docker_engine, str(image.name), context, progress, network)
     file = out / str(image.name) / "reproduce.json"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from images.building import pipeline
+from images.building import validating
 from images.commands.common import say, talk
 from images.commands.options import Tiers
 from images.config import paths
@@ -80,11 +80,11 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
     """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
     locked = lock_file.read(image)
     info = engine.inspect(reference)
-    attachment, judged = pipeline.find_gpus(engine, image, gpus, tiers)
+    attachment, judged = validating.find_gpus(engine, image, gpus, tiers)
     talk.print(str(attachment), style="dim", highlight=False)
     claims = image_claims(_claim_context(image, locked, info.labels, sources).on_host(attachment))
     talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-    evidence, verdict = pipeline.prove(engine, info.id, claims, judged, attachment)
+    evidence, verdict = validating.validate_image(engine, info.id, claims, judged, attachment)
     return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from images.building import pipeline
+from images.building import pipeline, records, validating
 from images.context import labels as image_labels
 from images.context import templates
 from images.context.base_context import BaseContext
@@ -71,12 +71,12 @@ def _judged(
     engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], options: pipeline.BuildOptions
 ) -> Trial:
     image, info = locked.image, engine.inspect(reference)
-    attachment, asked = pipeline.find_gpus(engine, image, options.gpus, tiers or options.tiers)
+    attachment, asked = validating.find_gpus(engine, image, options.gpus, tiers or options.tiers)
     missing = image_labels.declared_missing(image, info.labels)
     claimed = ClaimContext.of(image, locked.lock, options.facts, missing=missing, custom_base=False)
     claims = image_claims(claimed.on_host(attachment))
-    evidence, verdict = pipeline.prove(engine, reference, claims, asked, attachment)
-    pipeline.record_trial(options.out / str(image.name), evidence, verdict)
+    evidence, verdict = validating.validate_image(engine, reference, claims, asked, attachment)
+    records.record_trial(options.out / str(image.name), evidence, verdict)
     return trial_of(info, evidence, verdict)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from images.building import pipeline
+from images.building import validating
 from images.locking import lock_file, uv
 from images.nightly import canary, jobs, report
 from images.nightly.canary import Locked
@@ -87,5 +87,5 @@ def _is_as_good(control: Trial, newer: Trial) -> bool:
     """Whether the canary has the control's verdicts or better ones in all tiers that need no GPU."""
     same = all(newer.verdict(one.key) in (one.verdict, Status.PASS) for one in control.claims)
     new = [one for one in newer.claims if one.verdict is Status.FAIL and control.verdict(one.key) is not Status.FAIL]
-    judged = all(tier in newer.overall for tier in pipeline.ANYWHERE)
+    judged = all(tier in newer.overall for tier in validating.ANYWHERE)
     return not control.cause and judged and same and not new

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from images.building import bake, pipeline
-from images.building.bake import Options, Rendered
+from images.building import bake, records
+from images.building.bake import BakeOptions, Rendered
 from images.config import matrix
 from images.config.matrix import ROOT
 from images.context import base_images
@@ -122,7 +122,7 @@ def test_a_target_stands_where_its_stage_stood(buildx: str, modern: Engine, base
     """The links do something: one that is led elsewhere is followed."""
     content = _written({name: thin(base, name) for name in ("one", "two")}, tmp_path)
     (shared,) = set(content["target"]) - {"one", "two"}
-    pipeline.write(dict(thin(base, "three", b"led elsewhere\n")), tmp_path / "three" / "context")
+    records.write_context(dict(thin(base, "three", b"led elsewhere\n")), tmp_path / "three" / "context")
     content["target"][shared]["context"] = "three/context"
     (tmp_path / bake.FILE).write_text(json.dumps(content))
     buildx_bake(buildx, tmp_path, "two", url=modern.facts.url)
@@ -140,10 +140,10 @@ def _holds(engine: Engine, image: str) -> str:
 def _written(contexts: Mapping[str, Mapping[str, bytes]], folder: Path) -> Any:
     rendered = []
     for name, files in contexts.items():
-        pipeline.write(dict(files), folder / name / "context")
+        records.write_context(dict(files), folder / name / "context")
         digests = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
         rendered.append(Rendered(name=name, profile=None, dockerfile=files["Dockerfile"].decode(), digests=digests))
-    content = bake.bake(rendered, Options())
+    content = bake.bake(rendered, BakeOptions())
     (folder / bake.FILE).write_text(json.dumps(content))
     return content
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from images.building import pipeline
+from images.building import validating
 from images.config import matrix
 from images.context import base_images
 from images.context.hosting import HostSettings
@@ -25,10 +25,10 @@ def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) ->
     judged = image(engine, "judged", f"{NAME}-candidate")
     later = image(engine, "later", f"{NAME}-candidate")
     try:
-        pipeline.give_name(engine, judged, NAME)
+        validating.give_name(engine, judged, NAME)
         assert engine.inspect(NAME).id == judged
         assert engine.inspect(f"{NAME}-candidate").id == later, "another build's candidate is its own"
-        pipeline.give_name(engine, later, NAME)
+        validating.give_name(engine, later, NAME)
         assert engine.inspect(NAME).id == later
         assert engine.find(f"{NAME}-candidate") is None
     finally:

@@ -19,7 +19,7 @@ import bcrypt
 import pytest
 
 from images.bench import loopback
-from images.building import pipeline
+from images.building import records, validating
 from images.config.matrix import ROOT
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
@@ -235,8 +235,8 @@ def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFa
         engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **files}, tag)
         info = engine.inspect(tag)
         folder = tmp_path_factory.mktemp("proof")
-        evidence, verdict = pipeline.prove(engine, info.id, CLAIMS, (Tier.STATIC,))
-        pipeline.record_trial(folder, evidence, verdict)
+        evidence, verdict = validating.validate_image(engine, info.id, CLAIMS, (Tier.STATIC,))
+        records.record_trial(folder, evidence, verdict)
         record: dict[str, Any] = {
             "digest": info.id,
             "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
@@ -346,7 +346,7 @@ def test_the_published_image_comes_back_by_its_tag(publisher: Engine, make: Call
     pulled = publisher.pull(f"{order.repository}:latest")
     try:
         assert pulled.id == thin.info.id
-        _, verdict = pipeline.prove(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
+        _, verdict = validating.validate_image(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
         assert verdict.overall is Status.PASS
     finally:
         publisher.remove(f"{order.repository}:latest", force=True)
@@ -483,8 +483,8 @@ def test_another_machine_adds_its_tier_and_the_aliases_follow(
     both = replace(order, whole_gate=whole, promised=ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims)))
     publish_it(publisher, first, both)
     assert set(names(order.repository)) == {NAME}
-    evidence, verdict = pipeline.prove(publisher, first.info.id, other, (Tier.CPU,))
-    pipeline.record_trial(tmp_path / "cpu", evidence, verdict)
+    evidence, verdict = validating.validate_image(publisher, first.info.id, other, (Tier.CPU,))
+    records.record_trial(tmp_path / "cpu", evidence, verdict)
     proxy.seen.clear()
     done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), replace(both, gate=whole))
     assert set(names(order.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
@@ -654,7 +654,7 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
         pulled = other.pull(f"{order.repository}:{NAME}")
         try:
             assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
-            _, verdict = pipeline.prove(other, pulled.id, CLAIMS, (Tier.STATIC,))
+            _, verdict = validating.validate_image(other, pulled.id, CLAIMS, (Tier.STATIC,))
             assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
         finally:
             other.remove(f"{order.repository}:{NAME}", force=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from images.building import pipeline
+from images.building import validating
 from images.config import matrix
 from images.engine import Engine
 from validate.claims import ClaimSet, Tier
@@ -38,4 +38,6 @@ def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str, subject:
         claim for claim in claims.claims if (not ids or claim.id in ids) and (not subject or claim.subject == subject)
     )
     assert chosen, "a check that looks at nothing finds nothing"
-    return pipeline.prove(engine, reference, ClaimSet(image=claims.image, claims=chosen), (Tier.STATIC, Tier.CPU))[1]
+    return validating.validate_image(
+        engine, reference, ClaimSet(image=claims.image, claims=chosen), (Tier.STATIC, Tier.CPU)
+    )[1]

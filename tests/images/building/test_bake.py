@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from images.building import bake
-from images.building.bake import Options, Provenance, Rendered, stages_of
+from images.building.bake import BakeOptions, Provenance, Rendered, stages_of
 from images.config import matrix
 from images.config.names import ImageName
 from images.context import render
@@ -54,12 +54,12 @@ def rendered(name: str, changes: dict[str, bytes] | None = None) -> Rendered:
 
 def shared(*images: Rendered) -> set[str]:
     """Stages that are targets of their own."""
-    targets = bake.bake(images, Options())["target"]
+    targets = bake.bake(images, BakeOptions())["target"]
     return {target["target"] for target in targets.values() if "target" in target}
 
 
 def test_one_image_shares_nothing() -> None:
-    content = bake.bake([rendered("cu126-torch27")], Options())
+    content = bake.bake([rendered("cu126-torch27")], BakeOptions())
     assert list(content["target"]) == ["cu126-torch27"] and "contexts" not in content["target"]["cu126-torch27"]
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_a_stage_reads_parts_it() -> None:
 
 def test_every_link_names_a_target_and_a_stage_of_the_image() -> None:
     images = [rendered(name) for name in ("cu128-torch28", "cu128-torch28-axolotl", "cu126-torch27", "cu126-torch25")]
-    targets = bake.bake(images, Options())["target"]
+    targets = bake.bake(images, BakeOptions())["target"]
     stages = {image.name: {stage.name for stage in stages_of(image.dockerfile)} for image in images}
     for target in targets.values():
         image = target["context"].partition("/")[0]
@@ -112,10 +112,10 @@ def test_a_copy_from_the_context_is_read_and_one_from_a_stage_is_needed() -> Non
 
 
 def test_candidates_are_pushed_without_an_attestation_unless_one_is_wished() -> None:
-    (target,) = bake.bake([rendered("cu126-torch27")], Options(repository="r.test/x"))["target"].values()
+    (target,) = bake.bake([rendered("cu126-torch27")], BakeOptions(repository="r.test/x"))["target"].values()
     assert target["tags"] == ["r.test/x:cu126-torch27-candidate"] and target["output"] == ["type=registry"]
     assert target["attest"] == ["type=provenance,disabled=true"]
-    options = Options(provenance=Provenance.MIN)
+    options = BakeOptions(provenance=Provenance.MIN)
     (target,) = bake.bake([rendered("cu126-torch27")], options)["target"].values()
     assert (target["attest"], target["output"]) == (["type=provenance,mode=min"], ["type=docker"])
 
@@ -123,14 +123,14 @@ def test_candidates_are_pushed_without_an_attestation_unless_one_is_wished() -> 
 def test_caches_that_would_overwrite_each_other_are_refused() -> None:
     images = [rendered("cu126-torch27"), rendered("cu126-torch25")]
     with pytest.raises(UserError, match="to one place"):
-        bake.bake(images, Options(cache_to=["type=registry,ref=r.test/cache"]))
-    bake.bake(images, Options(cache_to=["type=inline"]))
-    bake.bake(images[:1], Options(cache_to=["type=registry,ref=r.test/cache"]))
+        bake.bake(images, BakeOptions(cache_to=["type=registry,ref=r.test/cache"]))
+    bake.bake(images, BakeOptions(cache_to=["type=inline"]))
+    bake.bake(images[:1], BakeOptions(cache_to=["type=registry,ref=r.test/cache"]))
 
 
 def test_groups_are_by_profile() -> None:
     images = [rendered(name) for name in ("cu128-torch28", "cu128-torch28-axolotl", "cu126-torch27")]
-    assert {name: group["targets"] for name, group in bake.bake(images, Options())["group"].items()} == {
+    assert {name: group["targets"] for name, group in bake.bake(images, BakeOptions())["group"].items()} == {
         "default": ["cu128-torch28", "cu128-torch28-axolotl", "cu126-torch27"],
         "profile-none": ["cu128-torch28", "cu126-torch27"],
         "profile-axolotl": ["cu128-torch28-axolotl"],
@@ -146,7 +146,7 @@ def test_a_baked_image_is_recorded_as_it_was_ordered_and_as_the_engine_has_it() 
     base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
     one = replace(rendered("cu126-torch27"), revision="0123456789ab", base=base)
     one = replace(one, digests={**one.digests, "wheels/x-1-py3-none-any.whl": "5ha"})
-    ordered = bake.order(one)
+    ordered = bake.inputs(one)
     assert ordered["wheels"] == {"x-1-py3-none-any.whl": "5ha"}
     fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim")
     record = bake.adopted(ordered, fits, {"flash-attn": "no wheel"})

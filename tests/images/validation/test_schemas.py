@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from images.building import pipeline
+from images.building import records
 from images.config.matrix import ROOT
 from images.errors import UserError
 from images.validation import schemas
@@ -61,7 +61,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """The folder of a trial, as the product writes it."""
-    pipeline.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.promised, EVIDENCE), hints.known()))
+    records.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.promised, EVIDENCE), hints.known()))
     return tmp_path
 
 

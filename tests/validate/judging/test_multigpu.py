@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from images.building import pipeline
+from images.building import validating
 from images.config import matrix
 from images.engine import gpus
 from images.engine.gpus import Attachment, GpuMode
@@ -406,5 +406,5 @@ def test_a_build_judges_the_tier_where_there_are_several_gpus(
         mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source="")
     )
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
-    _, found = pipeline.find_gpus(None, image(), "auto", ())  # type: ignore[arg-type]
-    assert set(found) == {*pipeline.ANYWHERE, *tiers}
+    _, found = validating.find_gpus(None, image(), "auto", ())  # type: ignore[arg-type]
+    assert set(found) == {*validating.ANYWHERE, *tiers}

@@ -1,4 +1,4 @@
-"""What a build decides by itself: which bases contradict an image, what is said when the system refuses."""
+"""What a build decides by itself: which torch wheels are asked for, what is said when the system refuses."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.building import pipeline
+from images.building import pipeline, validating
 from images.config import matrix
 from images.context import base_images
 from images.context.base_context import Origin
@@ -15,7 +15,7 @@ from images.context.base_images import AcquiredBase
 from images.context.custom_base import BasePython
 from images.context.hosting import HostSettings
 from images.engine.progress import Progress
-from images.errors import UserError, problem_of
+from images.errors import problem_of
 from images.planning import plan
 from images.planning.image import Image, Pin
 
@@ -43,27 +43,6 @@ def on(**python: object) -> AcquiredBase:
     return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
 
 
-def test_a_base_that_fits_is_taken() -> None:
-    base_images.require_no_contradiction(image(), on())
-    base_images.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
-
-
-@pytest.mark.parametrize(
-    ("python", "sentence"),
-    [
-        ({"version": "3.12.1"}, "Python 3.12.1, the image needs 3.11"),
-        ({"packages": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
-        ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image needs CUDA 12.6"),
-        ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image needs CUDA 12.6"),
-        ({"packages": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
-    ],
-)
-def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
-        base_images.require_no_contradiction(image(), on(**python))
-    assert sentence in str(error.value)
-
-
 class Enough(Exception):  # noqa: N818  # no error: the build need not go on
     """What was to be seen has been seen."""
 
@@ -80,7 +59,7 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
         raise Enough
 
     monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
-    monkeypatch.setattr(pipeline, "find_gpus", lambda *_args: ("no GPU", ()))
+    monkeypatch.setattr(validating, "find_gpus", lambda *_args: ("no GPU", ()))
     options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
     engine: Any = SimpleNamespace()
     with pytest.raises(Enough):
@@ -92,16 +71,3 @@ def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
     told = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
     assert (told.where, told.cause) == ("/mnt/out", "Permission denied")
     assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
-
-
-def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path) -> None:
-    wheel, folder = tmp_path / "a.whl", tmp_path / "context"
-    for content in (b"older", b"newer"):
-        wheel.unlink(missing_ok=True)
-        wheel.write_bytes(content)
-        pipeline.write({"Dockerfile": b"FROM x\n", "host/env": b"export A=b\n", "wheels/a.whl": wheel}, folder)
-    placed = folder / "wheels" / "a.whl"
-    assert placed.read_bytes() == b"newer" and not placed.is_symlink()
-    assert (folder / "host" / "env").stat().st_mode & 0o077 == 0
-    pipeline.write({"Dockerfile": b"FROM y\n"}, folder)
-    assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}

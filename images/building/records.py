@@ -1,0 +1,89 @@
+"""What a build leaves on disk: the context, build.json, and the files of its trial."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.context.base_images import AcquiredBase
+from images.context.render import Context
+from images.engine import Engine, ImageInfo
+from images.engine.buildkit import BuildResult
+from images.wheels import prebuilt
+from validate import page, report
+from validate.evidence import Evidence
+from validate.judge import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRecord:
+    """What an image was built from, and how long that took."""
+
+    image: str
+    info: ImageInfo
+    result: BuildResult
+    base: AcquiredBase
+    gathered: prebuilt.Gathered
+
+
+def write_context(context: Context, folder: Path) -> None:
+    """A context to disk, for reading and for plain `docker build`. Files of an earlier one are removed.
+
+    Index addresses with passwords may be among the host's settings: nobody else can read those.
+    """
+    wanted = {folder / path for path in context}
+    for old in sorted(folder.rglob("*")):
+        if (old.is_file() or old.is_symlink()) and old not in wanted:
+            old.unlink()
+    for path, content in context.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        if isinstance(content, bytes):
+            target.touch(mode=0o600 if path.startswith("host/") else 0o666)
+            target.write_bytes(content)
+        else:
+            _place(content.resolve(), target)
+
+
+def _place(file: Path, target: Path) -> None:
+    """A large file into a context, copied only across file systems. A symlink would lead out of the context."""
+    try:
+        target.hardlink_to(file)
+    except OSError:
+        shutil.copyfile(file, target)
+
+
+def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
+    """build.json: digest, layers, steps and their times, base, wheels."""
+    info, result, base = built.info, built.result, built.base
+    history = engine.history(info.id)
+    facts = {
+        "image": built.image,
+        "digest": info.id,
+        "bytes": info.size,
+        "layers": list(info.layers),
+        "layer_bytes": [entry.size for entry in reversed(history) if entry.size],
+        "seconds": round(result.seconds, 1),
+        "steps": [
+            {"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps
+        ],
+        "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
+        "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
+        "wheels": built.gathered.digests(),
+        "missing": dict(built.gathered.missing),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def record_trial(folder: Path, evidence: Evidence, verdict: Verdict) -> None:
+    """evidence.json, verdict.json, junit.xml, report.md and report.html."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evidence.json").write_text(evidence.dumps() + "\n")
+    (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    (folder / "junit.xml").write_text(report.junit(verdict))
+    (folder / "report.md").write_text(report.markdown(verdict))
+    (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")

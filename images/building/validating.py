@@ -1,0 +1,62 @@
+"""Validates an image that is there: the tiers that this machine can judge, the trial, and the name it earns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from images.engine import Engine, gpus
+from images.engine.gpus import NO_GPU, Attachment
+from images.planning.image import Image
+from images.validation import trial
+from validate import hints
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence, Record
+from validate.judge import Verdict, explain, judge
+from validate.judging import Status
+
+ANYWHERE = (Tier.STATIC, Tier.CPU)
+"""The tiers that every machine can judge: no image is named without them."""
+
+
+def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
+    """How the trial gets GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
+
+    Raises UserError: a way that can't be had, a driver below the image's minimum.
+    """
+    gpus.parse(wanted)
+    if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
+        return NO_GPU, tiers
+    attachment = gpus.attach(engine, wanted, min_driver=image.min_driver)
+    if tiers or not attachment.attached:
+        return attachment, tiers or ANYWHERE
+    several = attachment.inventory is not None and len(attachment.inventory.gpus) > 1
+    return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
+
+
+def validate_image(
+    engine: Engine,
+    reference: str,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    attachment: Attachment = NO_GPU,
+    on_record: Callable[[Record], None] = lambda _record: None,
+) -> tuple[Evidence, Verdict]:
+    """Measure an image in a trial, judge the evidence, and explain what is known."""
+    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record))
+    return evidence, explain(judge(claims, evidence, tiers), hints.known())
+
+
+def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
+    """Why an image stays a candidate; empty if it earned its name: what any machine can judge was, and none failed."""
+    if failed := verdict.of(Status.FAIL):
+        return f"{len(failed)} claims failed"
+    left_out = [tier for tier in ANYWHERE if tier not in tiers]
+    return f"the {' and '.join(left_out)} tier was left out" if left_out else ""
+
+
+def give_name(engine: Engine, image_id: str, name: str) -> None:
+    """Name the very image that was judged: by now a build beside this one may have made another candidate."""
+    engine.tag(image_id, name)
+    candidate = engine.find(f"{name}-candidate")
+    if candidate and candidate.id == image_id:
+        engine.untag(f"{name}-candidate")

@@ -1,0 +1,125 @@
+"""Custom bases: what is read of them, what of it stays, and what contradicts an image."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import images
+from images.config import matrix
+from images.context import base_images
+from images.context.base_context import Origin
+from images.context.base_images import AcquiredBase
+from images.context.custom_base import BasePython, python_of, reconcile
+from images.errors import UserError
+from images.planning import plan
+from images.planning.image import Image, Pin
+
+READER = Path(images.__file__).parent / "context" / "read_base.py"
+
+
+def pin(name: str, version: str, local: str = "") -> Pin:
+    return Pin(name=name, version=version, layer="torch", local=local)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "fits"),
+    [
+        (pin("torch", "2.11.0"), "2.11.0", True),
+        (pin("torch", "2.11.0"), "2.11.0+cu130", True),
+        (pin("torch", "2.11.0"), "2.11", True),
+        (pin("torch", "2.11.0"), "2.11.0+cpu", False),
+        (pin("torch", "2.11.0"), "2.11.0+cpu.cxx11.abi", False),
+        (pin("torch", "2.11.0"), "2.11.0.post1", False),
+        (pin("torch", "2.9.0"), "2.10.0", False),
+        (pin("torch", "2.7.1", "cu128"), "2.7.1+cu128", True),
+        (pin("torch", "2.7.1", "cu128"), "2.7.1+cu126", False),
+        (pin("torch", "2.7.1", "cu128"), "2.7.1", False),
+        (pin("torch", "2.7.1"), "unreadable", False),
+    ],
+)
+def test_versions_compare_as_versions(wanted: Pin, found: str, fits: bool) -> None:
+    answer = reconcile([wanted], {"torch": found})
+    assert (bool(answer.kept), bool(answer.contradictions)) == (fits, not fits)
+
+
+def test_pins_are_kept_refused_or_missing_and_other_packages_are_nobodys_business() -> None:
+    pins = [pin("torch", "2.7.1"), pin("triton", "3.3.1"), pin("xformers", "0.0.31")]
+    answer = reconcile(pins, {"torch": "2.7.1+cu126", "triton": "3.3.0", "numpy": "2.0.0"})
+    assert [one.name for one in answer.kept] == ["torch"]
+    assert [str(one) for one in answer.contradictions] == ["triton: the base has 3.3.0, the image needs 3.3.1"]
+    assert [one.name for one in answer.missing] == ["xformers"]
+
+
+def test_the_reader_tells_of_the_python_it_runs_under() -> None:
+    done = subprocess.run([sys.executable, "-I", READER], capture_output=True, text=True, check=True)
+    found = python_of(json.loads(done.stdout))
+    assert found.executable == sys.executable
+    assert found.version == ".".join(map(str, sys.version_info[:3]))
+    assert found.is_venv == (sys.prefix != sys.base_prefix)
+    assert found.packages["pytest"] == pytest.__version__
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda"),
+    [
+        ("__version__ = '2.7.1+cu126'\ncuda: Optional[str] = '12.6'\nhip: Optional[str] = None\n", "12.6"),
+        ("cuda = '13.0'\n", "13.0"),
+        ("cuda: Optional[str] = None\n", None),
+    ],
+)
+def test_the_reader_reads_torchs_cuda_without_importing_it(tmp_path: Path, text: str, cuda: str | None) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "torch" / "version.py").write_text(text)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{READER.read_text()}"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["torch_cuda"] == cuda
+
+
+SOURCES = matrix.load()
+PYTHON = BasePython(
+    executable="/usr/local/bin/python3",
+    prefix="/usr/local",
+    version="3.11.9",
+    is_venv=False,
+    externally_managed=False,
+    has_pip=False,
+    packages={"torch": "2.7.1"},
+    torch_cuda="12.6",
+)
+
+
+def image() -> Image:
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def on(**python: object) -> AcquiredBase:
+    found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
+    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
+
+
+def test_a_base_that_fits_is_taken() -> None:
+    base_images.require_no_contradiction(image(), on())
+    base_images.require_no_contradiction(image(), on(packages={"numpy": "1.26.4"}, torch_cuda=None))
+
+
+@pytest.mark.parametrize(
+    ("python", "sentence"),
+    [
+        ({"version": "3.12.1"}, "Python 3.12.1, the image needs 3.11"),
+        ({"packages": {"torch": "2.6.0"}}, "torch: the base has 2.6.0, the image needs 2.7.1"),
+        ({"torch_cuda": None}, "made for the CPU or an unknown CUDA, the image needs CUDA 12.6"),
+        ({"torch_cuda": "11.8"}, "made for CUDA 11.8, the image needs CUDA 12.6"),
+        ({"packages": {"torch": "2.7.1+cpu"}, "torch_cuda": None}, "torch: the base has 2.7.1+cpu"),
+    ],
+)
+def test_a_base_that_contradicts_is_refused_with_the_difference(python: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match="contradicts the pins of cu126-torch27") as error:
+        base_images.require_no_contradiction(image(), on(**python))
+    assert sentence in str(error.value)
