@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from images.config.matrix import Matrix, Sources
+from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
+from images.config.schema import Matrix
 from images.locking import lock_file
 from images.locking.inputs import lock_inputs
 from images.locking.lock_file import Lock

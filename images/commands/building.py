@@ -16,7 +16,7 @@ from images.building import pipeline, records
 from images.commands import common, tables, trials
 from images.commands.options import EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
-from images.config.matrix import Matrix
+from images.config.schema import Matrix
 from images.context.hosting import HostSettings, host_settings
 from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress

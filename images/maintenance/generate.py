@@ -11,7 +11,8 @@ from images.bench import page
 from images.bench import results as measured
 from images.config import paths
 from images.config.facts import Facts, Row
-from images.config.matrix import Matrix, Sources
+from images.config.matrix import Sources
+from images.config.schema import Matrix
 from images.context import render
 from images.context.base_context import BaseContext
 from images.errors import Problem, UserError

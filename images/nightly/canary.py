@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images.config.matrix import Matrix, Nightly, Sources
+from images.config.matrix import Sources
 from images.config.names import ImageName
+from images.config.schema import Matrix, Nightly
 from images.host.hashing import sha256
 from images.locking import resolve, uv
 from images.locking.lock_file import Lock

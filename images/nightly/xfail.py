@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from images.config import selectors
-from images.config.matrix import ExpectedFailure
+from images.config.schema import ExpectedFailure
 from images.config.selectors import Selectable
 from images.nightly.results import ClaimRow, Expected
 from validate.judging import Status

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from images.config import selectors, yamlfile
 from images.config.facts import Facts
-from images.config.matrix import ImageRow, Matrix, Sources
+from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
+from images.config.schema import ImageRow, Matrix
 from images.errors import Problem, UserError
-from images.planning import profiles, requirements, rules
-from images.planning.image import Base, Image, Pin, Prebuilt, Slicing
-from images.planning.rules import Candidate, Finding, Weight
-from validate.environment import allocator
-
-_ALLOCATOR = "PYTORCH_ALLOC_CONF"
-"""The matrix's name for it, whatever the torch release calls it."""
+from images.planning import profiles, rules
+from images.planning.assemble import image_of
+from images.planning.candidate import Candidate
+from images.planning.image import Base, Image
+from images.planning.rules import torch_build
+from images.planning.rules.required import unfit
+from images.planning.rules.rule import Finding, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,10 @@ class Planned:
         }
 
 
+@lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    images = sources.matrix.images
-    return sources.once("plan", lambda: tuple(_planned(ImageName.parse(row.name), row, sources) for row in images))
+    return tuple(_planned(ImageName.parse(row.name), row, sources) for row in sources.matrix.images)
 
 
 def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
@@ -141,14 +141,14 @@ def check(sources: Sources) -> tuple[Planned, ...]:
 
 def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
     by_name = {image.name: image for image in planned}
-    pruned_stacks = {str(path[1]) for path in sources.pruned if path[0] == "stacks" and len(path) > 1}
+    left_out = {str(path[1]) for path in sources.left_out if path[0] == "stacks" and len(path) > 1}
     for alias, name in sources.matrix.aliases.items():
         where, image = sources.matrix_file.where(("aliases", alias)), by_name.get(name)
         if image is None:
             close = ", ".join(nearest(ImageName.parse(name), planned))
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
             yield Problem(where=where, cause=cause, then=f"name one of {close}")
-        elif not image.accepted and str(image.image_name.torch) not in pruned_stacks:
+        elif not image.accepted and str(image.image_name.torch) not in left_out:
             cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
             yield Problem(where=where, cause=cause, then="point it at an accepted image, or mend that image")
 
@@ -192,9 +192,11 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
         wheel_cuda=candidate.wheel_cuda,
         pins=candidate.pins,
         archs=candidate.promised_archs,
-        min_driver=rules.min_driver(facts, candidate.wheel_cuda),
+        min_driver=torch_build.min_driver(facts, candidate.wheel_cuda),
     )
-    return planned if reasons else _accepted(planned, candidate, sources)
+    if reasons:
+        return planned
+    return replace(planned, image=image_of(candidate, sources, planned.min_driver or "", warnings))
 
 
 def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
@@ -206,8 +208,8 @@ def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
     reasons = []
     if release not in facts.torch:
         return (f"nothing is known of torch {release}: add its row to images/data/facts.yaml",)
-    if rules.choose_variant(facts.torch[release], name.cuda) is None:
-        reasons.append(rules.no_variant(release, facts.torch[release], name.cuda))
+    if torch_build.choose_variant(facts.torch[release], name.cuda) is None:
+        reasons.append(torch_build.no_variant(release, facts.torch[release], name.cuda))
     if str(name.torch) not in matrix.stacks:
         has = ", ".join(matrix.stacks)
         reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {has})")
@@ -229,16 +231,16 @@ def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
 def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
     matrix, facts = sources.matrix, sources.facts
     stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    profile = sources.once(f"profile {name.profile} {name.torch}", lambda: profiles.resolve(matrix, name))
+    profile = profiles.resolve(matrix, name)
     asked = {**stack, **(profile.pins if profile else {})}
     pins = {key: version for key, version in asked.items() if key not in row.without}
     torch = pins["torch"]
-    wheel_cuda = rules.choose_variant(facts.torch[torch], name.cuda) or name.cuda
+    wheel_cuda = torch_build.choose_variant(facts.torch[torch], name.cuda) or name.cuda
     key = _base_key(name, matrix)
     candidate = Candidate(
         name=name,
         facts=facts,
-        base=sources.once(f"base {key}", lambda: _base(key, matrix)),
+        base=_base(key, matrix),
         gcc=matrix.bases[key].gcc,
         torch=torch,
         torch_facts=facts.torch[torch],
@@ -249,7 +251,7 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
         toolkit=matrix.toolkits.get(str(name.cuda)),
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
-        known_toolkits=sources.once("toolkits", lambda: tuple(sorted(map(Minor.parse, matrix.toolkits)))),
+        known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
         profile=profile,
         stack=stack,
         sources=matrix.sources,
@@ -257,18 +259,20 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
     return _with_offers(candidate) if profile else candidate
 
 
-def _with_offers(it: Candidate) -> Candidate:
+def _with_offers(candidate: Candidate) -> Candidate:
     """The candidate with what its profile offers and the facts allow; the rest is noted with the reasons."""
-    for name, version in it.profile.offers.items() if it.profile else ():
-        row = it.facts.packages.get(name, {}).get(version)
+    for name, version in candidate.profile.offers.items() if candidate.profile else ():
+        row = candidate.facts.packages.get(name, {}).get(version)
         unknown = f"nothing is known of {name} {version}"
-        reasons = tuple(rules.unfit(it, name, version, row)) if row else (unknown,)
+        reasons = tuple(unfit(candidate, name, version, row)) if row else (unknown,)
         if reasons:
-            it = replace(it, declined={**it.declined, f"{name} {version}": reasons})
+            candidate = replace(candidate, declined={**candidate.declined, f"{name} {version}": reasons})
         else:
             left_out = {name} if row and row.form == "cuda-source" else set()
-            it = replace(it, pins={**it.pins, name: version}, optional=it.optional | left_out)
-    return it
+            candidate = replace(
+                candidate, pins={**candidate.pins, name: version}, optional=candidate.optional | left_out
+            )
+    return candidate
 
 
 def bases(sources: Sources) -> tuple[Base, ...]:
@@ -305,103 +309,6 @@ def _excluded(name: ImageName, candidate: Candidate, matrix: Matrix) -> tuple[st
     return tuple(
         f"excluded by matrix.yaml: {row.reason}" for row in matrix.exclude if selectors.parse(row.select)(seen)
     )
-
-
-def _accepted(planned: Planned, it: Candidate, sources: Sources) -> Planned:
-    matrix, facts = sources.matrix, sources.facts
-    default_index = it.wheel_cuda == Minor.parse(it.torch_facts.default_cuda)
-    variant = f"cu{it.wheel_cuda.digits}"
-    pins = tuple(_pins(it, matrix, "" if default_index else variant))
-    own = any(pin.layer == profiles.LAYER for pin in pins)
-    parts = [*it.toolkit.parts, *(it.toolkit.devel if it.name.devel else ())] if it.toolkit else []
-    image = Image(
-        name=it.name,
-        base=it.base,
-        python=it.base.python,
-        toolkit_cuda=it.name.cuda,
-        wheel_cuda=it.wheel_cuda,
-        index=None if default_index else facts.torch_index.format(variant=variant),
-        archs=planned.archs,
-        ptx=tuple(map(Arch.parse, it.variant.ptx)),
-        min_driver=planned.min_driver or "",
-        cxx11_abi=it.variant.cxx11_abi,
-        pins=pins,
-        toolkit=_toolkit(tuple(parts)),
-        layers=profiles.layers(matrix, it.profile),
-        environment=_environment(it, planned, matrix),
-        revision=sources.revision,
-        prebuilt=tuple(_prebuilt(it, facts)),
-        warnings=planned.warnings,
-        from_source=tuple(sorted(matrix.pure_python)) if own else (),
-        waived=tuple(sorted(it.profile.waived)) if it.profile else (),
-        beyond_proof=it.profile.unproven if it.profile else {},
-        slicing=_slicing(it, matrix),
-        entrypoint=it.profile.entrypoint if it.profile else "",
-    )
-    return replace(planned, image=image)
-
-
-def _pins(it: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
-    """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
-    layered = {name for names in matrix.layers.values() for name in names}
-    for layer in profiles.layers(matrix, it.profile):
-        # What no layer of the matrix installs is the profile's own.
-        names = matrix.layers[layer] if layer in matrix.layers else [name for name in it.pins if name not in layered]
-        for name in names:
-            if name in it.pins:
-                yield _pin(it, name, layer, local if name == "torch" else "")
-
-
-def _pin(it: Candidate, name: str, layer: str, local: str = "") -> Pin:
-    version = it.pins[name]
-    pin = _plain_pin(name, version, layer, name in it.optional, local)
-    row = it.facts.packages.get(name, {}).get(version)
-    if row is None or row.form != "cuda-source":
-        return pin
-    others = (one for one in requirements.applying(row, it.base.python) if canonicalize_name(one.name) not in it.pins)
-    source = it.sources.get(name)
-    floor = Arch.parse(source.floor) if source and source.nvcc else None
-    needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
-    return replace(pin, compiled=True, floor=floor, needs=needs)
-
-
-@cache
-def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) -> Pin:
-    """The same pin stands in many images."""
-    return Pin(name=name, version=version, layer=layer, optional=optional, local=local)
-
-
-@cache
-def _toolkit(requirements: tuple[str, ...]) -> tuple[Pin, ...]:
-    split = (requirement.partition("==") for requirement in requirements)
-    return tuple(Pin(name=name, version=version, layer="toolkit") for name, _, version in split)
-
-
-def _slicing(it: Candidate, matrix: Matrix) -> Slicing | None:
-    if it.name.arch is None:
-        return None
-    bitsandbytes = it.facts.bitsandbytes.get(it.pins.get("bitsandbytes", ""))
-    kept = (bitsandbytes.file_for(it.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
-    alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
-    return Slicing(arch=it.name.arch, nvidia=matrix.slice.nvidia, alternatives=alternatives)
-
-
-def _prebuilt(it: Candidate, facts: Facts) -> Iterator[Prebuilt]:
-    if "flash-attn" in it.pins and rules.prebuilt_flash_attn(it):
-        version, filename = it.pins["flash-attn"], rules.flash_attn_filename(it)
-        url = facts.flash_attn_release.format(version=version, filename=filename.replace("+", "%2B"))
-        yield Prebuilt(name="flash-attn", version=version, filename=filename, url=url)
-
-
-def _environment(it: Candidate, planned: Planned, matrix: Matrix) -> dict[str, str]:
-    named = allocator.variable((it.name.torch.major, it.name.torch.minor))
-    return {
-        **{named if key == _ALLOCATOR else key: value for key, value in matrix.environment.items()},
-        "CUDA_HOME": f"/usr/local/cuda-{it.name.cuda}",
-        "NVIDIA_REQUIRE_CUDA": f"cuda>={it.wheel_cuda.major}.0",
-        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in planned.archs),
-        **(it.profile.environment if it.profile else {}),
-    }
 
 
 def _texts(findings: Sequence[Finding], weight: Weight) -> Iterator[str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from packaging.utils import canonicalize_name
 
 from images.config import yamlfile
-from images.config.matrix import Matrix, Profile
 from images.config.names import ImageName, Minor
+from images.config.schema import Matrix, Profile
 from images.config.yamlfile import YamlFile
 from images.errors import Problem
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from images.config.facts import Facts
-from images.config.matrix import Matrix
+from images.config.schema import Matrix
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings

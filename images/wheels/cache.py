@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from images.config.matrix import Matrix
+from images.config.schema import Matrix
 from images.errors import UserError
 from images.host.hashing import sha256, sha256_of_file
 from images.planning.image import Image, Pin

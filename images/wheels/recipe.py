@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from images.config.matrix import Matrix, SourceRow
 from images.config.names import Arch
 from images.config.paths import TEMPLATES
+from images.config.schema import Matrix, SourceRow
 from images.errors import Problem, UserError
 from images.host.hashing import sha256
 from images.planning.image import Image, Pin

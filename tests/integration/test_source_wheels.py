@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from images.config import matrix
-from images.config.matrix import SourceRow
+from images.config.schema import SourceRow
 from images.context.hosting import host_settings
 from images.engine import Engine
 from images.engine.failures import Cancelled

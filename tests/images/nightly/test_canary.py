@@ -2,7 +2,7 @@
 
 import pytest
 
-from images.config.matrix import Nightly
+from images.config.schema import Nightly
 from images.errors import Problem, UserError
 from images.nightly import canary
 from images.nightly.canary import Locked

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from images.config.matrix import ExpectedFailure
+from images.config.schema import ExpectedFailure
 from images.errors import Problem
 from images.locking import uv
 from images.nightly import canary, results, xfail

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from images.config import matrix
-from images.config.matrix import ROOT, Profile, Sources
+from images.config.matrix import ROOT, Sources
+from images.config.schema import Profile
 from images.errors import UserError
 from images.locking import lock_file, uv
 from images.maintenance import metadata, profile_docs

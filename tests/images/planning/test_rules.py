@@ -1,6 +1,8 @@
 """Each rule over facts bent for it: what only one rule can see must be seen."""
 
 import dataclasses
+import importlib
+import pkgutil
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ from images.config import matrix
 from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
-from images.planning import plan
+from images.planning import plan, rules
 from images.planning.plan import Planned
+from images.planning.rules import rule
 
 SOURCES = matrix.load()
 FACTS = SOURCES.facts
@@ -108,3 +111,11 @@ def test_the_variant_stands_in_torchs_version_alone() -> None:
 
 def test_the_nearest_image_serves_the_asked_arch() -> None:
     assert plan.nearest(ImageName.parse("cu126-torch27-sm120"), plan.plan(SOURCES))[0] == "cu128-torch27"
+
+
+def test_every_rule_runs() -> None:
+    """A file of rules that SUBJECTS does not name would never be asked."""
+    for module in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}."):
+        importlib.import_module(module.name)
+    assert sorted(rules.RULES, key=str) == sorted((one for each in rule._RULES.values() for one in each), key=str)
+    assert len(rules.RULES) >= 23

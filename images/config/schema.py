@@ -1,0 +1,246 @@
+"""The keys of matrix.yaml, typed. docs/schema/matrix.schema.json is made from these."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from packaging.version import InvalidVersion, Version
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+
+from images.config import selectors
+from images.config.facts import Capability, MinorText, RangeText, RequirementText, Row, Sentence, VersionText
+from images.config.names import ImageName
+from images.errors import UserError
+from validate.claims import Tier
+
+
+def _image_name(value: object) -> str:
+    text = str(value)
+    try:
+        return str(ImageName.parse(text))
+    except UserError as error:
+        raise ValueError(f"{text!r} {error.problems[0].cause}: {error.problems[0].then}") from None
+
+
+def _exact(value: object) -> str:
+    """`name==version` and no more: a marker or an extra would be dropped by what installs it."""
+    name, _, version = str(value).partition("==")
+    if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name) or not version:
+        raise ValueError(f"{str(value)!r} must name one version with ==")
+    return f"{name}=={_pin(version)}"
+
+
+def _pin(value: object) -> str:
+    """A version without a local part: whose build it is (`+cpu`, `+cu126`) is the plan's to say."""
+    try:
+        local = Version(str(value)).local
+    except InvalidVersion:
+        raise ValueError(f"{str(value)!r} is no version (PEP 440)") from None
+    if local:
+        raise ValueError(f"{str(value)!r} names one build of a version: write it without +{local}")
+    return str(value)
+
+
+def _selector(value: object) -> str:
+    try:
+        return str(selectors.parse(str(value)))
+    except UserError as error:
+        raise ValueError(f"{error.problems[0].where} {error.problems[0].cause}: {error.problems[0].then}") from None
+
+
+def _left_out(value: object) -> str:
+    if value == "torch":
+        raise ValueError("an image without torch is none")
+    return str(value)
+
+
+def _word(pattern: str, what: str, but: tuple[str, ...] = ()) -> BeforeValidator:
+    """Text that goes into a Dockerfile, a file name or a tag as it stands."""
+
+    def check(value: object) -> str:
+        if not re.fullmatch(pattern, str(value), re.ASCII) or value in but:
+            raise ValueError(f"{str(value)!r} is no {what}")
+        return str(value)
+
+    return BeforeValidator(check)
+
+
+ImageNameText = Annotated[str, BeforeValidator(_image_name)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ExactRequirement = Annotated[str, BeforeValidator(_exact)]
+PinText = Annotated[str, BeforeValidator(_pin)]
+SelectorText = Annotated[str, BeforeValidator(_selector)]
+LeftOut = Annotated[str, BeforeValidator(_left_out)]
+Reference = Annotated[str, _word(r"[a-z0-9][\w./:@-]*", "image reference (debian:bookworm-slim)")]
+Variable = Annotated[str, _word(r"[A-Za-z_]\w*", "name of an environment variable")]
+Alias = Annotated[str, _word(r"[a-z0-9][a-z0-9._-]*", "name for an image (lower case, digits, . _ -)")]
+LayerName = Annotated[
+    # Each layer is a stage of the Dockerfile and a file of the lock, and these are taken.
+    str,
+    _word(
+        r"[a-z][a-z0-9-]*", "name for a layer", but=("system", "tools", "toolkit", "cuda", "profile", "build", "image")
+    ),
+]
+
+
+class BaseRow(Row):
+    """A Linux userland to stand on."""
+
+    reference: Reference
+    suite: str = ""
+    """The Debian suite it can be bootstrapped from where no registry answers; empty: registry only."""
+    python: MinorText
+    glibc: MinorText
+    gcc: int
+
+
+class CompilerRow(Row):
+    """Who has an nvcc where wheels have none: the packages of a Debian suite, or NVIDIA's devel image."""
+
+    debian: str = ""
+    image: str = ""
+
+    @model_validator(mode="after")
+    def _one(self) -> CompilerRow:
+        if bool(self.debian) == bool(self.image):
+            raise ValueError("names one of `debian` and `image`")
+        return self
+
+
+class ToolkitRow(Row):
+    """The wheels that make up /usr/local/cuda-X.Y: in every image, and in a -devel image on top."""
+
+    parts: list[ExactRequirement] = Field(min_length=1)
+    devel: list[ExactRequirement] = []
+    compiler: CompilerRow | None = None
+
+
+class SourceRow(Row):
+    """How a package that is published as source only is compiled."""
+
+    distribution: str = ""
+    """What it is called on an index; empty: as the row."""
+    releases: dict[VersionText, Digest] = Field(min_length=1)
+    """Version -> sha256 of its source archive."""
+    torch: RangeText = ""
+    """The torch releases that it compiles on."""
+    nvcc: bool = True
+    """It compiles code for GPUs."""
+    floor: Capability = "7.5"
+    """The oldest GPU architecture that its code is written for."""
+    ptx: bool = False
+    """Keep PTX of the newest architecture, too."""
+    environment: dict[str, str] = {}
+    """What its setup.py is told: `{numbers}` becomes 80;90, `{capabilities}` 8.0;9.0."""
+    job_memory: Annotated[int, Field(ge=1)] = 2
+    """GiB that its largest file takes to compile."""
+
+
+class ImageRow(Row):
+    """One image we build, and where it differs from its name's defaults."""
+
+    name: ImageNameText
+    archs: list[Capability] = []
+    """Promise these architectures alone; empty: all that torch and bitsandbytes have code for."""
+    without: list[LeftOut] = []
+    """Distributions of the stack that this image leaves out."""
+
+
+class Profile(Row):
+    """An environment that people train in, as a thin layer over the shared ones."""
+
+    page: Sentence
+    """The reference page it answers to."""
+    extends: str = ""
+    """Another profile, whose pins and settings it takes over."""
+    stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
+    """Per torch minor, its own pins. One that differs from the stack's is an override, and the plan says so."""
+    offers: dict[str, PinText] = {}
+    """What the page names as optional: in the image where the facts allow it, left out with the reason elsewhere."""
+    waived: dict[MinorText, dict[str, Sentence]] = {}
+    """Per torch minor, distributions that its packages require and the image goes without, each with the reason."""
+    unproven: dict[MinorText, dict[str, Sentence]] = {}
+    """Per torch minor, claims (`C10`, `C10 nf4-logits`) that its own pins put out of reach, each with the reason."""
+    environment: dict[Variable, str] = {}
+    entrypoint: str = ""
+    """A script of templates/entrypoints that each container starts with."""
+
+
+class Slice(Row):
+    """What images for one GPU architecture go without."""
+
+    nvidia: bool = False
+    """Slice NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
+
+
+class Exclusion(Row):
+    """Images that the facts would allow and we do not build."""
+
+    select: SelectorText
+    reason: Sentence
+
+
+class Nightly(Row):
+    """What a night builds twice: as locked, and with the newest versions."""
+
+    track: list[SelectorText] = []
+    """Which images."""
+    held: list[str] = ["torch"]
+    """Layers that the newest versions leave as they are locked."""
+    ranges: dict[str, RangeText] = {}
+    """Distribution -> what a canary may take; without a row: any newer version that the facts don't speak against."""
+    stacks: dict[MinorText, dict[str, RangeText]] = {}
+    """The same for one torch minor, over `ranges`."""
+
+
+class ExpectedFailure(Row):
+    """A known breakage: a claim that is expected to fail, until upstream has mended it."""
+
+    select: SelectorText
+    claim: Annotated[str, _word(r"[A-Z]\d+( \S.*)?", "claim (S4, or with its subject: S4 symbols)")]
+    issue: Annotated[str, _word(r"[\w.-]+/[\w.-]+#\d+|https://\S+", "issue (OWNER/REPOSITORY#NUMBER, or its URL)")]
+    when: RequirementText = ""
+    """Only where the image has these versions: `torchao>=0.14,<0.16`."""
+
+
+class Defaults(Row):
+    """What an image name leaves out."""
+
+    base: str
+
+
+class Matrix(Row):
+    """The whole of matrix.yaml."""
+
+    defaults: Defaults
+    bases: dict[str, BaseRow] = Field(min_length=1)
+    layers: dict[LayerName, list[str]] = Field(min_length=2)
+    """Python layers, bottom first, and the distributions each installs. The toolkit comes below the last."""
+    optional: list[str] = []
+    """Distributions an image may lack, with a warning, where no wheel can be had."""
+    pure_python: list[str] = []
+    """Pure Python that an index has as source alone: built while it is installed, from sources that the lock hashes."""
+    environment: dict[Variable, str] = {}
+    toolkits: dict[MinorText, ToolkitRow]
+    sources: dict[str, SourceRow] = {}
+    """Packages that are compiled here into wheels."""
+    common: dict[str, PinText] = {}
+    """Pins of every stack that does not say otherwise."""
+    stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
+    """Per torch minor: distribution -> version."""
+    profiles: dict[str, Profile] = {}
+    images: list[ImageRow] = Field(min_length=1)
+    exclude: list[Exclusion] = []
+    slice: Slice = Slice()
+    aliases: dict[Alias, ImageNameText] = {}
+    gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
+    """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""
+    nightly: Nightly = Nightly()
+    xfail: list[ExpectedFailure] = []
+
+    def row(self, name: ImageName) -> ImageRow | None:
+        return next((row for row in self.images if row.name == str(name)), None)
+
+    def layer_of(self, distribution: str) -> str | None:
+        return next((layer for layer, names in self.layers.items() if distribution in names), None)

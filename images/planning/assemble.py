@@ -1,0 +1,129 @@
+"""From a candidate that is accepted to the image that is built. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from packaging.utils import canonicalize_name
+
+from images.config.facts import Facts
+from images.config.matrix import Sources
+from images.config.names import Arch, Minor
+from images.config.schema import Matrix
+from images.planning import profiles, requirements
+from images.planning.candidate import Candidate
+from images.planning.image import Image, Pin, Prebuilt, Slicing
+from images.planning.rules.extensions import flash_attn_filename, prebuilt_flash_attn
+from validate.environment import allocator
+
+_ALLOCATOR = "PYTORCH_ALLOC_CONF"
+"""The matrix's name for it, whatever the torch release calls it."""
+
+
+def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]) -> Image:
+    """The image of a candidate that no rule refuses."""
+    matrix, facts = sources.matrix, sources.facts
+    default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
+    variant = f"cu{candidate.wheel_cuda.digits}"
+    pins = tuple(_pins(candidate, matrix, "" if default_index else variant))
+    own = any(pin.layer == profiles.LAYER for pin in pins)
+    return Image(
+        name=candidate.name,
+        base=candidate.base,
+        python=candidate.base.python,
+        toolkit_cuda=candidate.name.cuda,
+        wheel_cuda=candidate.wheel_cuda,
+        index=None if default_index else facts.torch_index.format(variant=variant),
+        archs=candidate.promised_archs,
+        ptx=tuple(map(Arch.parse, candidate.variant.ptx)),
+        min_driver=min_driver,
+        cxx11_abi=candidate.variant.cxx11_abi,
+        pins=pins,
+        toolkit=_toolkit(_toolkit_parts(candidate)),
+        layers=profiles.layers(matrix, candidate.profile),
+        environment=_environment(candidate, matrix),
+        revision=sources.revision,
+        prebuilt=tuple(_prebuilt(candidate, facts)),
+        warnings=warnings,
+        from_source=tuple(sorted(matrix.pure_python)) if own else (),
+        waived=tuple(sorted(candidate.profile.waived)) if candidate.profile else (),
+        beyond_proof=candidate.profile.unproven if candidate.profile else {},
+        slicing=_slicing(candidate, matrix),
+        entrypoint=candidate.profile.entrypoint if candidate.profile else "",
+    )
+
+
+def _toolkit_parts(candidate: Candidate) -> tuple[str, ...]:
+    if candidate.toolkit is None:
+        return ()
+    return (*candidate.toolkit.parts, *(candidate.toolkit.devel if candidate.name.devel else ()))
+
+
+def _pins(candidate: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
+    """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
+    layered = {name for names in matrix.layers.values() for name in names}
+    for layer in profiles.layers(matrix, candidate.profile):
+        # What no layer of the matrix installs is the profile's own.
+        own = [name for name in candidate.pins if name not in layered]
+        names = matrix.layers.get(layer, own)
+        for name in names:
+            if name in candidate.pins:
+                yield _pin(candidate, name, layer, local if name == "torch" else "")
+
+
+def _pin(candidate: Candidate, name: str, layer: str, local: str = "") -> Pin:
+    version = candidate.pins[name]
+    pin = _plain_pin(name, version, layer, name in candidate.optional, local)
+    row = candidate.facts.packages.get(name, {}).get(version)
+    if row is None or row.form != "cuda-source":
+        return pin
+    others = (
+        one
+        for one in requirements.applying(row, candidate.base.python)
+        if canonicalize_name(one.name) not in candidate.pins
+    )
+    source = candidate.sources.get(name)
+    floor = Arch.parse(source.floor) if source and source.nvcc else None
+    needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
+    return replace(pin, compiled=True, floor=floor, needs=needs)
+
+
+@cache
+def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) -> Pin:
+    """The same pin stands in many images."""
+    return Pin(name=name, version=version, layer=layer, optional=optional, local=local)
+
+
+@cache
+def _toolkit(requirements: tuple[str, ...]) -> tuple[Pin, ...]:
+    split = (requirement.partition("==") for requirement in requirements)
+    return tuple(Pin(name=name, version=version, layer="toolkit") for name, _, version in split)
+
+
+def _slicing(candidate: Candidate, matrix: Matrix) -> Slicing | None:
+    if candidate.name.arch is None:
+        return None
+    bitsandbytes = candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", ""))
+    kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
+    alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
+    return Slicing(arch=candidate.name.arch, nvidia=matrix.slice.nvidia, alternatives=alternatives)
+
+
+def _prebuilt(candidate: Candidate, facts: Facts) -> Iterator[Prebuilt]:
+    if "flash-attn" in candidate.pins and prebuilt_flash_attn(candidate):
+        version, filename = candidate.pins["flash-attn"], flash_attn_filename(candidate)
+        url = facts.flash_attn_release.format(version=version, filename=filename.replace("+", "%2B"))
+        yield Prebuilt(name="flash-attn", version=version, filename=filename, url=url)
+
+
+def _environment(candidate: Candidate, matrix: Matrix) -> dict[str, str]:
+    named = allocator.variable((candidate.name.torch.major, candidate.name.torch.minor))
+    return {
+        **{named if key == _ALLOCATOR else key: value for key, value in matrix.environment.items()},
+        "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
+        "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
+        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.promised_archs),
+        **(candidate.profile.environment if candidate.profile else {}),
+    }

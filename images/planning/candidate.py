@@ -1,0 +1,68 @@
+"""A combination before it is judged: what the matrix asks, beside what the facts know of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
+from images.config.names import Arch, ImageName, Minor
+from images.config.schema import SourceRow, ToolkitRow
+from images.planning.image import Base
+from images.planning.profiles import Resolved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A combination before it is judged: what the matrix asks, beside what the facts know of it."""
+
+    name: ImageName
+    facts: Facts
+    base: Base
+    gcc: int
+    """Major of the base's gcc."""
+    torch: str
+    torch_facts: TorchFacts
+    wheel_cuda: Minor
+    variant: TorchVariant
+    pins: Mapping[str, str]
+    optional: frozenset[str]
+    toolkit: ToolkitRow | None
+    toolkit_facts: CudaFacts | None
+    asked_archs: tuple[Arch, ...] = ()
+    """What the name or the matrix asks for; empty: whatever all parts cover."""
+    known_toolkits: tuple[Minor, ...] = field(default=())
+    profile: Resolved | None = None
+    stack: Mapping[str, str] = field(default_factory=dict)
+    """The pins of the stack alone."""
+    declined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the profile offers and this image can't have -> why not."""
+    sources: Mapping[str, SourceRow] = field(default_factory=dict)
+    """What can be compiled here."""
+
+    @cached_property
+    def known(self) -> Mapping[str, PackageFacts]:
+        """Pinned distribution -> what the facts know of it at that version."""
+        packages, pins = self.facts.packages, self.pins
+        return {name: row for name in pins if name in packages and (row := packages[name].get(pins[name]))}
+
+    @cached_property
+    def binaries(self) -> Mapping[str, DeviceCode]:
+        """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
+        parts: dict[str, DeviceCode] = {f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant}
+        version = self.pins.get("bitsandbytes", "")
+        row = self.facts.bitsandbytes.get(version)
+        library = row.library_for(self.wheel_cuda) if row else None
+        if row and library:
+            parts[f"bitsandbytes {version} cu{library.digits}"] = row.libraries[str(library)]
+        return parts
+
+    @cached_property
+    def promised_archs(self) -> tuple[Arch, ...]:
+        """What the image promises: the asked ones, else torch's that every other part has machine code for too."""
+        if self.asked_archs:
+            return self.asked_archs
+        compiles = set(self.toolkit_facts.nvcc_archs) if self.toolkit_facts else set(self.variant.archs)
+        own = sorted(Arch.parse(text) for text in self.variant.archs if text in compiles)
+        return tuple(arch for arch in own if all(code.covers(arch) == "cubin" for code in self.binaries.values()))

@@ -1,0 +1,59 @@
+"""GPU architectures: what the parts have device code for. validate/compute_capability.py says which code runs where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from images.config.facts import DeviceCode
+from images.config.names import Arch
+from images.planning.candidate import Candidate
+from images.planning.rules.rule import Finding, refuse, rule, warn
+from validate.compute_capability import ON_ARM_ALONE
+
+
+@rule
+def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
+    for arch in candidate.asked_archs:
+        if arch.pair in ON_ARM_ALONE:
+            yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
+
+
+@rule
+def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
+    for arch in candidate.asked_archs:
+        for what, code in candidate.binaries.items():
+            covered = code.covers(arch)
+            if covered == "no":
+                yield refuse(f"{what} has no code for {arch} (it has {_listed(code)})")
+            elif covered == "ptx":
+                yield warn(f"{what} runs on {arch} only through PTX, compiled by the driver at first use")
+        if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
+            yield refuse(f"CUDA {candidate.name.cuda} cannot compile for {arch}")
+
+
+@rule
+def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
+    row = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
+    if row is None:
+        return
+    promised = candidate.promised_archs
+    lacking = [arch for arch in promised if row.covers(arch) == "no"]
+    compiled_late = [arch for arch in promised if row.covers(arch) == "ptx"]
+    if lacking:
+        yield warn(f"xformers has no kernels for {_join(lacking)}: torch's own attention runs there")
+    if compiled_late:
+        yield warn(f"xformers reaches {_join(compiled_late)} only through PTX, compiled by the driver at first use")
+
+
+@rule
+def some_arch_is_left(candidate: Candidate) -> Iterator[Finding]:
+    if not candidate.asked_archs and not candidate.promised_archs:
+        yield refuse(f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together")
+
+
+def _listed(code: DeviceCode) -> str:
+    return ", ".join([*code.archs, *(f"PTX {text}" for text in code.ptx)])
+
+
+def _join(archs: Sequence[Arch]) -> str:
+    return ", ".join(map(str, archs))

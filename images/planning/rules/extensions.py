@@ -1,0 +1,142 @@
+"""Packages with CUDA code of their own: each must be made for this torch, this CUDA and this Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from packaging.version import Version
+
+from images.config.facts import FlashAttnFacts, within
+from images.config.names import Minor
+from images.planning.candidate import Candidate
+from images.planning.rules.python import python_fits
+from images.planning.rules.rule import Finding, refuse, rule, warn
+
+
+@rule
+def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
+    triton = candidate.pins.get("triton")
+    if triton and not within(triton, candidate.torch_facts.triton):
+        yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
+
+
+@rule
+def xformers_fits(candidate: Candidate) -> Iterator[Finding]:
+    version = candidate.pins.get("xformers")
+    if version is None:
+        return
+    row = candidate.facts.xformers.get(version)
+    if row is None:
+        yield refuse(f"nothing is known of xformers {version}: add its row to images/data/facts.yaml")
+        return
+    majors = {other: (facts.torch, Minor.parse(facts.cuda).major) for other, facts in candidate.facts.xformers.items()}
+    yield from _made_for_this_torch(candidate, "xformers", version, majors)
+    own = Minor.parse(row.cuda)
+    if own.major != candidate.wheel_cuda.major:
+        yield refuse(
+            f"xformers {version} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings "
+            f"CUDA {candidate.wheel_cuda}: its kernels would not load. Leave it out (`without: [xformers]`), or take a "
+            f"cu{own.major}x variant of torch {candidate.torch}"
+        )
+    if not python_fits(candidate.base.python, row.python):
+        yield refuse(f"xformers {version} needs Python {row.python}, the base has {candidate.base.python}")
+
+
+@rule
+def torchao_fits(candidate: Candidate) -> Iterator[Finding]:
+    version = candidate.pins.get("torchao")
+    if version is None:
+        return
+    row = candidate.facts.torchao.get(version)
+    if row is None:
+        yield refuse(f"nothing is known of torchao {version}: add its row to images/data/facts.yaml")
+        return
+    majors = {other: (facts.torch, facts.cuda_major) for other, facts in candidate.facts.torchao.items()}
+    yield from _made_for_this_torch(candidate, "torchao", version, majors)
+    if row.cuda_major and row.cuda_major != candidate.wheel_cuda.major:
+        yield refuse(
+            f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {candidate.wheel_cuda}: "
+            "leave it out (`without: [torchao]`)"
+        )
+
+
+def _made_for_this_torch(
+    candidate: Candidate, package: str, version: str, known: Mapping[str, tuple[str, int | None]]
+) -> Iterator[Finding]:
+    """`known` is version -> the torch it goes with, and the CUDA major it is linked with (None: with none)."""
+    if within(candidate.torch, known[version][0]):
+        return
+    fitting = [
+        other
+        for other, (torch, major) in known.items()
+        if within(candidate.torch, torch) and major in (None, candidate.wheel_cuda.major)
+    ]
+    fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
+    yield refuse(f"{package} {version} needs torch {known[version][0]}, the stack pins {candidate.torch}: {fix}")
+
+
+@rule
+def bitsandbytes_fits(candidate: Candidate) -> Iterator[Finding]:
+    version = candidate.pins.get("bitsandbytes")
+    if version is None:
+        return
+    row = candidate.facts.bitsandbytes.get(version)
+    if row is None:
+        yield refuse(f"nothing is known of bitsandbytes {version}: add its row to images/data/facts.yaml")
+        return
+    library = row.library_for(candidate.wheel_cuda)
+    if library is None:
+        others = [
+            other for other, facts in candidate.facts.bitsandbytes.items() if facts.library_for(candidate.wheel_cuda)
+        ]
+        fix = f"; pin {' or '.join(others)}" if others else ""
+        yield refuse(
+            f"bitsandbytes {version} has no library for CUDA {candidate.wheel_cuda} "
+            f"(libbitsandbytes_cuda{candidate.wheel_cuda.digits}.so; lookup: {row.lookup}){fix}"
+        )
+    elif library != candidate.wheel_cuda:
+        yield warn(f"bitsandbytes {version} runs its CUDA {library} library beside torch's CUDA {candidate.wheel_cuda}")
+    if not within(candidate.torch, row.torch):
+        yield refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {candidate.torch}")
+    if not python_fits(candidate.base.python, row.python):
+        yield refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {candidate.base.python}")
+
+
+@rule
+def flash_attn_has_a_wheel(candidate: Candidate) -> Iterator[Finding]:
+    version = candidate.pins.get("flash-attn")
+    if version is None or prebuilt_flash_attn(candidate) is not None:
+        return
+    text = f"no official flash-attn {version} wheel for {_flash_attn_key(candidate)}"
+    if "flash-attn" in candidate.optional:
+        yield warn(f"{text}: built without it, unless a wheelhouse has one (--wheelhouse)")
+    else:
+        yield refuse(f"{text}: mark it optional in matrix.yaml")
+
+
+def prebuilt_flash_attn(candidate: Candidate) -> FlashAttnFacts | None:
+    """The row of official wheels that has this very combination, ABI included."""
+    version = candidate.pins.get("flash-attn")
+    for row in candidate.facts.flash_attn:
+        if (
+            version in row.versions
+            and str(candidate.name.torch) in row.torch
+            and candidate.wheel_cuda.major in row.cuda_majors
+            and str(candidate.base.python) in row.pythons
+            and candidate.variant.cxx11_abi in row.cxx11_abi
+        ):
+            return row
+    return None
+
+
+def flash_attn_filename(candidate: Candidate) -> str:
+    """The official wheel's file name (scheme of flash-attn 2.7.0 and later)."""
+    tag, abi = f"cp{candidate.base.python.digits}", "TRUE" if candidate.variant.cxx11_abi else "FALSE"
+    build = f"cu{candidate.wheel_cuda.major}torch{candidate.name.torch}cxx11abi{abi}"
+    return f"flash_attn-{candidate.pins['flash-attn']}+{build}-{tag}-{tag}-linux_x86_64.whl"
+
+
+def _flash_attn_key(candidate: Candidate) -> str:
+    abi = "new" if candidate.variant.cxx11_abi else "old"
+    torch, cuda, python = candidate.name.torch, candidate.wheel_cuda.major, candidate.base.python
+    return f"torch {torch}, CUDA {cuda}, Python {python}, {abi} C++ ABI"

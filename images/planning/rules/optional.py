@@ -1,0 +1,14 @@
+"""What a profile names as optional and an image goes without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from images.planning.candidate import Candidate
+from images.planning.rules.rule import Finding, rule, warn
+
+
+@rule
+def declined_offers_are_said(candidate: Candidate) -> Iterator[Finding]:
+    for name, reasons in candidate.declined.items():
+        yield warn(f"goes without {name} (optional): {'; '.join(reasons)}")
