@@ -1,4 +1,4 @@
-"""What we are measured by: times, bytes and memory, ours beside the usual way, on one machine in one run.
+"""The benchmark: times, bytes and memory of our images beside the conventional way, on one machine in one run.
 
-`parts.py` measures, through the other modules here. stats, accounting, synthetic and page are pure.
+`parts/` measures, through the other modules here. stats, accounting, contexts, synthetic and page are pure.
 """

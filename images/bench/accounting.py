@@ -1,10 +1,11 @@
-"""What layers weigh, and what of them an engine that already holds others must still fetch. Pure."""
+"""Bytes of layers, and what of them an engine that already holds others must still fetch. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from images.bench.data import LayerBytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +20,15 @@ class Layer:
     """Level 3, its default."""
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Layer:
-        return cls(**{key: data[key] for key in ("digest", "tar", "gzip", "zstd")})
+    def from_json(cls, data: LayerBytes) -> Layer:
+        return cls(digest=data["digest"], tar=data["tar"], gzip=data["gzip"], zstd=data["zstd"])
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def as_json(self) -> LayerBytes:
+        return LayerBytes(digest=self.digest, tar=self.tar, gzip=self.gzip, zstd=self.zstd)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weight:
+class Total:
     """Sums over layers, in bytes."""
 
     layers: int
@@ -35,14 +36,11 @@ class Weight:
     gzip: int
     zstd: int
 
-    def as_json(self) -> dict[str, int]:
-        return asdict(self)
 
-
-def weight(layers: Iterable[Layer]) -> Weight:
-    """What layers weigh together. One that stands twice is held, and fetched, once."""
+def total(layers: Iterable[Layer]) -> Total:
+    """The bytes of layers together. One that an image has twice is held, and fetched, once."""
     once = list({layer.digest: layer for layer in layers}.values())
-    return Weight(
+    return Total(
         layers=len(once),
         tar=sum(layer.tar for layer in once),
         gzip=sum(layer.gzip for layer in once),
@@ -50,14 +48,14 @@ def weight(layers: Iterable[Layer]) -> Weight:
     )
 
 
-def fetched(images: Sequence[Sequence[Layer]]) -> list[Weight]:
+def fetched(images: Sequence[Sequence[Layer]]) -> list[Total]:
     """For images pulled one after another into an empty engine: what each still has to fetch."""
     held: set[str] = set()
-    weights = []
+    totals = []
     for layers in images:
-        weights.append(weight(layer for layer in layers if layer.digest not in held))
+        totals.append(total(layer for layer in layers if layer.digest not in held))
         held.update(layer.digest for layer in layers)
-    return weights
+    return totals
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from images.errors import Problem, UserError
 from images.host.apt import unpack
 
 _PROGRAM = "docker-registry"
-_AGAIN = "`nox -s bench -- --only cold`"
+_RETRY = "`nox -s bench -- --only cold`"
 _PATIENCE = 20.0
 """Seconds for its start, and for its end."""
 
@@ -46,7 +46,7 @@ def _program(folder: Path, say: Callable[[str], object]) -> str:
     if found := shutil.which(_PROGRAM):
         return found
     if not shutil.which("apt-get"):
-        then = f"put a program {_PROGRAM} on the PATH (CNCF Distribution 2 calls it `registry`), then {_AGAIN}"
+        then = f"put a program {_PROGRAM} on the PATH (CNCF Distribution 2 calls it `registry`), then {_RETRY}"
         raise UserError(Problem(where=_PROGRAM, cause="is not here, and no apt-get to fetch it", then=then), code=1)
     say(f"fetching {_PROGRAM} with apt-get: it is unpacked in {folder} for now, and nothing is installed")
     return str(unpack(_PROGRAM, folder) / "usr" / "bin" / _PROGRAM)
@@ -99,4 +99,4 @@ def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
     how = f"ended with {process.returncode}" if process.returncode is not None else f"ran for {_PATIENCE:.0f} s"
     said = log.read_text(errors="replace").strip()[-300:]
     cause = f"{how} before it answered: {said or 'it said nothing'}"
-    raise UserError(Problem(where=f"{_PROGRAM} serve", cause=cause, then=f"mend what it names, then {_AGAIN}"), code=1)
+    raise UserError(Problem(where=f"{_PROGRAM} serve", cause=cause, then=f"mend what it names, then {_RETRY}"), code=1)

@@ -5,9 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from images.bench.accounting import Layer, Weight, fetched, weight
+from images.bench.accounting import Layer, Total, fetched, total
+from images.bench.data import (
+    BasePull,
+    BasePulls,
+    BuildRun,
+    ColdData,
+    Entry,
+    PlanData,
+    PlanRun,
+    RebuildData,
+    RebuildRun,
+    SizesData,
+    TierRun,
+    TrialData,
+)
 from images.bench.results import Machine
 from images.bench.stats import grows_linearly, middle, spread, steps
 
@@ -20,7 +34,8 @@ _GPU_TIER = re.compile(r"^\| gpu tier \| (?P<claims>\d+) claims, (?P<seconds>\d+
 _GPU_DATE = re.compile(r"^\| date, engine \| (?P<date>[\d-]+),", re.MULTILINE)
 _GPU_NAME = re.compile(r"^\| GPU \| one (?P<name>[^,]+),", re.MULTILINE)
 
-Data = Mapping[str, Any]
+Side = TypeVar("Side", BuildRun, RebuildRun)
+Timed = BuildRun | RebuildRun | BasePull | TierRun | PlanRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +53,15 @@ class Goal:
         return self.met if isinstance(self.met, str) else "met" if self.met else "**missed**"
 
 
-def tables(parts: Mapping[str, Data], recorded: str) -> str:
+def tables(parts: Mapping[str, Entry], recorded: str) -> str:
     """Everything between the markers of docs/benchmarks.md. `recorded`: results/history.md."""
     ended = {name: entry["data"] for name, entry in parts.items() if entry["finished"]}
     goals = [goal for name, judged in _GOALS.items() if name in ended for goal in judged(ended[name])]
-    sections = [section(parts[name]) for name, section in _SECTIONS.items() if name in parts]
+    sections = [
+        section(parts[name]["data"]) + _circumstances(parts[name])
+        for name, section in _SECTIONS.items()
+        if name in parts
+    ]
     return "\n".join(["", *([_goals_table(goals)] if goals else []), *sections, *_gpu(recorded), ""])
 
 
@@ -54,52 +73,52 @@ def _goals_table(goals: Iterable[Goal]) -> str:
     return "### Goals\n\n" + _table(["what", "goal", "measured", ""], rows)
 
 
-def _cold_goals(data: Data) -> Iterator[Goal]:
-    by_side = {side: _of(data["runs"], side) for side in ("floor", "ours", "conventional")}
-    floor, ours, conventional = (_seconds(runs) for runs in by_side.values())
+def _cold_goals(data: ColdData) -> Iterator[Goal]:
+    by_side = {side: _of(data["runs"], side) for side in ("lower bound", "ours", "conventional")}
+    bound, ours, conventional = (_seconds(runs) for runs in by_side.values())
     both = [*by_side["ours"], *by_side["conventional"]]
-    above, faster = ours / floor, conventional / ours
-    what, goal = "cold build beside the floor", "<= 1.25 x"
-    yield _ratio(what, goal, f"{above:.2f} x", above <= 1.25, [*by_side["floor"], *by_side["ours"]])
+    above, faster = ours / bound, conventional / ours
+    what, goal = "cold build beside the lower bound", "<= 1.25 x"
+    yield _ratio(what, goal, f"{above:.2f} x", above <= 1.25, [*by_side["lower bound"], *by_side["ours"]])
     what, goal = "cold build beside conventional", ">= 2 x faster"
     yield _ratio(what, goal, f"{faster:.1f} x", faster >= 2, both)
     if pulls := data["base_pulls"]:
         with_base = (conventional + _seconds(pulls)) / ours
         what = "the same, with the pull of conventional's base"
         yield _ratio(what, goal, f"{with_base:.1f} x", with_base >= 2, [*both, *pulls])
-    yield _memory(data["host_peak"], "memory of the host process, `build --no-cache` until proven")
+    yield _memory(data["host_peak"], "memory of the host process, `build --no-cache` until validated")
 
 
-def _ratio(what: str, goal: str, measured: str, met: bool, runs: Sequence[Data]) -> Goal:
+def _ratio(what: str, goal: str, measured: str, met: bool, runs: Sequence[Timed]) -> Goal:
     """Times beside each other: no verdict where others used the machine during any of them."""
     busy = _busiest(runs) > BUSY
     return Goal(what=what, goal=goal, measured=measured, met="(machine busy: undecided)" if busy else met)
 
 
-def _rebuild_goals(data: Data) -> Iterator[Goal]:
+def _rebuild_goals(data: RebuildData) -> Iterator[Goal]:
     ours = _of(data["runs"], "ours")
-    seconds, proven = _seconds(ours), middle([run["proven"] for run in ours])
+    seconds, validated = _seconds(ours), middle([run["validated"] for run in ours])
     layers = max(run["layers_changed"] for run in ours)
-    what, measured = "small pin moved: command to candidate", f"{seconds:.1f} s (proven: {proven:.1f} s)"
+    what, measured = "small pin moved: command to candidate", f"{seconds:.1f} s (validated: {validated:.1f} s)"
     yield Goal(what=what, goal="<= 8 s", measured=measured, met=seconds <= 8)
     yield Goal(what="layers changed by it", goal="1", measured=f"{layers}", met=layers == 1)
-    yield _memory(max(run["peak"] for run in ours), "memory of the host process, that build until proven")
+    yield _memory(max(run["peak"] for run in ours), "memory of the host process, that build until validated")
 
 
 def _memory(peak: int, what: str) -> Goal:
     return Goal(what=what, goal="< 200 MB", measured=f"{peak / _MEGABYTE:.0f} MB", met=peak < 200 * _MEGABYTE)
 
 
-def _pull_goals(data: Data) -> Iterator[Goal]:
-    gzip = {label: _weight(data, label).gzip for label in data["images"]}
-    for label, most in (("one arch", 0.75), ("one arch, NVIDIA's sliced", 0.45)):
+def _pull_goals(data: SizesData) -> Iterator[Goal]:
+    gzip = {label: _total(data, label).gzip for label in data["images"]}
+    for label, most in (("one arch", 0.75), ("one arch, NVIDIA's pruned", 0.45)):
         if label in gzip and "conventional" in gzip:
             part = gzip[label] / gzip["conventional"]
             goal = f"<= {most:.2f} x conventional"
             yield Goal(what=f"gzip bytes, {label}", goal=goal, measured=f"{part:.2f} x", met=part <= most)
 
 
-def _plan_goals(data: Data) -> Iterator[Goal]:
+def _plan_goals(data: PlanData) -> Iterator[Goal]:
     cpu = {row["images"]: [run["cpu"] for run in row["runs"]] for row in data["sizes"]}
     largest = max(cpu)
     what, seconds = f"`plan --json` of {largest:,} images", middle(cpu[largest])
@@ -121,19 +140,18 @@ def _unsure(runs: Sequence[Sequence[float]]) -> str:
 # --- sections -----------------------------------------------------------------------------------------------------
 
 
-def _cold(entry: Data) -> str:
-    data = entry["data"]
+def _cold(data: ColdData) -> str:
     rows = []
-    for side in ("floor", "ours", "conventional"):
+    for side in ("lower bound", "ours", "conventional"):
         runs = _of(data["runs"], side)
         rows.append([_SIDES[side], *_times([run["seconds"] for run in runs]), _loads(runs)])
     rows += _base_pulls(data)
     head = f"### From nothing: {data['image']}, {data['packages']} packages\n\n"
     table = _table(["", "seconds (median)", "all runs", "spread", "others"], rows)
-    return head + table + "\n" + _slowest(data["runs"]) + _circumstances(entry)
+    return head + table + "\n" + _slowest(data["runs"])
 
 
-def _base_pulls(data: Data) -> Iterator[list[str]]:
+def _base_pulls(data: BasePulls) -> Iterator[list[str]]:
     """The row of the conventional base, or why its pull was not timed."""
     what, pulls = "pull of its base, registry on this machine", data["base_pulls"]
     if pulls:
@@ -144,13 +162,13 @@ def _base_pulls(data: Data) -> Iterator[list[str]]:
 
 
 _SIDES = {
-    "floor": "the floor: wheels downloaded and unpacked by uv, outside Docker",
+    "lower bound": "the lower bound: wheels downloaded and unpacked by uv, outside Docker",
     "ours": "ours",
     "conventional": "conventional, on a base that is at hand",
 }
 
 
-def _slowest(runs: Sequence[Data]) -> str:
+def _slowest(runs: Sequence[BuildRun]) -> str:
     """Where the time of the middle run of ours went."""
     ours = sorted(_of(runs, "ours"), key=lambda run: float(run["seconds"]))
     longest = sorted(ours[len(ours) // 2]["steps"], key=lambda step: -float(step["seconds"]))[:7]
@@ -163,14 +181,13 @@ def _step(name: str) -> str:
     return short.strip() if len(short) <= 70 else short[:67] + "..."
 
 
-def _rebuild(entry: Data) -> str:
-    data = entry["data"]
+def _rebuild(data: RebuildData) -> str:
     ours, conventional = (_of(data["runs"], side) for side in ("ours", "conventional"))
     changed = f"{max(run['bytes_changed'] for run in ours) / _MEGABYTE:.1f} MB"
     rows = [
         ["ours, command to candidate", *_times([run["seconds"] for run in ours]), _most(ours), changed, _loads(ours)],
         ["of them in the engine", *_times([run["in_engine"] for run in ours]), "", "", ""],
-        ["ours, command to proven", *_times([run["proven"] for run in ours]), "", "", ""],
+        ["ours, command to validated", *_times([run["validated"] for run in ours]), "", "", ""],
         [
             "conventional, in the engine",
             *_times([run["seconds"] for run in conventional]),
@@ -179,58 +196,53 @@ def _rebuild(entry: Data) -> str:
             _loads(conventional),
         ],
     ]
-    head = f"### Again, after {data['moved']} moved in {data['image']}\n\n"
-    return (
-        head
-        + _table(["", "seconds (median)", "all runs", "spread", "layers", "bytes", "others"], rows)
-        + _circumstances(entry)
-    )
+    head = f"### Rebuilt after {data['moved']} moved in {data['image']}\n\n"
+    return head + _table(["", "seconds (median)", "all runs", "spread", "layers", "bytes", "others"], rows)
 
 
-def _pull(entry: Data) -> str:
-    data, images = entry["data"], entry["data"]["images"]
-    base = _weight(data, "conventional").gzip if "conventional" in images else 0
+def _pull(data: SizesData) -> str:
+    images = data["images"]
+    base = _total(data, "conventional").gzip if "conventional" in images else 0
     rows = []
     for label, image in images.items():
-        weighs = _weight(data, label)
-        part = f"{weighs.gzip / base:.2f}" if base else ""
-        rows.append([label, _mb(weighs.gzip), part, _mb(weighs.zstd), _mb(image["bytes"]), str(weighs.layers)])
+        size = _total(data, label)
+        part = f"{size.gzip / base:.2f}" if base else ""
+        rows.append([label, _mb(size.gzip), part, _mb(size.zstd), _mb(image["bytes"]), str(size.layers)])
     heads = ["image", "gzip MB", "of conventional", "zstd MB", "on disk MB", "layers"]
-    return "### Bytes to pull and to keep\n\n" + _table(heads, rows) + _circumstances(entry)
+    return "### Bytes to pull and to keep\n\n" + _table(heads, rows)
 
 
-def _sequence(entry: Data) -> str:
-    data = entry["data"]
+def _sequence(data: SizesData) -> str:
     named = [name for name in data.get("order", data["images"]) if name in data["images"]]
     layers = [_layers(data, name) for name in named]
     rows = [
-        [f"{number}.", f"`{name}`", _mb(_weight(data, name).gzip), _mb(more.gzip), str(more.layers)]
+        [f"{number}.", f"`{name}`", _mb(_total(data, name).gzip), _mb(more.gzip), str(more.layers)]
         for number, (name, more) in enumerate(zip(named, fetched(layers), strict=True), 1)
     ]
     heads = ["", "image", "alone, gzip MB", "still to fetch, gzip MB", "layers of it"]
-    return f"### {len(named)} images, pulled one after another\n\n" + _table(heads, rows) + _circumstances(entry)
+    return f"### {len(named)} images, pulled one after another\n\n" + _table(heads, rows)
 
 
-def _plan(entry: Data) -> str:
+def _plan(data: PlanData) -> str:
     rows = []
-    for row in entry["data"]["sizes"]:
+    for row in data["sizes"]:
         cpu = [run["cpu"] for run in row["runs"]]
         peak = max(run["peak"] for run in row["runs"])
         counted = [f"{row['images']:,}", f"{row['accepted']:,}", f"{row['locks']:,}"]
         rows.append([*counted, *_times(cpu, 2), _mb(peak), _loads(row["runs"])])
     heads = ["images", "accepted", "locks read", "CPU s (median)", "all runs", "spread", "memory MB", "others"]
-    return "### The planner: `plan --json`\n\n" + _table(heads, rows) + _circumstances(entry)
+    return "### The planner: `plan --json`\n\n" + _table(heads, rows)
 
 
-def _trial(entry: Data) -> str:
-    runs = entry["data"]["tiers"]
+def _trial(data: TrialData) -> str:
+    runs = data["tiers"]
     rows = []
     for tier in dict.fromkeys(run["tier"] for run in runs):
         same = [run for run in runs if run["tier"] == tier]
         rows.append([tier, str(same[0]["claims"]), *_times([run["seconds"] for run in same]), _loads(same)])
     heads = ["tier", "claims", "seconds (median)", "all runs", "spread", "others"]
-    head = f"### From start to verdict: {entry['data']['image']}\n\n"
-    return head + _table(heads, rows) + _circumstances(entry)
+    head = f"### From start to verdict: {data['image']}\n\n"
+    return head + _table(heads, rows)
 
 
 def _gpu(recorded: str) -> Iterator[str]:
@@ -242,7 +254,7 @@ def _gpu(recorded: str) -> Iterator[str]:
         )
 
 
-_SECTIONS: Mapping[str, Callable[[Data], str]] = {
+_SECTIONS: Mapping[str, Callable[[Any], str]] = {
     "cold": _cold,
     "rebuild": _rebuild,
     "pull": _pull,
@@ -250,7 +262,7 @@ _SECTIONS: Mapping[str, Callable[[Data], str]] = {
     "plan": _plan,
     "trial": _trial,
 }
-_GOALS: Mapping[str, Callable[[Data], Iterator[Goal]]] = {
+_GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "cold": _cold_goals,
     "rebuild": _rebuild_goals,
     "pull": _pull_goals,
@@ -261,25 +273,25 @@ _GOALS: Mapping[str, Callable[[Data], Iterator[Goal]]] = {
 # --- cells --------------------------------------------------------------------------------------------------------
 
 
-def _of(runs: Sequence[Data], side: str) -> list[Data]:
+def _of(runs: Sequence[Side], side: str) -> list[Side]:
     return [run for run in runs if run["side"] == side]
 
 
-def _seconds(runs: Sequence[Data]) -> float:
+def _seconds(runs: Sequence[Timed]) -> float:
     return middle([float(run["seconds"]) for run in runs])
 
 
-def _most(runs: Sequence[Data]) -> str:
+def _most(runs: Sequence[RebuildRun]) -> str:
     """Layers that changed, at most."""
     return str(max(run["layers_changed"] for run in runs))
 
 
-def _layers(data: Data, label: str) -> list[Layer]:
-    return [Layer.from_json(data["weighed"][digest]) for digest in data["images"][label]["layers"]]
+def _layers(data: SizesData, label: str) -> list[Layer]:
+    return [Layer.from_json(data["layers"][digest]) for digest in data["images"][label]["layers"]]
 
 
-def _weight(data: Data, label: str) -> Weight:
-    return weight(_layers(data, label))
+def _total(data: SizesData, label: str) -> Total:
+    return total(_layers(data, label))
 
 
 def _times(values: Sequence[float], digits: int = 1) -> list[str]:
@@ -288,7 +300,7 @@ def _times(values: Sequence[float], digits: int = 1) -> list[str]:
     return [f"**{middle(values):.{digits}f}**", shown, apart]
 
 
-def _loads(runs: Iterable[Data]) -> str:
+def _loads(runs: Iterable[Timed]) -> str:
     return ", ".join(f"{run['load']['busy']:.0%}" for run in runs)
 
 
@@ -296,13 +308,13 @@ def _mb(count: float) -> str:
     return f"{count / _MEGABYTE:,.0f}"
 
 
-def _circumstances(entry: Data) -> str:
+def _circumstances(entry: Entry) -> str:
     on = Machine(**entry["machine"])
     commit = f", commit {entry['commit']}" if entry["commit"] else ""
     busy = _busiest(entry["data"]) > BUSY
-    word = " **The machine was busy with other work: read times as an upper bound.**" if busy else ""
+    busy_note = " **The machine was busy with other work: read times as an upper bound.**" if busy else ""
     part = "" if entry["finished"] else " **Interrupted: not all was measured, and no goal is judged.**"
-    return f"\n{entry['date'][:10]}{commit}, on {on}.{word}{part}\n"
+    return f"\n{entry['date'][:10]}{commit}, on {on}.{busy_note}{part}\n"
 
 
 def _busiest(data: Any) -> float:

@@ -7,12 +7,12 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from images.bench.accounting import Layer
+from images.bench.data import Entry, MachineData, PartData
 from images.config.paths import RESOURCES
 from images.engine import Engine
 from images.errors import Problem, UserError
@@ -20,7 +20,7 @@ from images.host import checkout
 
 FOLDER = RESOURCES / "results" / "bench"
 FILE = FOLDER / "results.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,16 @@ class Machine:
     engine: str
     storage: str
     python: str
+
+    def as_json(self) -> MachineData:
+        return MachineData(
+            processor=self.processor,
+            cores=self.cores,
+            memory=self.memory,
+            engine=self.engine,
+            storage=self.storage,
+            python=self.python,
+        )
 
     def __str__(self) -> str:
         return (
@@ -93,38 +103,36 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="minutes")
 
 
-def entry(
-    data: Mapping[str, Any], on: Machine, commit: str, *, began: str, seconds: float, finished: bool
-) -> dict[str, Any]:
+def entry(data: PartData, on: Machine, commit: str, *, began: str, seconds: float, finished: bool) -> Entry:
     """A part's results with their circumstances. `began`: when its first value was measured."""
     return {
         "date": began,
         "commit": commit,
-        "machine": asdict(on),
+        "machine": on.as_json(),
         "took": round(seconds),
         "finished": finished,
         "data": dict(data),
     }
 
 
-def unfinished(found: Mapping[str, Any] | None, on: Machine, commit: str) -> Mapping[str, Any]:
-    """The entry that an interrupted run left, where the same run can go on; else nothing.
+def unfinished(found: Entry | None, on: Machine, commit: str) -> Entry | None:
+    """The entry that an interrupted run left, where the same run can go on; else None.
 
     What was measured at another commit, machine or engine is none of it; nor, with files that differ from the commit,
     is it known what was.
     """
     if not found or found["finished"] or not commit or commit.endswith("-dirty"):
-        return {}
-    return found if (found["commit"], found["machine"]) == (commit, asdict(on)) else {}
+        return None
+    return found if (found["commit"], found["machine"]) == (commit, on.as_json()) else None
 
 
-def weighed(parts: Mapping[str, Any]) -> Iterator[Layer]:
-    """All layers that any run weighed: a digest stands for the same bytes for ever."""
+def known_layers(parts: Mapping[str, Entry]) -> Iterator[Layer]:
+    """All layers that any run measured: a digest stands for the same bytes for ever."""
     for part in parts.values():
-        yield from map(Layer.from_json, part["data"].get("weighed", {}).values())
+        yield from map(Layer.from_json, part["data"].get("layers", {}).values())
 
 
-def read(file: Path = FILE) -> dict[str, Any]:
+def read(file: Path = FILE) -> dict[str, Entry]:
     """Part -> entry; nothing where there is no file. Raises UserError for one that is no such file."""
     if not file.is_file():
         return {}
@@ -148,9 +156,9 @@ def _of_another_format(file: Path, written: int) -> Problem:
     return Problem(where=str(file), cause=cause, then=older if written < _FORMAT else newer)
 
 
-def keep(file: Path, part: str, found: Mapping[str, Any]) -> None:
+def keep(file: Path, part: str, found: Entry) -> None:
     """Put one part's entry in place of its last one. The file is whole at any time."""
-    parts = {**read(file), part: dict(found)}
+    parts = {**read(file), part: found}
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}.{time.monotonic_ns()}")
     partial.write_text(json.dumps({"format": _FORMAT, "parts": dict(sorted(parts.items()))}, indent=1) + "\n")

@@ -19,7 +19,7 @@ _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class Usage:
     """What a command took, those it waited for included. `peak` is the largest process's resident memory, in bytes."""
 
     seconds: float
@@ -27,7 +27,7 @@ class Ran:
     peak: int
 
 
-def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO[bytes] | None = None) -> Ran:
+def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO[bytes] | None = None) -> Usage:
     """Run to the end. Raises UserError with the last lines it printed when it fails."""
     with tempfile.TemporaryFile() as log:
         start = time.monotonic()
@@ -47,7 +47,7 @@ def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO
             then = "give that command by itself; its own message says what to do"
             cause = f"ended with {child.returncode}: {last}"
             raise UserError(Problem(where=" ".join(command[:6]), cause=cause, then=then), code=1)
-    return Ran(seconds=seconds, cpu=usage.ru_utime + usage.ru_stime, peak=usage.ru_maxrss * 1024)
+    return Usage(seconds=seconds, cpu=usage.ru_utime + usage.ru_stime, peak=usage.ru_maxrss * 1024)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from images.bench import results
+from images.bench.data import PartData
 from images.bench.parts import PARTS, Bench
 from images.commands import common, trials
 from images.commands.options import EngineUrl
@@ -50,14 +51,14 @@ def _measure(bench: Bench, name: str, out: Path) -> None:
     start, machine, commit = time.monotonic(), results.machine(bench.engine), results.revision()
     known = results.read(out)
     earlier = results.unfinished(known.get(name), machine, commit)
-    began, before = earlier.get("date", results.now()), earlier.get("took", 0)
+    began, before = (earlier["date"], earlier["took"]) if earlier else (results.now(), 0)
+    so_far = earlier["data"] if earlier else {}
 
-    def keep(data: dict[str, Any], finished: bool = False) -> None:
+    def keep(data: PartData, finished: bool = False) -> None:
         seconds = before + time.monotonic() - start
-        found = results.entry(data, machine, commit, began=began, seconds=seconds, finished=finished)
-        results.keep(out, name, found)
+        results.keep(out, name, results.entry(data, machine, commit, began=began, seconds=seconds, finished=finished))
 
     goes_on = f", goes on from {began}" if earlier else ""
     common.talk.print(f"[bold]{name}[/] (load {results.load_now():.1f} on {machine.cores} cores{goes_on})")
-    weighed = tuple(results.weighed(known))
-    keep(PARTS[name](replace(bench, so_far=earlier.get("data", {}), weighed=weighed, keep=keep)), finished=True)
+    layers = tuple(results.known_layers(known))
+    keep(PARTS[name](replace(bench, so_far=so_far, known_layers=layers, keep=keep)), finished=True)

@@ -1,4 +1,4 @@
-"""Weighs the layers of images as a registry would hold them. Streams: no layer is ever whole in memory."""
+"""Measures the layers of images as a registry would hold them. Streams: no layer is ever whole in memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _GZIP = 16 + zlib.MAX_WBITS
 """zlib's way to be asked for gzip's header and trailer."""
 
 
-class Scale:
-    """Remembers what it has weighed: a layer that images share is compressed once."""
+class LayerSizes:
+    """Remembers what it has measured: a layer that images share is compressed once."""
 
     def __init__(self, known: Iterable[Layer] = (), tell: Callable[[Layer], object] = lambda _layer: None) -> None:
-        """`tell` gets each layer when it has been weighed."""
+        """`tell` gets each layer when it has been measured."""
         self._known = {layer.digest: layer for layer in known}
         self._tell = tell
 
-    def layers(self, engine: Engine, reference: str, *, but: str = "") -> list[Layer]:
+    def of(self, engine: Engine, reference: str, *, but: str = "") -> list[Layer]:
         """The layers of an image, bottom first, `but` one. Raises NoSuchImage.
 
         Read where the engine keeps them if that is here: an export takes as much room again, and all layers or none.
@@ -67,7 +67,7 @@ class _Counter:
         return self._bytes + len(self._compressor.flush())
 
 
-class _Weights:
+class _Measured:
     """Takes a tar in chunks. The ways to look at a chunk run side by side."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -95,10 +95,10 @@ def _exported(engine: Engine, reference: str, pool: ThreadPoolExecutor) -> Itera
     for _, data in engine.exported(reference):
         head = data.read(_CHUNK)
         if head[257:262] == b"ustar" or head == _EMPTY:
-            weights = _Weights(pool)
+            measured = _Measured(pool)
             for chunk in _chunks(head, data):
-                weights.write(chunk)
-            yield weights.layer()
+                measured.write(chunk)
+            yield measured.layer()
 
 
 def _chunks(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
@@ -109,11 +109,11 @@ def _chunks(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
 
 def _read(folder: Path, digest: str, pool: ThreadPoolExecutor) -> Layer:
     """A layer's folder as the tar that the engine would make of it, but for details of its headers."""
-    weights = _Weights(pool)
-    with tarfile.open(fileobj=cast("IO[bytes]", weights), mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as tar:
+    measured = _Measured(pool)
+    with tarfile.open(fileobj=cast("IO[bytes]", measured), mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
             tar.add(path, arcname=str(path.relative_to(folder)), recursive=False, filter=_whole_seconds)
-    return weights.layer(digest)
+    return measured.layer(digest)
 
 
 def _whole_seconds(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from images.bench import running, synthetic
-from images.bench.running import Ran
+from images.bench.running import Usage
 from images.config import matrix, paths
 from images.config.matrix import Sources
 from images.context.render import Context
@@ -31,7 +31,7 @@ _SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
-class Workbench:
+class ProjectCopy:
     """Where it lies, and the engine that its commands use."""
 
     root: Path
@@ -44,13 +44,13 @@ class Workbench:
             shutil.copytree(paths.RESOURCES / folder, self.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copyfile(paths.RESOURCES / "matrix.yaml", self.root / "matrix.yaml")
 
-    def run(self, *arguments: str, output: IO[bytes] | None = None) -> Ran:
+    def run(self, *arguments: str, output: IO[bytes] | None = None) -> Usage:
         """`python -m images ...` in the copy. Raises UserError when it fails."""
         environment = {**os.environ, "DOCKER_HOST": self.engine.facts.url}
         command = [sys.executable, "-m", "images", *arguments]
         return running.run(command, cwd=self.root, env=environment, output=output)
 
-    def build(self, image: Image, *options: str) -> Ran:
+    def build(self, image: Image, *options: str) -> Usage:
         """Build it by the command line. An image that loses its name to the new one is taken away."""
         earlier = self.engine.find(str(image.name))
         try:
@@ -69,18 +69,18 @@ class Workbench:
         self.run("render", str(image.name), "--out", str(self.out), "--base", base)
         return written_context(self.out / str(image.name) / "context")
 
-    def with_nvidia_sliced(self) -> Workbench:
-        """From here on, arch images have NVIDIA's own libraries sliced, too."""
+    def with_nvidia_pruned(self) -> ProjectCopy:
+        """From here on, arch images have NVIDIA's own libraries pruned, too."""
         self.change({"slice": {"nvidia": True}})
         return self
 
-    def set_apart(self, word: str) -> None:
-        """From here on, images stand on a system layer that no engine holds: it keeps a word.
+    def add_own_layer(self, run_id: str) -> None:
+        """From here on, images stand on a system layer that no engine holds: it has the run ID in a file.
 
-        An engine forgets on the disk what it builds twice (again.apart); by the command line no layer can be added.
+        An engine forgets on the disk what it builds twice (`uncached.apart`); the command line can't add a layer.
         """
         with (self.root / "templates" / "scripts" / "user.sh").open("a", encoding="utf-8") as script:
-            script.write(f"echo {word} >/etc/truetag-bench\n")
+            script.write(f"echo {run_id} >/etc/truetag-bench\n")
 
     def sources(self) -> Sources:
         return matrix.load(self.root / "matrix.yaml", self.root / "images" / "data" / "facts.yaml")
@@ -138,37 +138,39 @@ def _merged(data: Mapping[str, Any], edit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def workbench(engine: Engine, subject: str) -> Iterator[tuple[Workbench, Image]]:
+def project_copy(engine: Engine, subject: str) -> Iterator[tuple[ProjectCopy, Image]]:
     """A copy with the image `SUBJECT-bench`, which holds what `SUBJECT` holds; all of it gone at the end.
 
-    It lies where the engine keeps its data, if that is this machine: the floor is then measured on the same disk.
+    It lies where the engine keeps its data, if that is this machine: the lower bound is then measured on the same disk.
     """
     root = _home(engine) / f"truetag-bench-{uuid.uuid4().hex[:8]}"
-    bench = Workbench(root, engine, root / "out")
+    project = ProjectCopy(root, engine, root / "out")
     try:
-        bench.copy()
+        project.copy()
         shutil.copytree(paths.RESOURCES / "locks", root / "locks")
-        parent = bench.image(subject)
+        parent = project.image(subject)
         name = str(replace(parent.name, profile=PROFILE))
         torch = str(parent.name.torch)
-        bench.change({"profiles": {PROFILE: {"page": "bench", "stacks": {torch: {}}}}})
-        bench.change({"images": [*_rows(bench), {"name": name}]})
-        image = bench.image(name)
-        bench.lock(image, lock_file.read(parent), {})
-        yield bench, image
+        project.change({"profiles": {PROFILE: {"page": "bench", "stacks": {torch: {}}}}})
+        project.change({"images": [*_rows(project), {"name": name}]})
+        image = project.image(name)
+        project.lock(image, lock_file.read(parent), {})
+        yield project, image
     finally:
         for name in (f"{subject}-{PROFILE}", f"{subject}-{PROFILE}-candidate"):
             engine.untag(name)
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _rows(bench: Workbench) -> list[dict[str, Any]]:
-    return [row.model_dump(exclude_defaults=True) for row in bench.sources().matrix.images]
+def _rows(project: ProjectCopy) -> list[dict[str, Any]]:
+    return [row.model_dump(exclude_defaults=True) for row in project.sources().matrix.images]
 
 
 def _home(engine: Engine) -> Path:
     folder = Path(engine.facts.data_root).parent if engine.facts.local else Path.home() / ".cache"
     if not os.access(folder, os.W_OK):
-        then = "run the benchmark as who may write there"
-        raise UserError(Problem(where=str(folder), cause="can't be written: the floor is measured there", then=then))
+        then = "run the benchmark as a user who may write there"
+        raise UserError(
+            Problem(where=str(folder), cause="can't be written: the lower bound is measured there", then=then)
+        )
     return folder

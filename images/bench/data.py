@@ -1,0 +1,175 @@
+"""What the parts measure, as plain data: every value, not the median alone. Seconds and bytes throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+PartData = Mapping[str, Any]
+"""What any part measured: one of the `...Data` below."""
+
+
+class LayerBytes(TypedDict):
+    """One layer: as a tar, and compressed both ways."""
+
+    digest: str
+    tar: int
+    gzip: int
+    zstd: int
+
+
+class Load(TypedDict):
+    """What others used of the machine around a measurement. `busy`: part of the processors' time."""
+
+    busy: float
+    before: float
+    """Load average."""
+    after: NotRequired[float]
+
+
+class StepTime(TypedDict):
+    """One step of a build."""
+
+    name: str
+    seconds: float
+    cached: bool
+
+
+class PlanRun(TypedDict):
+    """One run of the planner. `cpu`: processor seconds; `peak`: resident memory."""
+
+    cpu: float
+    seconds: float
+    peak: int
+    load: Load
+
+
+class PlanSize(TypedDict):
+    """The planner's runs with a matrix of one size."""
+
+    images: int
+    accepted: int
+    locks: int
+    locked: int
+    runs: list[PlanRun]
+
+
+class PlanData(TypedDict):
+    """The part `plan`."""
+
+    sizes: list[PlanSize]
+
+
+class BuildRun(TypedDict):
+    """One measured build of a side: ours, conventional, or the lower bound of both."""
+
+    side: str
+    seconds: float
+    load: Load
+    steps: list[StepTime]
+    bytes: NotRequired[int]
+
+
+class BasePull(TypedDict):
+    """One pull of the conventional side's base."""
+
+    seconds: float
+    load: Load
+    bytes: int
+    layers: int
+
+
+class BasePulls(TypedDict):
+    """The pulls, or why there are none."""
+
+    base_pulls: list[BasePull]
+    base_not_pulled: str
+
+
+class ColdData(BasePulls):
+    """The part `cold`. `host_peak`: resident memory of our command."""
+
+    image: str
+    packages: int
+    baseline_bytes: int
+    host_peak: int
+    runs: list[BuildRun]
+
+
+class RebuildRun(TypedDict):
+    """One rebuild after a pin moved; what only ours has is not required."""
+
+    side: str
+    seconds: float
+    load: Load
+    layers_changed: int
+    steps: NotRequired[list[StepTime]]
+    to: NotRequired[str]
+    in_engine: NotRequired[float]
+    validated: NotRequired[float]
+    bytes_changed: NotRequired[int]
+    steps_run: NotRequired[list[str]]
+    peak: NotRequired[int]
+
+
+class RebuildData(TypedDict):
+    """The part `rebuild`. `moved`: the package whose pin moved."""
+
+    image: str
+    moved: str
+    runs: list[RebuildRun]
+
+
+class ImageBytes(TypedDict):
+    """One measured image. `made_from`: digest of its context and base; `bytes`: on the engine's disk."""
+
+    made_from: str
+    bytes: int
+    layers: list[str]
+
+
+class SizesData(TypedDict):
+    """The parts `pull` and `sequence`."""
+
+    images: dict[str, ImageBytes]
+    layers: dict[str, LayerBytes]
+    order: NotRequired[list[str]]
+
+
+class TierRun(TypedDict):
+    """One validation of a built image."""
+
+    tier: str
+    claims: int
+    seconds: float
+    peak: int
+    load: Load
+
+
+class TrialData(TypedDict):
+    """The part `trial`."""
+
+    image: str
+    tiers: list[TierRun]
+
+
+class MachineData(TypedDict):
+    """A `results.Machine`."""
+
+    processor: str
+    cores: int
+    memory: int
+    engine: str
+    storage: str
+    python: str
+
+
+class Entry(TypedDict):
+    """One part in the file of results, with when, on what and how long it was measured."""
+
+    date: str
+    commit: str
+    machine: MachineData
+    took: int
+    finished: bool
+    data: PartData

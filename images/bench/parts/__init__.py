@@ -1,0 +1,26 @@
+"""What is measured, a part at a time: a function from Bench to plain data (`images.bench.data`).
+
+To add a part: a module here, its row in PARTS, its data's TypedDict, and a section in page.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from images.bench.data import PartData
+from images.bench.parts import cold, planner, rebuild, sizes, trial
+from images.bench.parts.session import Bench
+
+Part = Callable[[Bench], PartData]
+
+PARTS: Mapping[str, Part] = {
+    "plan": planner.planner,
+    "cold": cold.cold,
+    "rebuild": rebuild.rebuild,
+    "pull": sizes.pull,
+    "sequence": sizes.sequence,
+    "trial": trial.trial,
+}
+"""What `--only` names, in the order in which they run."""
+
+__all__ = ["PARTS", "Bench", "Part"]

@@ -1,0 +1,35 @@
+"""From the command to its verdict, of an image that is built already."""
+
+from __future__ import annotations
+
+import json
+
+from images.bench.data import TierRun, TrialData
+from images.bench.parts.session import SUBJECT, Bench, load_around
+from images.bench.project_copy import ProjectCopy, project_copy
+from images.planning.image import Image
+
+TIERS = ("static", "cpu")
+
+
+def trial(bench: Bench) -> TrialData:
+    """Seconds from the command to its verdict, a tier at a time."""
+    with project_copy(bench.engine, SUBJECT) as (project, image):
+        project.build(image)
+        tiers = [_judged(bench, project, image, tier) for _ in range(bench.repeat) for tier in TIERS]
+    return {"image": SUBJECT, "tiers": tiers}
+
+
+def _judged(bench: Bench, project: ProjectCopy, image: Image, tier: str) -> TierRun:
+    file = project.root / "verdict.json"
+    with load_around() as load:
+        usage = project.run("validate", str(image.name), "--tier", tier, "--json", str(file))
+    claims = json.loads(file.read_text())["claims"]
+    bench.say(f"{tier}: {len(claims)} claims in {usage.seconds:.1f} s")
+    return {
+        "tier": tier,
+        "claims": len(claims),
+        "seconds": round(usage.seconds, 2),
+        "peak": usage.peak,
+        "load": load,
+    }

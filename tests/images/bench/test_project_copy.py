@@ -1,0 +1,32 @@
+"""The copy of the project in which images are built by the command line."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from images.bench.project_copy import ProjectCopy
+from images.planning import plan
+from tests.support.bench import SOURCES
+
+
+@pytest.mark.parametrize(("changes", "gone"), [(True, ["old"]), (False, [])])
+def test_an_image_that_lost_its_name_to_the_next_build_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool, gone: list[str]
+) -> None:
+    (planned,) = plan.select(["cu130-torch211"], SOURCES)
+    assert planned.image is not None
+    tags, removed = {"old": (planned.name,)}, list[str]()
+
+    def find(wanted: str) -> SimpleNamespace | None:
+        found = [key for key, names in tags.items() if wanted == key or wanted in names]
+        return SimpleNamespace(id=found[0], tags=tags[found[0]]) if found else None
+
+    def run(*_: object) -> None:
+        if changes:
+            tags.update(old=(), new=(planned.name,))
+
+    bench = ProjectCopy(tmp_path, SimpleNamespace(find=find, remove=removed.append), tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(ProjectCopy, "run", lambda _self, *arguments: run(*arguments))
+    bench.build(planned.image)
+    assert removed == gone
