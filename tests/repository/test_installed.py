@@ -1,0 +1,102 @@
+"""The installed package: `truetag VERB` in a folder that has only a matrix.yaml and its locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from uv import find_uv_bin
+
+from images.config.paths import RESOURCES as ROOT
+
+ROWS = ("cu126-torch25", "cu124-torch25", "cu126-torch27")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's content, beside nothing of the checkout."""
+    folder = tmp_path_factory.mktemp("installed")
+    sources = folder / "sources"
+    for name in ("images", "validate", "templates"):
+        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources / name)
+    command = [find_uv_bin(), "pip", "install", "-q", "--offline", "--no-deps", "--no-build-isolation"]
+    command += ["--python", sys.executable, "--target", str(folder / "site"), str(sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(sources)
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a user: a matrix of three rows, and the locks of two."""
+    folder = tmp_path_factory.mktemp("workspace")
+    matrix = yaml.safe_load((ROOT / "matrix.yaml").read_text())
+    torches = {"2.5", "2.7"}
+    matrix |= {
+        "images": [{"name": name} for name in ROWS],
+        "stacks": {torch: pins for torch, pins in matrix["stacks"].items() if torch in torches},
+        "profiles": {},
+        "aliases": {"latest": ROWS[0]},
+        "nightly": {"track": [ROWS[0]]},
+        "exclude": [],
+    }
+    (folder / "matrix.yaml").write_text(yaml.safe_dump(matrix, sort_keys=False))
+    for name in ROWS[:2]:
+        shutil.copytree(ROOT / "locks" / name, folder / "locks" / name)
+    return folder
+
+
+def truetag(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the console script does, without the checkout on the path."""
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", "from images.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_wheel_holds_what_runs_and_nothing_else(installed: Path) -> None:
+    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} >= {"bin", "images", "validate"}
+    assert not {"templates", "tests", "docs"} & {path.name for path in installed.iterdir()}
+    for path in ("images/templates/Dockerfile.j2", "images/data/facts.yaml", "validate/hints.json"):
+        assert (installed / path).is_file()
+    assert (installed / "bin" / "truetag").is_file()
+
+
+def test_plan_in_a_folder_with_a_matrix_of_its_own(installed: Path, workspace: Path) -> None:
+    done = truetag(installed, workspace, "plan", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: (row["status"], row["lock"]) for row in json.loads(done.stdout)["images"]}
+    assert rows == {
+        "cu126-torch25": ("accepted", "present"),
+        "cu124-torch25": ("accepted", "present"),
+        "cu126-torch27": ("accepted", "missing"),
+    }
+
+
+def test_render_gives_the_same_context_as_the_checkout(installed: Path, workspace: Path, tmp_path: Path) -> None:
+    done = truetag(installed, workspace, "render", ROWS[0])
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "images", "render", ROWS[0], "--matrix", str(workspace / "matrix.yaml")]
+    subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    ours, theirs = (_content(folder / ROWS[0] / "context") for folder in (workspace / "out", tmp_path))
+    assert ours == theirs and "Dockerfile" in ours and "suite/validate/suite.py" in ours
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_messages_name_the_installed_command(installed: Path, workspace: Path, tmp_path: Path) -> None:
+    done = truetag(installed, workspace, "render", ROWS[2])
+    assert done.returncode == 2
+    assert "`truetag lock cu126-torch27` makes it" in " ".join(done.stderr.split())
+    done = truetag(installed, tmp_path, "plan")
+    assert done.returncode == 2 and "matrix.yaml: is missing" in done.stderr and "--matrix" in done.stderr
