@@ -27,7 +27,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources / name)
-    command = [find_uv_bin(), "pip", "install", "-q", "--offline", "--no-deps", "--no-build-isolation"]
+    command = [
+        find_uv_bin(),
+        "pip",
+        "install",
+        "-q",
+        "--compile-bytecode",
+        "--offline",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     command += ["--python", sys.executable, "--target", str(folder / "site"), str(sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
