@@ -95,7 +95,8 @@ def render(
         for name, content in locks.items()
     }
     files.update(parted(files, image.layers[0]))
-    files.update({f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())})
+    scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
+    files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
     files.update(_slicer(image.slicing) if image.slicing else ())
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()

@@ -53,7 +53,8 @@ def context(image: Image, recipe: Recipe, base_context: BaseContext, inputs: Bui
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= render.parted(files, "torch")
-    files |= {f"scripts/{path.name}": path.read_bytes() for path in sorted((TEMPLATES / "scripts").iterdir())}
+    scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
+    files |= {f"scripts/{path.name}": path.read_bytes() for path in scripts}
     files |= inputs.host
     if inputs.offline:
         files |= {f"wheels/{path.name}": path for path in _stock(locks, inputs.wheelhouse)}
