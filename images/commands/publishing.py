@@ -126,7 +126,7 @@ def choose_verb(
         raise UserError(Problem(where="--from and --published", cause=cause, then="give one of them"))
     machine = choose_machine.parse(gpu, arch, driver) if gpu or arch else _this_machine(driver)
     rows = published.read(index).images if index else []
-    offers = [row.offer for row in rows] if index else _planned(source)
+    offers = [row.summary for row in rows] if index else _planned(source)
     known = sorted({one.profile for one in offers if one.profile})
     if profile != "none" and profile not in known:
         then = f"there are none, {', '.join(known)}" if known else "there is only none"
@@ -138,7 +138,7 @@ def choose_verb(
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        said = {row.name: choose.Known(get=row.get, told=row.told) for row in rows}
+        said = {row.name: choose.Known(get=row.get, told=row.sentence) for row in rows}
         for line in choose.told(choice, machine, source, said):
             typer.echo(line)
     raise typer.Exit(0 if choice.fitting else 1)

@@ -1,4 +1,4 @@
-"""The site: static pages of what was proven."""
+"""The site: static pages of validation runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs
-from images.site.index import Known
+from images.site.assemble import SiteInputs
 from images.validation.claims.context import closure
 
 
@@ -30,33 +30,34 @@ def site_verb(
         "out/site"
     ),
     source: Annotated[
-        str, typer.Option("--from", metavar="REPOSITORY", help="Where images are published: tags, digests, proofs.")
+        str,
+        typer.Option("--from", metavar="REPOSITORY", help="Where images are published, with attestations."),
     ] = "",
     key: PublicKey = "",
     recorded: Annotated[
         list[Path] | None,
         typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl and nightly/ (repeat it); default: results."),
     ] = None,
-    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="The day it is made; default: today.")] = "",
+    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
 ) -> None:
-    """Write static pages from matrix, facts and everything that was judged."""
+    """Write static pages from matrix, facts and all recorded validation runs."""
     sources = common.sources()
     today = _day(day)
     if key:
         signing.require(key)
     folders = recorded or [paths.workspace().results]
-    nights = results.read(*(folder / "nightly" for folder in folders))
-    found = [*runs.recorded(*folders), *runs.of_nights(nights)]
+    nightly = results.read(*(folder / "nightly" for folder in folders))
+    found = [*runs.recorded(*folders), *runs.of_nightly(nightly)]
     published: tuple[runs.Published, ...] = ()
     if source:
         with Registry(Repository.parse(source)) as registry:
             published, attached = runs.published(registry, _names(sources), key, common.say)
         found += attached
-    known = Known(
+    known = SiteInputs(
         sources=sources,
         today=today,
         runs=found,
-        nights=nights,
+        nightly=nightly,
         repository=source,
         published=published,
         closures=_closures(sources),
@@ -73,7 +74,7 @@ def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        problem = Problem(where=f"--date {text}", cause="is no day", then="write it as 2026-11-21")
+        problem = Problem(where=f"--date {text}", cause="is no date", then="write it as 2026-11-21")
         raise UserError(problem) from None
 
 

@@ -1,6 +1,6 @@
 """What a README shows of an image: an SVG, and JSON for shields.io's endpoint. Pure.
 
-A picture can't grow old by itself: it carries the date of its proof.
+A picture can't grow old by itself: it has the date of its oldest run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from images.site.index import ImageRow, Index, Standing
+from images.site.index import ImageRow, Index, Validation
 from validate.judging import Status
 
 _FILLS = {"brightgreen": "#1a7f37", "yellow": "#8a6100", "red": "#b42318", "lightgrey": "#5f6872"}
@@ -46,27 +46,27 @@ class Badge:
 
 
 def of(image: ImageRow, index: Index) -> Badge:
-    """Green only for what is wholly proven and not stale on the day the site was made."""
-    message, colour = _said(image, index.date - timedelta(days=index.stale_after_days))
+    """Green only for an image that is validated and not stale on the day the site was made."""
+    message, colour = _message(image, index.date - timedelta(days=index.stale_after_days))
     return Badge(label=image.name, message=message, colour=colour)
 
 
-def _said(image: ImageRow, oldest: date) -> tuple[str, str]:
-    if image.standing is Standing.PROVEN:
-        if image.proven_on is None:
-            return "proven, undated", "lightgrey"
-        stale = image.proven_on < oldest
-        return f"{'stale: ' if stale else ''}proven {image.proven_on}", "lightgrey" if stale else "brightgreen"
-    current = [one for one in image.proofs if one.current]
-    if image.standing is Standing.FAILS:
+def _message(image: ImageRow, oldest: date) -> tuple[str, str]:
+    if image.validation is Validation.VALIDATED:
+        if image.validated_on is None:
+            return "validated, undated", "lightgrey"
+        stale = image.validated_on < oldest
+        return f"{'stale: ' if stale else ''}validated {image.validated_on}", "lightgrey" if stale else "brightgreen"
+    current = [one for one in image.runs if one.current]
+    if image.validation is Validation.FAILED:
         failed = next(one for one in current if one.verdict is Status.FAIL)
         return f"{failed.tier} fails {failed.date or ''}".strip(), "red"
-    if image.standing is Standing.PARTLY:
+    if image.validation is Validation.PARTLY:
         passed = [one for one in current if one.verdict is Status.PASS]
         tiers = ", ".join(dict.fromkeys(str(one.tier) for one in passed))
         days = [one.date for one in passed if one.date]
         return f"{tiers} only {min(days) if len(days) == len(passed) else 'undated'}", "yellow"
-    return "never proven", "lightgrey"
+    return "not validated", "lightgrey"
 
 
 def _width(text: str) -> int:

@@ -7,9 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from itertools import groupby
 from typing import Any
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 from images.chooser import choose, models
@@ -19,9 +21,9 @@ from images.context.templates import environment
 from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, JobLine
 from images.planning.image import Image
-from images.site import badges
-from images.site import index as indexes
-from images.site.index import ImageRow, Index, Known, Standing
+from images.site import assemble, badges, index
+from images.site.assemble import SiteInputs
+from images.site.index import ImageRow, Index, Validation
 from images.site.runs import Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
@@ -29,22 +31,22 @@ from validate.compute_capability import runs_on
 from validate.judging import Status
 
 TEMPLATES = paths.TEMPLATES / "site"
-OWN_FOLDERS = ("assets", "badges", "images", "proofs")
-"""Below the site's folder, nothing else lies in these."""
+OWN_FOLDERS = ("assets", "badges", "images", "runs", "proofs")
+"""Folders of the site that hold nothing else; `proofs` is what earlier versions wrote."""
 _ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
-_SHOWN_NIGHTS = 100
+_SHOWN_LINES = 100
 _SHOWN_BREAKAGES = 3
 _ROOM_FOR_EVIDENCE = 180_000
 """Bytes of evidence in one page; the JSON beside it has all."""
 _BAR = 64
 
 
-def files(known: Known) -> dict[str, bytes]:
+def files(known: SiteInputs) -> dict[str, bytes]:
     """The whole site."""
-    site = _Site(known, indexes.make(known))
+    site = _Site(known, assemble.make(known))
     return {
-        "index.json": indexes.dumps(site.index),
-        "index.schema.json": indexes.generated()["docs/schema/index.schema.json"],
+        "index.json": index.dumps(site.index),
+        "index.schema.json": index.generated()["docs/schema/index.schema.json"],
         **{f"assets/{name}": (TEMPLATES / name).read_bytes() for name in _ASSETS},
         **dict(site.pages()),
     }
@@ -60,21 +62,26 @@ def _visible(value: Any) -> Any:
     return value.translate(_UNSEEN) if isinstance(value, str) else value
 
 
+@cache
+def _templates() -> Environment:
+    return environment(TEMPLATES, html=True, finalize=_visible)
+
+
 class _Site:
     """What pages share while they are made."""
 
-    def __init__(self, known: Known, index: Index) -> None:
+    def __init__(self, known: SiteInputs, content: Index) -> None:
         self.known = known
-        self.index = index
+        self.index = content
         self.hashes = {name: sha256_of_file(TEMPLATES / name)[:8] for name in _ASSETS}
-        self.jinja = environment(TEMPLATES, html=True, finalize=_visible)
-        self.planned = {one.name: one.image for one in indexes.planned(known) if one.image}
+        self.jinja = _templates()
+        self.planned = {one.name: one.image for one in assemble.planned(known) if one.image}
 
     def pages(self) -> Iterator[tuple[str, bytes]]:
         yield "index.html", self._matrix()
         yield "choose.html", self._chooser()
         yield "combinations.html", self._combinations()
-        yield "nights.html", self._nights()
+        yield "nightly.html", self._nightly()
         for image in self.index.images:
             badge = badges.of(image, self.index)
             yield image.page, self._image(image, badge)
@@ -82,7 +89,7 @@ class _Site:
             yield f"badges/{image.name}.json", badge.as_json()
         for run in self.known.runs:
             if run.claims:
-                yield indexes.page_of(run), self._proof(run)
+                yield assemble.page_of(run), self._run(run)
                 yield from _raw(run).items()
 
     def _page(self, template: str, here: str, **context: Any) -> bytes:
@@ -114,9 +121,9 @@ class _Site:
         )
 
     def _breakages(self) -> list[BreakageLine]:
-        """Newest first, each once, of plain nights that are not stale."""
+        """Newest first, each once, of regular nightly runs that are not stale."""
         oldest = self.index.date - timedelta(days=self.index.stale_after_days)
-        found = (line for line in reversed(self.known.nights) if isinstance(line, BreakageLine) and not line.ranges)
+        found = (line for line in reversed(self.known.nightly) if isinstance(line, BreakageLine) and not line.ranges)
         return list({line.key: line for line in found if line.date.date() >= oldest}.values())
 
     def _chooser(self) -> bytes:
@@ -132,7 +139,7 @@ class _Site:
         )
 
     def _combinations(self) -> bytes:
-        pairs = indexes.pairs(self.known.sources)
+        pairs = assemble.pairs(self.known.sources)
         grid = [(f"{torch}", list(row)) for torch, row in groupby(pairs, key=lambda one: one.image_name.torch)]
         by_heading = (
             ("Rows of matrix.yaml that are refused", [one for one in self.index.refused if one.listed]),
@@ -147,13 +154,13 @@ class _Site:
             refused=by_heading,
         )
 
-    def _nights(self) -> bytes:
-        lines = list(reversed(self.known.nights))
+    def _nightly(self) -> bytes:
+        lines = list(reversed(self.known.nightly))
         return self._page(
-            "nights.html.j2",
-            "nights.html",
-            nights=[line for line in lines if isinstance(line, JobLine)][:_SHOWN_NIGHTS],
-            breakages=[line for line in lines if isinstance(line, BreakageLine)][:_SHOWN_NIGHTS],
+            "nightly.html.j2",
+            "nightly.html",
+            jobs=[line for line in lines if isinstance(line, JobLine)][:_SHOWN_LINES],
+            breakages=[line for line in lines if isinstance(line, BreakageLine)][:_SHOWN_LINES],
             pages={image.name: image.page for image in self.index.images},
         )
 
@@ -161,7 +168,7 @@ class _Site:
         image = self.planned[row.name]
         runs = newest_first(run for run in self.known.runs if (run.image, run.digest) == (row.name, row.digest))
         measured = next((run.packages for run in runs if run.packages), {})
-        control, canary, breakages = indexes.nights_of(self.known, row.name)
+        control, canary, breakages = assemble.nightly_of(self.known, row.name)
         return self._page(
             "image.html.j2",
             row.page,
@@ -169,7 +176,7 @@ class _Site:
             sentence=_sentence(row),
             base=image.base.reference,
             gaps=list(_gaps(row, self.index)),
-            unwell=_unwell(runs),
+            open_claims=_open_claims(runs),
             pins=image.pins,
             measured=measured,
             closure=sorted(self.known.closures.get(image.lock_name, {}).items()),
@@ -182,13 +189,13 @@ class _Site:
             badge_text=f"{badge.label}: {badge.message}",
         )
 
-    def _proof(self, run: Run) -> bytes:
+    def _run(self, run: Run) -> bytes:
         texts = {id(one): _evidence(run.evidence.get((one.id, one.subject), {})) for one in run.claims}
         most = _share(list(map(len, texts.values())), _ROOM_FOR_EVIDENCE)
         tiers = [(tier, count, [one for one in run.claims if one.tier is tier]) for tier, count in run.tiers.items()]
         return self._page(
-            "proof.html.j2",
-            indexes.page_of(run),
+            "run.html.j2",
+            assemble.page_of(run),
             run=run,
             has_page=run.image in self.planned,
             files=[(path.rpartition("/")[2], path) for path in _raw(run)],
@@ -202,12 +209,12 @@ def chooser_data(index: Index) -> dict[str, Any]:
     """What the browser chooses from, by the rules of choose.js: rows of index.json, and how GPUs are called."""
     keys = (
         "name profile torch python default_python devel arch toolkit_cuda wheel_cuda archs "
-        "min_driver native_driver page get standing"
+        "min_driver native_driver page get validation"
     ).split()
     images = [
         {
             **{key: getattr(image, key) for key in keys},
-            "told": image.told,
+            "sentence": image.sentence,
             "runs_on": choose.code_ranges([*map(Arch.parse, image.archs)], [*map(Arch.parse, image.ptx)]),
         }
         for image in index.images
@@ -227,37 +234,37 @@ def _models() -> list[str]:
 
 def _totals(index: Index) -> list[tuple[str, int, str]]:
     """(key, count, words). Keys are for the browser, which counts again what grows stale."""
-    counts = Counter(image.standing for image in index.images)
+    counts = Counter(image.validation for image in index.images)
     oldest = index.date - timedelta(days=index.stale_after_days)
-    fresh = sum(image.proven_on is not None and image.proven_on >= oldest for image in index.images)
+    fresh = sum(image.validated_on is not None and image.validated_on >= oldest for image in index.images)
     return [
         ("images", len(index.images), "images"),
-        ("proven", fresh, f"proven: {', '.join(index.gate)}"),
-        ("stale", counts[Standing.PROVEN] - fresh, "proven, and stale"),
-        ("partly", counts[Standing.PARTLY], "proven in part"),
-        ("fails", counts[Standing.FAILS], "with a failed claim"),
-        ("never", counts[Standing.NEVER], "never proven"),
-        ("refused", sum(one.listed for one in index.refused), "rows refused"),
+        ("validated", fresh, f"validated ({', '.join(index.gate)})"),
+        ("stale", counts[Validation.VALIDATED] - fresh, "validated, but stale"),
+        ("partly", counts[Validation.PARTLY], "partly validated"),
+        ("failed", counts[Validation.FAILED], "failed"),
+        ("never", counts[Validation.NEVER], "not validated"),
+        ("refused", sum(one.listed for one in index.refused), "rows of matrix.yaml refused"),
     ]
 
 
 def _sentence(row: ImageRow) -> str:
     what = f"torch {row.torch} with CUDA {row.toolkit_cuda}"
-    return f"{what}, for {row.profile}. {row.told}" if row.profile else f"{what}. {row.told}"
+    return f"{what}, for {row.profile}. {row.sentence}" if row.profile else f"{what}. {row.sentence}"
 
 
 def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
-    """What a person may think was proven, and was not."""
-    judged = {one.tier for one in row.proofs if one.current}
+    """Tiers and digests that were not validated."""
+    judged = {one.tier for one in row.runs if one.current}
     missing = [str(tier) for tier in index.gate if tier not in judged]
-    if row.proofs and missing:
-        yield f"Of this digest, {' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} never judged."
-    if row.published and row.proofs and not judged:
-        yield "No proof is of the digest that the tag means today."
+    if row.runs and missing:
+        yield f"Not validated for this digest: {', '.join(missing)}."
+    if row.published and row.runs and not judged:
+        yield "No run is of the digest that the tag means today."
 
 
-def _unwell(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
-    """Claims that are not PASS in the newest of these runs that judged them; they come newest first."""
+def _open_claims(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
+    """Claims that are not PASS in the newest run that judged them. Runs come newest first."""
     found: dict[tuple[str, str, Tier], ClaimVerdictRow] = {}
     for run in runs:
         for one in run.claims:
@@ -266,10 +273,10 @@ def _unwell(runs: Sequence[Run]) -> list[ClaimVerdictRow]:
 
 
 def _drift(measured: Mapping[str, str], image: Image) -> list[Any]:
-    """Pins that are not what the newest proof measured, where they are in both."""
+    """Pins that differ from what the newest run measured, where they are in both."""
     then = {name: version.partition("+")[0] for name, version in measured.items()}
     pins = {pin.name: pin.version for pin in image.pins if pin.name in then}
-    return indexes.changes({name: then[name] for name in pins}, pins)
+    return assemble.changes({name: then[name] for name in pins}, pins)
 
 
 def _runs_on(image: Image) -> list[tuple[str, list[str]]]:
@@ -304,7 +311,7 @@ def _view(badge: badges.Badge) -> dict[str, Any]:
 
 
 def _raw(run: Run) -> dict[str, bytes]:
-    folder = indexes.page_of(run).removesuffix(".html")
+    folder = assemble.page_of(run).removesuffix(".html")
     return {f"{folder}/{name}": content for name, content in run.files.items()}
 
 

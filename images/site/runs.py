@@ -1,4 +1,4 @@
-"""What was ever judged: lines of results/, nights, and the proofs attached to published images."""
+"""What was ever judged: lines of results/, nightly runs, and the attestations of published images."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.XFAIL, Outcome.UNPROVEN)
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One image, judged once. A verdict is of `digest` and of nothing else."""
+    """One image, validated once. The verdicts hold for `digest` and for nothing else."""
 
     image: str
     digest: str
     moment: datetime | None
-    """When it was measured. None: nobody wrote it down; then it counts as stale."""
+    """When it was measured. None: not recorded; then it counts as stale."""
     tiers: Mapping[Tier, TierCount]
     source: str
-    """Where it is recorded: a line of runs.jsonl, a month's file of nights, or a published image."""
+    """Where it is recorded: a line of runs.jsonl, a month's file of nightly runs, or a published image."""
     gpus: tuple[str, ...] = ()
     """Names as the driver has them, one a GPU."""
     driver: str = ""
     claims: tuple[ClaimVerdictRow, ...] = ()
-    """Empty for nights: they keep only what was not well."""
+    """Empty for nightly runs: their lines have only the claims that did not pass."""
     evidence: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     """Claim id and subject -> what was measured; empty where the evidence is not at hand."""
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -153,13 +153,13 @@ def _moment(text: Any) -> datetime | None:
 
 
 def newest_first(found: Iterable[Run]) -> list[Run]:
-    """What nobody dated is the oldest."""
+    """Runs without a date come last."""
     beginning = datetime.min.replace(tzinfo=UTC)
     return sorted(found, key=lambda run: (run.moment or beginning, run.source), reverse=True)
 
 
-def of_nights(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
-    """The control legs that were judged. A canary is of other versions than the image that people get."""
+def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]:
+    """The control jobs with a verdict. A canary has other versions than the image that people get."""
     for line in lines:
         if not isinstance(line, JobLine) or line.job is not Job.CONTROL or line.ranges:
             continue

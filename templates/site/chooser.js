@@ -43,13 +43,13 @@
         make("h2", "", "Take ", link(best.name)),
         command(image.get),
         make("ul", "why", ...best.reasons.map((reason) => make("li", "", reason))),
-        make("p", "panel", image.told),
+        make("p", "panel", image.sentence),
       );
     } else {
       parts.push(make("h2", "", "No image fits."));
     }
-    const judged = rest.map((one) => one.name).filter((name) => images.get(name).standing !== "never");
-    if (judged.length) parts.push(make("p", "", "Judged among the others that fit: ", ...list(judged)));
+    const judged = rest.map((one) => one.name).filter((name) => images.get(name).validation !== "never");
+    if (judged.length) parts.push(make("p", "", "Others with validation runs: ", ...list(judged)));
     if (rest.length) parts.push(make("p", "", "These fit too: ", ...list(rest.map((one) => one.name))));
     if (choice.others.length) {
       const rows = choice.others.map((one) => make("li", "", ...list(one.names), ": ", one.against.join("; ")));

@@ -26,7 +26,7 @@
     const chips = [...document.querySelectorAll("#images .chip.PASS")];
     if (!chips.length) return;
     const stale = chips.filter((chip) => chip.classList.contains("stale")).length;
-    document.querySelector("[data-total=proven]").textContent = chips.length - stale;
+    document.querySelector("[data-total=validated]").textContent = chips.length - stale;
     document.querySelector("[data-total=stale]").textContent = stale;
   }
 

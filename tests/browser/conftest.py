@@ -19,7 +19,7 @@ from images.errors import UserError
 from images.host import apt
 from images.nightly import results
 from images.site import pages, runs
-from images.site.index import Known
+from images.site.assemble import SiteInputs
 from tests.support import site_samples as samples
 
 _FLAGS = (
@@ -61,11 +61,11 @@ class _Quiet(SimpleHTTPRequestHandler):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sites: of samples in every state, and of what this repository records."""
     out = tmp_path_factory.mktemp("site")
-    recorded = Known(
+    recorded = SiteInputs(
         sources=samples.sources(),
         today=samples.TODAY,
         runs=runs.recorded(ROOT / "results"),
-        nights=results.read(ROOT / "results" / "nightly"),
+        nightly=results.read(ROOT / "results" / "nightly"),
     )
     write(pages.files(samples.known()), out / "samples")
     write(pages.files(recorded), out / "recorded")

@@ -17,7 +17,7 @@ from images.chooser.choose import Wish
 from images.chooser.machine import Machine
 from images.config.names import Arch
 from images.errors import UserError
-from images.site import index, pages
+from images.site import assemble, pages
 from tests.support import site_samples as samples
 
 KNOWN = samples.known(
@@ -26,8 +26,8 @@ KNOWN = samples.known(
         for name in ("cu126-torch27-sm90", "cu126-torch27-sm80", "cu128-torch28-sm86", "cu130-torch211-py312-sm90")
     ]
 )
-IMAGES = [one.image for one in index.planned(KNOWN) if one.image]
-DATA = pages.chooser_data(index.make(KNOWN))
+IMAGES = [one.image for one in assemble.planned(KNOWN) if one.image]
+DATA = pages.chooser_data(assemble.make(KNOWN))
 FACTS = samples.sources().facts
 DRIVERS = (
     "", "", "390.48", "450.80.02", "470.1", "520.61.05", "525.60.13", "525.60.12", "530.30.02", "535", "550.90",
@@ -202,7 +202,7 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
     page.get_by_role("combobox", name="GPU", exact=True).fill("RTX 4090")
     page.get_by_label("Driver").fill("550.90")
     page.keyboard.press("Enter")
-    images = [one.image for one in index.planned(samples.known()) if one.image]
+    images = [one.image for one in assemble.planned(samples.known()) if one.image]
     machine = choose_machine.parse("RTX 4090", "", "550.90")
     expected = choose.choose(images, machine, Wish(), FACTS)
     answer = page.locator("#answer")
@@ -210,8 +210,8 @@ def test_a_person_asks_and_reads_the_answer_of_the_command_line(page: Page, orig
     text = answer.inner_text()
     assert str(machine) in text and all(reason in text for reason in expected.fitting[0].reasons)
     assert all("; ".join(reasons) in text and names[0] in text for names, reasons in expected.others)
-    assert f"nox -s build -- {expected.fitting[0].name}" in text and "Never proven" in text
-    expect(answer.get_by_text("Judged among the others that fit")).to_contain_text("cu126-torch27")
+    assert f"nox -s build -- {expected.fitting[0].name}" in text and "Not validated" in text
+    expect(answer.get_by_text("Others with validation runs")).to_contain_text("cu126-torch27")
     answer.locator("h2 a").click()
     expect(page.locator("h1")).to_have_text(expected.fitting[0].name)
 
@@ -228,7 +228,7 @@ def test_a_question_is_kept_in_the_address(page: Page, origin: str) -> None:
     page.reload()
     assert page.locator("#answer").inner_text() == first
     expect(page.get_by_label("Profile")).to_have_value("axolotl")
-    page.get_by_label("whole CUDA toolkit").check()
+    page.get_by_label("CUDA compiler").check()
     page.get_by_role("button", name="Which image?").click()
     expect(page.locator("#answer h2")).to_have_text("No image fits.")
 

@@ -9,19 +9,19 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.support import site_samples as samples
-from tests.support.site_samples import NEVER, PARTLY, PROVEN, REBUILT, STALE, UNDATED
+from tests.support.site_samples import NEVER, PARTLY, REBUILT, STALE, UNDATED, VALIDATED
 
 PAGES = [
     "index.html",
     "choose.html?gpu=RTX+4090&driver=550.90",
     "choose.html?gpu=nonsense",
     "combinations.html",
-    "nights.html",
+    "nightly.html",
     f"images/{PARTLY}.html",
-    f"images/{PROVEN}.html",
+    f"images/{VALIDATED}.html",
     f"images/{NEVER}.html",
     f"images/{REBUILT}.html",
-    f"proofs/{PARTLY}/static-cpu-2026-11-21.html",
+    f"runs/{PARTLY}/static-cpu-2026-11-21.html",
 ]
 MAIN_COLOURS = "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor].join()"
 
@@ -69,29 +69,29 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(page: Page, origin:
 def test_a_phone_shows_verdicts_beside_names(page: Page, origin: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{origin}/samples/index.html")
-    cell = page.locator(f"{row(page, PROVEN)} td.cell").first
+    cell = page.locator(f"{row(page, VALIDATED)} td.cell").first
     box = cell.bounding_box()
     assert box and box["x"] + box["width"] <= 390
     page.locator(".scroll").first.evaluate("it => { it.scrollLeft = 300; }")
-    name = page.locator(f"{row(page, PROVEN)} th").bounding_box()
+    name = page.locator(f"{row(page, VALIDATED)} th").bounding_box()
     assert name and name["x"] >= 0, "the name stays"
 
 
-def test_a_proof_grows_old_by_itself(page: Page, origin: str) -> None:
+def test_a_verdict_becomes_stale_by_itself(page: Page, origin: str) -> None:
     def at(day: str) -> str:
         page.clock.set_fixed_time(f"{day}T12:00:00Z")
         page.goto(f"{origin}/samples/index.html")
-        return page.locator(f"{row(page, PROVEN)} td.cell").first.inner_text()
+        return page.locator(f"{row(page, VALIDATED)} td.cell").first.inner_text()
 
     assert "today" in at("2026-11-21")
-    green = page.locator(f"{row(page, PROVEN)} td.cell").first.evaluate("it => getComputedStyle(it).backgroundColor")
-    assert "14 d" in at("2026-12-05") and not page.locator(f"{row(page, PROVEN)} .stale").count()
-    assert page.locator("[data-total=proven]").inner_text() == "1"
+    green = page.locator(f"{row(page, VALIDATED)} td.cell").first.evaluate("it => getComputedStyle(it).backgroundColor")
+    assert "14 d" in at("2026-12-05") and not page.locator(f"{row(page, VALIDATED)} .stale").count()
+    assert page.locator("[data-total=validated]").inner_text() == "1"
     assert page.locator("[data-total=stale]").inner_text() == "2"
     assert "stale, 15 d" in at("2026-12-06")
-    assert page.locator("[data-total=proven]").inner_text() == "0"
-    assert page.locator(f"{row(page, PROVEN)} .word").inner_text() == "stale"
-    cell = page.locator(f"{row(page, PROVEN)} td.cell").first
+    assert page.locator("[data-total=validated]").inner_text() == "0"
+    assert page.locator(f"{row(page, VALIDATED)} .word").inner_text() == "stale"
+    cell = page.locator(f"{row(page, VALIDATED)} td.cell").first
     assert cell.evaluate("it => getComputedStyle(it).backgroundColor") != green
 
 
@@ -107,7 +107,7 @@ def test_without_javascript_there_are_dates_and_a_way_to_choose(browser: Browser
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{origin}/samples/index.html")
-    assert "2026-11-21" in page.locator(f"{row(page, PROVEN)} td.cell").first.inner_text()
+    assert "2026-11-21" in page.locator(f"{row(page, VALIDATED)} td.cell").first.inner_text()
     assert not page.locator("#theme").is_visible() and not page.locator(".tools").is_visible()
     page.goto(f"{origin}/samples/choose.html")
     assert "nox -s choose -- --gpu" in page.content().partition("<noscript>")[2]
@@ -123,7 +123,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page: Page, origin: st
     expect(button).to_have_text("Theme: light")
     light = page.evaluate(MAIN_COLOURS)
     assert light != dark
-    page.goto(f"{origin}/samples/nights.html")
+    page.goto(f"{origin}/samples/nightly.html")
     assert page.evaluate(MAIN_COLOURS) == light, "kept on the next page"
     button.click()
     button.click()
@@ -164,7 +164,7 @@ def test_the_filter_leaves_the_rows_that_are_meant(page: Page, origin: str) -> N
     expect(page.locator("#shown")).to_have_text(f"{rows.count()} of {everything}")
     assert all("cu128-torch28" in name for name in rows.locator("th").all_inner_texts())
     page.get_by_label("Filter").fill("")
-    page.get_by_label("proven at all").check()
+    page.get_by_label("validated only").check()
     assert rows.count() == 6
 
 
@@ -179,7 +179,7 @@ def test_the_command_is_copied(context: BrowserContext, page: Page, origin: str)
 def test_hostile_words_are_read_as_words(page: Page, origin: str) -> None:
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    page.goto(f"{origin}/samples/nights.html")
+    page.goto(f"{origin}/samples/nightly.html")
     assert "<img src=x onerror=alert(2)>" in page.locator("main").inner_text()
     page.goto(f"{origin}/samples/choose.html?gpu={samples.HOSTILE[:60].replace('&', '%26')}")
     expect(page.get_by_role("alert")).to_contain_text("<script>alert(1)")

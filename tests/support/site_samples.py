@@ -1,4 +1,4 @@
-"""Runs, nights and published tags that no test has to build: every state of an image, and strings that mean harm."""
+"""Runs, nightly lines and published tags without a build: every state of an image, and hostile strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from images.config import matrix
 from images.config.matrix import Sources
 from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Job, JobLine, Outcome, TierCount
-from images.site.index import Known
+from images.site.assemble import SiteInputs
 from images.site.records import tier_counts
 from images.site.runs import Published, Run
 from images.validation.schemas import ClaimVerdictRow, HintRow
@@ -20,7 +20,7 @@ TODAY = date(2026, 11, 21)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }} \u202e\x00"
 NEW, OLD, OTHER = ("sha256:" + char * 64 for char in "abc")
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
-PROVEN, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
+VALIDATED, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
     "cu130-torch214",
     "cu126-torch27",
     "cu128-torch28",
@@ -78,7 +78,7 @@ def gpu(verdict: Status = Status.PASS, tier: Tier = Tier.GPU) -> ClaimVerdictRow
     return claim(tier, verdict, subject="device", number="G1")
 
 
-def leg(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
+def job(image: str, kind: Job, outcome: Outcome, **more: object) -> JobLine:
     plain = {
         "date": datetime(2026, 11, 20, 5, tzinfo=UTC),
         "image": image,
@@ -130,8 +130,8 @@ EXPECTED = Expected(id="G4", subject="device", issue=f"a/b#1 {HOSTILE}", reason=
 HINT = HintRow(id="x", cause=f"It is old. {HOSTILE}", fix="Renew it.", source="a/b#1")
 STATIC_CPU = (claim(Tier.STATIC), claim(Tier.CPU, number="C1"))
 RUNS = (
-    run(PROVEN, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
-    run(PROVEN, gpu(), gpus=(H100,)),
+    run(VALIDATED, *STATIC_CPU, gpu(), gpu(tier=Tier.MULTIGPU), gpus=(H200, H200)),
+    run(VALIDATED, gpu(), gpus=(H100,)),
     run(
         PARTLY,
         claim(Tier.STATIC),
@@ -152,12 +152,12 @@ RUNS = (
     run(REBUILT, *STATIC_CPU, gpu(), gpus=(H100,), digest=OLD, day=date(2026, 11, 10)),
     run(ARCH, *STATIC_CPU),
 )
-NIGHTS = (
-    leg(PARTLY, Job.CONTROL, Outcome.PASS),
-    leg(PARTLY, Job.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
-    leg("cu128-torch27", Job.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
-    leg("cu999-torch27", Job.CONTROL, Outcome.UNPROVEN),
-    leg(
+NIGHTLY = (
+    job(PARTLY, Job.CONTROL, Outcome.PASS),
+    job(PARTLY, Job.CANARY, Outcome.FAIL, changes=[MOVE], failing=[FAILED], digest=OTHER),
+    job("cu128-torch27", Job.CANARY, Outcome.NOT_BUILT, cause=HOSTILE, digest="", tiers={}, bytes=0),
+    job("cu999-torch27", Job.CONTROL, Outcome.UNPROVEN),
+    job(
         "cu128-torch27", Job.CONTROL, Outcome.XFAIL, failing=[FAILED], expected=[EXPECTED], unexpected_passes=[EXPECTED]
     ),
     breakage(),
@@ -171,14 +171,14 @@ TAG = Published(
 )
 
 
-def known(**more: object) -> Known:
+def known(**more: object) -> SiteInputs:
     plain = {
         "sources": sources(),
         "today": TODAY,
         "runs": RUNS,
-        "nights": NIGHTS,
+        "nightly": NIGHTLY,
         "repository": "registry.example/images",
         "published": (TAG,),
         "closures": {PARTLY: {"torch": "2.7.1", HOSTILE: "1"}},
     }
-    return Known(**{**plain, **more})  # type: ignore[arg-type]
+    return SiteInputs(**{**plain, **more})  # type: ignore[arg-type]

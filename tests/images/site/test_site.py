@@ -1,11 +1,9 @@
-"""The site: what was never proven is never green, nothing recorded can break a page, the bytes are fixed."""
+"""The site: what was not validated is never green, nothing recorded can break a page, the bytes are fixed."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
@@ -21,9 +19,11 @@ from images.commands.site import write
 from images.config.matrix import ROOT
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
-from images.site import badges, index, pages, records, runs
-from images.site.index import Index, Known, Standing
+from images.site import assemble, badges, index, pages, records, runs
+from images.site.assemble import SiteInputs
+from images.site.index import Index, Validation
 from tests.support import site_samples as samples
+from tests.support.commands import Called, call
 from tests.support.site_samples import (
     ARCH,
     FAILING,
@@ -33,25 +33,25 @@ from tests.support.site_samples import (
     NEW,
     OLD,
     PARTLY,
-    PROVEN,
     REBUILT,
     STALE,
     TODAY,
     UNDATED,
+    VALIDATED,
 )
 from validate.claims import Tier
 from validate.judging import Status
 
 FILES = pages.files(samples.known())
-INDEX = index.make(samples.known())
+INDEX = assemble.make(samples.known())
 BY_NAME = {image.name: image for image in INDEX.images}
 HTML = {path: content.decode() for path, content in FILES.items() if path.endswith(".html")}
 OF_THE_REPOSITORY = pages.files(
-    Known(
+    SiteInputs(
         sources=samples.sources(),
         today=TODAY,
         runs=runs.recorded(ROOT / "results"),
-        nights=results.read(ROOT / "results" / "nightly"),
+        nightly=results.read(ROOT / "results" / "nightly"),
     )
 )
 
@@ -111,60 +111,60 @@ def test_the_index_is_as_its_published_schema_says_and_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "standing"),
+    ("name", "expected"),
     [
-        (PROVEN, Standing.PROVEN),
-        (PARTLY, Standing.PARTLY),
-        (FAILING, Standing.FAILS),
-        (STALE, Standing.PROVEN),
-        (UNDATED, Standing.PROVEN),
-        (REBUILT, Standing.NEVER),
-        (ARCH, Standing.PARTLY),
-        (NEVER, Standing.NEVER),
+        (VALIDATED, Validation.VALIDATED),
+        (PARTLY, Validation.PARTLY),
+        (FAILING, Validation.FAILED),
+        (STALE, Validation.VALIDATED),
+        (UNDATED, Validation.VALIDATED),
+        (REBUILT, Validation.NEVER),
+        (ARCH, Validation.PARTLY),
+        (NEVER, Validation.NEVER),
     ],
 )
-def test_an_image_is_worth_what_was_proven_of_its_digest(name: str, standing: Standing) -> None:
-    assert BY_NAME[name].standing is standing
+def test_an_image_is_validated_by_the_runs_of_its_digest(name: str, expected: Validation) -> None:
+    assert BY_NAME[name].validation is expected
 
 
-def test_what_was_never_proven_is_never_green() -> None:
+def test_what_was_not_validated_is_never_green() -> None:
     row, page, badge = cells(NEVER), HTML[f"images/{NEVER}.html"], json.loads(FILES[f"badges/{NEVER}.json"])
     assert row.count('class="cell never"') == row.count('<td class="cell') and "PASS" not in row
-    assert "Never proven" in page and "PASS" not in page.split("<main")[1]
-    assert (badge["message"], badge["color"]) == ("never proven", "lightgrey")
+    assert "Not validated" in page and "PASS" not in page.split("<main")[1]
+    assert (badge["message"], badge["color"]) == ("not validated", "lightgrey")
 
 
-def test_a_gpu_tier_without_a_gpu_was_not_judged() -> None:
+def test_a_gpu_tier_without_a_gpu_was_not_validated() -> None:
     blind = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(Status.UNPROVEN))
-    (image,) = (one for one in index.make(samples.known(runs=[blind])).images if one.name == NEVER)
-    assert {one.tier for one in image.proofs} == {Tier.STATIC, Tier.CPU}
-    assert "never proven on a GPU" in pages.files(samples.known(runs=[blind]))[image.page].decode()
+    (image,) = (one for one in assemble.make(samples.known(runs=[blind])).images if one.name == NEVER)
+    assert {one.tier for one in image.runs} == {Tier.STATIC, Tier.CPU}
+    assert "not validated on a GPU" in pages.files(samples.known(runs=[blind]))[image.page].decode()
 
 
 def test_a_verdict_is_of_the_digest_that_the_tag_means() -> None:
     image = BY_NAME[REBUILT]
-    assert image.digest == NEW and image.proofs and not any(proof.current for proof in image.proofs)
+    assert image.digest == NEW and image.runs and not any(run.current for run in image.runs)
     assert cells(REBUILT).count("other build") == 3
-    assert "No proof is of the digest that the tag means today." in HTML[image.page]
+    assert "No run is of the digest that the tag means today." in HTML[image.page]
     assert image.get == f"docker pull registry.example/images:{REBUILT}" and image.published.endswith(samples.OTHER)
     assert json.loads(FILES[f"badges/{REBUILT}.json"])["color"] == "lightgrey"
-    unpublished = index.make(samples.known(published=()))
-    assert next(one for one in unpublished.images if one.name == REBUILT).standing is Standing.PROVEN
+    unpublished = assemble.make(samples.known(published=()))
+    assert next(one for one in unpublished.images if one.name == REBUILT).validation is Validation.VALIDATED
 
 
-def test_a_verdict_without_a_digest_proves_no_image() -> None:
+def test_a_verdict_without_a_digest_validates_no_image() -> None:
     """An image that judges itself does not know its own digest."""
     image = next(
-        one for one in index.make(samples.known(runs=[samples.run(NEVER, digest="")])).images if one.name == NEVER
+        one for one in assemble.make(samples.known(runs=[samples.run(NEVER, digest="")])).images if one.name == NEVER
     )
-    assert image.standing is Standing.NEVER and image.proofs and not any(one.current for one in image.proofs)
+    assert image.validation is Validation.NEVER and image.runs and not any(one.current for one in image.runs)
 
 
 def test_a_failure_on_one_gpu_is_not_outvoted_by_another() -> None:
     both = [samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,))]
     both.append(samples.run(NEVER, samples.gpu(Status.FAIL), gpus=("NVIDIA H200",)))
-    image = next(one for one in index.make(samples.known(runs=both)).images if one.name == NEVER)
-    assert image.standing is Standing.FAILS
+    image = next(one for one in assemble.make(samples.known(runs=both)).images if one.name == NEVER)
+    assert image.validation is Validation.FAILED
 
 
 def test_required_claims_make_a_tier_and_nothing_else() -> None:
@@ -175,40 +175,40 @@ def test_required_claims_make_a_tier_and_nothing_else() -> None:
     assert records.tier_counts([samples.claim(Tier.STATIC), unproven])[Tier.STATIC].verdict is Status.UNPROVEN
 
 
-def test_a_badge_is_green_only_for_what_is_proven_and_fresh() -> None:
+def test_a_badge_is_green_only_for_what_is_validated_and_fresh() -> None:
     colours = {name: json.loads(FILES[f"badges/{name}.json"])["color"] for name in BY_NAME}
-    assert {name for name, colour in colours.items() if colour == "brightgreen"} == {PROVEN}
+    assert {name for name, colour in colours.items() if colour == "brightgreen"} == {VALIDATED}
     assert (colours[STALE], colours[UNDATED], colours[FAILING], colours[PARTLY]) == (
         "lightgrey",
         "lightgrey",
         "red",
         "yellow",
     )
-    assert json.loads(FILES[f"badges/{PROVEN}.json"])["message"] == f"proven {TODAY}"
-    last = index.make(samples.known(today=date(2026, 11, 20)))
+    assert json.loads(FILES[f"badges/{VALIDATED}.json"])["message"] == f"validated {TODAY}"
+    last = assemble.make(samples.known(today=date(2026, 11, 20)))
     assert badges.of(next(one for one in last.images if one.name == STALE), last).colour == "brightgreen", "14 days old"
-    assert "cu130-torch214: proven 2026-11-21" in FILES[f"badges/{PROVEN}.svg"].decode()
+    assert "cu130-torch214: validated 2026-11-21" in FILES[f"badges/{VALIDATED}.svg"].decode()
 
 
-def test_what_is_undated_is_not_shown_as_proven() -> None:
+def test_what_is_undated_is_not_shown_as_validated() -> None:
     chip = re.search(r'<span class="chip[^>]*>.*?</span> <span class="word">(.*?)</span>', cells(UNDATED))
     assert chip and chip[1] == "undated" and 'class="chip PASS stale"' in chip[0]
-    assert "undated" not in cells(PROVEN)
+    assert "undated" not in cells(VALIDATED)
 
 
 def test_every_gpu_has_its_column() -> None:
     assert INDEX.columns(Tier.GPU) == ("H100", "H200")
     assert INDEX.columns(Tier.MULTIGPU) == ("2 x H200",)
     assert '<th scope="col">2 x H200</th>' in HTML["index.html"]
-    alone = index.make(samples.known(runs=(), nights=()))
+    alone = assemble.make(samples.known(runs=(), nightly=()))
     assert alone.columns(Tier.GPU) == ("",)
-    assert index.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
+    assert assemble.gpus_of(Tier.GPU, ["NVIDIA Something New"]) == "NVIDIA Something New"
 
 
-def test_a_night_s_control_is_a_proof_and_its_canary_is_not() -> None:
-    bent = samples.leg(PARTLY, Job.CONTROL, Outcome.PASS, ranges={"torchao": ">=0.11"})
-    failed = samples.leg(PARTLY, Job.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
-    found = list(runs.of_nights([*samples.NIGHTS, bent, failed]))
+def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
+    bent = samples.job(PARTLY, Job.CONTROL, Outcome.PASS, ranges={"torchao": ">=0.11"})
+    failed = samples.job(PARTLY, Job.CONTROL, Outcome.NOT_BUILT, digest="", tiers={})
+    found = list(runs.of_nightly([*samples.NIGHTLY, bent, failed]))
     assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
 
 
@@ -216,30 +216,30 @@ def test_the_front_page_tells_what_breaks_now_and_once() -> None:
     bent = samples.breakage(key="trial", sentence="a trial broke", ranges={"torchao": ">=0.11"})
     old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
     lines = [old, bent, samples.breakage(), samples.breakage()]
-    files = pages.files(samples.known(nights=lines))
+    files = pages.files(samples.known(nightly=lines))
     assert (
-        files["index.html"].count(b"breaks S4 symbols") == 1 and files["nights.html"].count(b"breaks S4 symbols") == 2
+        files["index.html"].count(b"breaks S4 symbols") == 1 and files["nightly.html"].count(b"breaks S4 symbols") == 2
     )
-    assert b" broke" not in files["index.html"] and files["nights.html"].count(b" broke") == 2
-    assert "expected: G4 device" in HTML["nights.html"] and "unexpected pass: <b>G4 device" in HTML["nights.html"]
+    assert b" broke" not in files["index.html"] and files["nightly.html"].count(b" broke") == 2
+    assert "expected: G4 device" in HTML["nightly.html"] and "unexpected pass: <b>G4 device" in HTML["nightly.html"]
 
 
 def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
-    morning = samples.leg(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
-    evening = samples.leg(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
+    morning = samples.job(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 4, tzinfo=UTC), digest=OLD)
+    evening = samples.job(NEVER, Job.CONTROL, Outcome.PASS, date=datetime(2026, 11, 21, 22, tzinfo=UTC), digest=NEW)
     for order in ([morning, evening], [evening, morning]):
         image = next(
-            one for one in index.make(samples.known(runs=[*runs.of_nights(order)])).images if one.name == NEVER
+            one for one in assemble.make(samples.known(runs=[*runs.of_nightly(order)])).images if one.name == NEVER
         )
         assert image.digest == NEW and [size.digest for size in image.sizes] == [OLD, NEW]
 
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
-    assert "The whole lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
+    assert "The lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
     assert "No lock is committed" in HTML[f"images/{NEVER}.html"]
 
 
-def test_changes_between_builds_are_told() -> None:
+def test_changes_between_builds_are_shown() -> None:
     (diff,) = BY_NAME[PARTLY].builds
     assert (diff.before, diff.after) == (OLD, NEW)
     assert [str(change) for change in diff.changes] == ["torch 2.7.0 -> 2.7.1"]
@@ -260,7 +260,7 @@ def test_nothing_recorded_becomes_markup(path: str) -> None:
 
 def test_hostile_words_are_there_as_text() -> None:
     assert sum("&lt;/script&gt;" in text for text in HTML.values()) >= 5
-    assert "{{ 7 * 7 }}" in HTML["nights.html"]
+    assert "{{ 7 * 7 }}" in HTML["nightly.html"]
 
 
 def test_no_json_can_end_its_script() -> None:
@@ -294,30 +294,30 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(files: dict[str, bytes]) 
     assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
 
 
-def test_a_year_of_nights_keeps_pages_small_and_what_they_rest_on() -> None:
-    def night(day: int) -> list[JobLine | BreakageLine]:
+def test_a_year_of_nightly_runs_keeps_pages_small_and_what_they_rest_on() -> None:
+    def lines_of(day: int) -> list[JobLine | BreakageLine]:
         date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
         digest = "sha256:" + f"{day:064x}"
-        control = samples.leg(PARTLY, Job.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
+        control = samples.job(PARTLY, Job.CONTROL, Outcome.PASS, date=date, digest=digest, bytes=7_000_000_000 + day)
         changes = [samples.MOVE.model_copy(update={"name": f"package-{number}"}) for number in range(20)]
-        canary = samples.leg(PARTLY, Job.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
+        canary = samples.job(PARTLY, Job.CANARY, Outcome.FAIL, date=date, failing=[samples.FAILED] * 5, changes=changes)
         return [control, canary, samples.breakage(date=date, key=f"{day}")]
 
-    lines = [line for day in range(365) for line in night(day)]
+    lines = [line for day in range(365) for line in lines_of(day)]
     first = samples.run(
         PARTLY, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), digest="sha256:" + f"{364:064x}", day=None
     )
-    known = samples.known(nights=lines, runs=[first, *runs.of_nights(lines)])
+    known = samples.known(nightly=lines, runs=[first, *runs.of_nightly(lines)])
     files = pages.files(known)
     assert max(len(content) for path, content in files.items() if path.endswith(".html")) < 250_000
-    image = next(one for one in index.make(known).images if one.name == PARTLY)
-    assert len(image.proofs) < 20 and len(image.sizes) == 60
+    image = next(one for one in assemble.make(known).images if one.name == PARTLY)
+    assert len(image.runs) < 20 and len(image.sizes) == 60
     assert image.newest(Tier.GPU, "H100") and image.newest(Tier.CPU), (
         "undated, and older than any night: but of its digest"
     )
 
 
-def test_what_a_standing_rests_on_is_kept_however_old() -> None:
+def test_what_decides_the_validation_is_kept_however_old() -> None:
     tag = replace(samples.TAG, image=NEVER, digest=NEW)
     old = samples.run(NEVER, *samples.STATIC_CPU, samples.gpu(), gpus=(H100,), day=date(2026, 11, 1))
     others = [
@@ -332,11 +332,11 @@ def test_what_a_standing_rests_on_is_kept_however_old() -> None:
         for day in range(2, 20)
     ]
     image = next(
-        one for one in index.make(samples.known(runs=[old, *others], published=(tag,))).images if one.name == NEVER
+        one for one in assemble.make(samples.known(runs=[old, *others], published=(tag,))).images if one.name == NEVER
     )
-    assert image.standing is Standing.PROVEN and image.proven_on == date(2026, 11, 1)
-    assert [one.date for one in image.proofs if one.current] == [date(2026, 11, 1)] * 3
-    assert image.told.startswith("Judged: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
+    assert image.validation is Validation.VALIDATED and image.validated_on == date(2026, 11, 1)
+    assert [one.date for one in image.runs if one.current] == [date(2026, 11, 1)] * 3
+    assert image.sentence.startswith("Validated: ") and image.newest(Tier.GPU, "H100").current  # type: ignore[union-attr]
 
 
 def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
@@ -346,9 +346,9 @@ def test_every_refused_combination_has_its_reasons_and_the_nearest() -> None:
         assert set(one.nearest) <= set(BY_NAME)
 
 
-def test_what_was_judged_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
+def test_what_was_validated_once_and_is_refused_today_is_no_row_of_the_matrix() -> None:
     known = samples.known(runs=[samples.run("cu130-torch211-nothing")])
-    (one,) = (row for row in index.make(known).refused if row.name == "cu130-torch211-nothing")
+    (one,) = (row for row in assemble.make(known).refused if row.name == "cu130-torch211-nothing")
     assert not one.listed and one.reasons
     assert "cu130-torch211-nothing" not in pages.files(known)["index.html"].decode()
     assert any(row.listed for row in INDEX.refused)
@@ -356,7 +356,7 @@ def test_what_was_judged_once_and_is_refused_today_is_no_row_of_the_matrix() -> 
 
 def test_the_index_holds_what_choosing_needs() -> None:
     facts = samples.sources().facts
-    for image in index.planned(samples.known()):
+    for image in assemble.planned(samples.known()):
         if image.image:
             row = BY_NAME[image.name]
             assert (row.min_driver, row.native_driver) == (image.min_driver, facts.cuda[row.wheel_cuda].driver)
@@ -380,17 +380,27 @@ def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> 
     assert left == {"CNAME", "index.html", "images/b.html"} and (tmp_path / "index.html").read_bytes() == b"2"
 
 
-def test_the_command_writes_a_site_and_tells_wrong_words(tmp_path: Path) -> None:
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "images", "site", "--out", str(tmp_path / "out"), *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_the_command_writes_a_site_and_names_wrong_input(tmp_path: Path) -> None:
+    def site(*arguments: str) -> Called:
+        return call("site", "--out", str(tmp_path / "out"), *arguments)
 
-    done = call("--date", "2026-11-21")
+    done = site("--date", "2026-11-21")
     assert done.returncode == 0 and "index.html: " in done.stdout, done.stderr
     assert json.loads((tmp_path / "out" / "index.json").read_text())["date"] == "2026-11-21"
-    done = call("--date", "yesterday")
+    done = site("--date", "yesterday")
     assert done.returncode == 2 and "write it as 2026-11-21" in done.stderr and "Traceback" not in done.stderr
     (tmp_path / "results" / "nightly").mkdir(parents=True)
     (tmp_path / "results" / "nightly" / "2026-11.jsonl").write_text("{}\n")
-    done = call("--results", str(tmp_path / "results"))
+    done = site("--results", str(tmp_path / "results"))
     assert done.returncode == 2 and "2026-11.jsonl:1" in done.stderr
+
+
+def test_the_command_reads_several_folders_of_results(tmp_path: Path) -> None:
+    line = samples.job("cu126-torch27", Job.CONTROL, Outcome.PASS, digest=OLD)
+    results.append(line, tmp_path / "branch" / "nightly")
+    folders = ("--results", str(records.FOLDER), "--results", str(tmp_path / "branch"))
+    done = call("site", "--out", str(tmp_path / "out"), "--date", "2026-11-21", *folders)
+    assert done.returncode == 0, done.stderr
+    images = {one["name"]: one for one in json.loads((tmp_path / "out" / "index.json").read_text())["images"]}
+    assert OLD in {one["digest"] for one in images["cu126-torch27"]["runs"]}
+    assert len({one["digest"] for one in images["cu126-torch27"]["runs"]}) > 1

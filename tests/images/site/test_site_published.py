@@ -1,10 +1,8 @@
-"""A site of what a registry has, proofs and lies attached; and choosing from the index that a site publishes."""
+"""A site of what a registry has, attestations and forged ones; and choosing from the index that a site publishes."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,14 +16,15 @@ from pydantic import ValidationError
 
 from images.bench import loopback
 from images.commands.site import write
-from images.config.matrix import ROOT
 from images.publish.publication import PROOF
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest
 from images.registry.reference import Repository
-from images.site.index import Index, dumps, make
+from images.site.assemble import make
+from images.site.index import Index, dumps
 from tests.support import recorded
 from tests.support import site_samples as samples
+from tests.support.commands import Called, call
 from validate import report
 from validate.judge import judge
 
@@ -74,13 +73,12 @@ def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[Fil
     return [File(name=key, media_type="application/json", content=content) for key, content in files.items()]
 
 
-def site(repository: str, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "images", "site", "--from", repository, "--out", str(out), "--date", "2026-11-21"]
-    command += ["--results", str(out / "none")]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def site(repository: str, out: Path) -> Called:
+    folders = ("--results", str(out / "none"))
+    return call("site", "--from", repository, "--out", str(out), "--date", "2026-11-21", *folders)
 
 
-def test_tags_digests_and_proofs_come_from_the_registry(repository: str, tmp_path: Path) -> None:
+def test_tags_digests_and_attestations_come_from_the_registry(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(repository)) as registry:
         manifest, digest = pushed(registry, NAME)
         fixed = f"{NAME}-20261120-{digest[7:19]}"
@@ -93,13 +91,13 @@ def test_tags_digests_and_proofs_come_from_the_registry(repository: str, tmp_pat
     image = images[NAME]
     assert (image["digest"], image["published"]) == (digest, f"{repository}@{manifest.digest}")
     assert image["tags"] == [NAME, fixed] and image["get"] == f"docker pull {repository}:{NAME}"
-    (row,) = image["proofs"]
+    (row,) = image["runs"]
     assert (row["tier"], row["verdict"], row["date"], row["current"]) == ("static", "PASS", "2026-11-20", True)
-    assert image["standing"] == "partly" and (tmp_path / row["page"]).is_file()
+    assert image["validation"] == "partly" and (tmp_path / row["page"]).is_file()
     assert not [one for one in images.values() if one["published"] and one["name"] != NAME]
 
 
-def test_a_proof_that_its_evidence_denies_stops_the_site(repository: str, tmp_path: Path) -> None:
+def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
         manifest, digest = pushed(registry, NAME)
         lie = {"claims": [{**json.loads(proof(NAME, digest)[0].content)["claims"][0], "verdict": "FAIL"}]}
@@ -117,29 +115,15 @@ def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path
     assert done.returncode == 1 and f"its proof is of cu126-torch27, the tag says {NAME}" in done.stderr
 
 
-def chosen(place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "images", "choose", "--published", place, "--gpu", "H100", "--driver", "580.95.05"]
-    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def chosen(place: str, *arguments: str) -> Called:
+    return call("choose", "--published", place, "--gpu", "H100", "--driver", "580.95.05", *arguments)
 
 
 def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Path) -> None:
     write({"index.json": dumps(make(samples.known()))}, tmp_path)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    command = [
-        sys.executable,
-        "-m",
-        "images",
-        "choose",
-        "--gpu",
-        "H100",
-        "--driver",
-        "580.95.05",
-        "--json",
-        "--torch",
-        "<2.15",
-    ]
-    plain = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    plain = call("choose", "--gpu", "H100", "--driver", "580.95.05", "--json", "--torch", "<2.15")
     try:
         for place in (str(tmp_path), str(tmp_path / "index.json"), f"http://127.0.0.1:{server.server_port}/"):
             found = chosen(place, "--json", "--torch", "<2.15")
@@ -152,16 +136,16 @@ def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Pa
         server.shutdown()
         server.server_close()
     told = chosen(str(tmp_path), "--torch", "2.14").stdout
-    assert f"Take {samples.PROVEN}: " in told and "Judged: static PASS, cpu PASS, gpu on H100 PASS, " in told
+    assert f"Take {samples.VALIDATED}: " in told and "Validated: static PASS, cpu PASS, gpu on H100 PASS, " in told
     told = chosen(str(tmp_path), "--torch", "2.9", "--driver", "550.90").stdout
-    assert f"    docker pull registry.example/images:{samples.REBUILT}\n" in told and "Never proven" in told
+    assert f"    docker pull registry.example/images:{samples.REBUILT}\n" in told and "Not validated" in told
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         ("[]", "is no index.json of this version"),
-        ('{"schema_version": 2}', "schema_version: Input should be 1"),
+        ('{"schema_version": 1}', "schema_version: Input should be 2"),
         ("nonsense", "is no index.json of this version"),
         (None, "No such file or directory"),
     ],

@@ -1,0 +1,255 @@
+"""Makes the site's index from the plan and from everything that was validated. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import pairwise
+
+from images.chooser import choose, models
+from images.config.matrix import Sources
+from images.config.names import ImageName, Minor
+from images.errors import UserError
+from images.nightly.results import BreakageLine, Change, Job, JobLine
+from images.planning import plan
+from images.planning.plan import Planned
+from images.site.index import (
+    STALE_AFTER_DAYS,
+    BuildsRow,
+    ImageRow,
+    Index,
+    RefusedRow,
+    SizeRow,
+    TierRun,
+    Validation,
+    deciding,
+)
+from images.site.runs import Published, Run, newest_first
+from validate.claims import Tier
+from validate.judging import Status
+
+_KEPT_RUNS, _KEPT_SIZES, _KEPT_BUILDS = 10, 60, 10
+"""Of an image: runs a tier and GPU, sizes, changes between builds. results/ has all of them; pages stay small."""
+_ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteInputs:
+    """Everything a site is made from, read beforehand."""
+
+    sources: Sources
+    today: date
+    runs: Sequence[Run] = ()
+    nightly: Sequence[JobLine | BreakageLine] = ()
+    repository: str = ""
+    published: Sequence[Published] = ()
+    closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Lock -> distribution -> version."""
+
+
+def make(known: SiteInputs) -> Index:
+    """The index of these inputs."""
+    everything = planned(known)
+    accepted = [one for one in everything if one.accepted]
+    return Index(
+        date=known.today,
+        revision=known.sources.revision,
+        stale_after_days=STALE_AFTER_DAYS,
+        gate=list(known.sources.matrix.gate),
+        repository=known.repository,
+        images=[_image(one, known) for one in accepted],
+        refused=list(_refused(everything, accepted, known.sources)),
+    )
+
+
+def planned(known: SiteInputs) -> tuple[Planned, ...]:
+    """The plan, and images outside it that were validated (an arch image, say); newest torch first."""
+    listed = plan.plan(known.sources)
+    names = {one.name for one in listed}
+    others = sorted({run.image for run in known.runs} - names)
+    found = [plan.plan_one(name, known.sources) for text in others if (name := _name(text))]
+    return tuple(sorted((*listed, *found), key=lambda one: one.image_name.torch, reverse=True))
+
+
+def _name(text: str) -> ImageName | None:
+    try:
+        return ImageName.parse(text)
+    except UserError:
+        return None
+
+
+def _image(planned: Planned, known: SiteInputs) -> ImageRow:
+    image = planned.image
+    if image is None:
+        raise ValueError(f"{planned.name} is refused")
+    tag = next((one for one in known.published if one.image == planned.name), None)
+    runs = newest_first(one for one in known.runs if one.image == planned.name)
+    digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
+    tier_runs = [row for run in runs for row in _tier_runs(run, digest)]
+    gate = known.sources.matrix.gate
+    offer = choose.summary(image, known.sources.facts)
+    aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
+    return ImageRow(
+        name=planned.name,
+        tags=[*(tag.tags if tag else (planned.name,)), *aliases],
+        profile=offer.profile,
+        torch=offer.torch,
+        python=offer.python,
+        default_python=offer.default_python,
+        devel=offer.devel,
+        arch=offer.arch.capability if offer.arch else None,
+        toolkit_cuda=str(offer.toolkit_cuda),
+        wheel_cuda=str(offer.wheel_cuda),
+        archs=[arch.capability for arch in offer.archs],
+        ptx=[arch.capability for arch in offer.ptx],
+        min_driver=offer.min_driver,
+        native_driver=offer.native_driver,
+        pins={pin.name: pin.version for pin in image.pins},
+        warnings=list(image.warnings),
+        digest=digest,
+        bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
+        published=tag.reference if tag else "",
+        transfer=tag.bytes if tag else 0,
+        get=f"docker pull {known.repository}:{planned.name}" if tag else f"nox -s build -- {planned.name}",
+        validation=_validation(tier_runs, gate),
+        validated_on=_validated_on(tier_runs, gate),
+        runs=_kept(tier_runs),
+        sizes=_sizes(runs)[-_KEPT_SIZES:],
+        builds=list(_builds(runs))[:_KEPT_BUILDS],
+        page=f"images/{planned.name}.html",
+        badge=f"badges/{planned.name}.svg",
+    )
+
+
+def _tier_runs(run: Run, digest: str) -> Iterator[TierRun]:
+    """The tiers of a run. A GPU tier without a GPU is no run of it."""
+    for tier, count in run.tiers.items():
+        if tier in _ON_GPUS and not run.gpus:
+            continue
+        yield TierRun(
+            tier=tier,
+            gpus=gpus_of(tier, run.gpus),
+            verdict=count.verdict,
+            counts=count.counts,
+            date=run.date,
+            digest=run.digest,
+            current=bool(digest) and run.digest == digest,
+            source=run.source,
+            page=page_of(run) if run.claims else "",
+        )
+
+
+def page_of(run: Run) -> str:
+    """Path of the page of one run: its name, then where it was found."""
+    where = run.source.rpartition("/")[2].replace("@", "-").replace(":", "-").replace(" ", "-")
+    plain = "".join(char for char in where if char.isalnum() or char in "-_.")
+    return f"runs/{run.image}/{plain}.html"
+
+
+def gpus_of(tier: Tier, names: Sequence[str]) -> str:
+    """`H100` for one GPU's tier, `2 x H200` for several GPUs' together; empty for tiers without."""
+    if tier not in _ON_GPUS:
+        return ""
+    models = [_model(name) for name in names]
+    distinct = sorted(set(models))
+    if tier is Tier.GPU:
+        return ", ".join(distinct)
+    return ", ".join(f"{models.count(model)} x {model}" for model in distinct)
+
+
+def _model(name: str) -> str:
+    try:
+        return models.find(name)[0]
+    except UserError:  # a GPU that the table lacks keeps the name its driver gives it
+        return name
+
+
+def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> Validation:
+    current = deciding(tier_runs)
+    if any(one.verdict is Status.FAIL for one in current):
+        return Validation.FAILED
+    passed = {one.tier for one in current if one.verdict is Status.PASS}
+    if gate and passed >= set(gate):
+        return Validation.VALIDATED
+    return Validation.PARTLY if passed else Validation.NEVER
+
+
+def _validated_on(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> date | None:
+    if _validation(tier_runs, gate) is not Validation.VALIDATED:
+        return None
+    days = [
+        max((one.date for one in deciding(tier_runs) if one.tier is tier and one.date), default=None) for tier in gate
+    ]
+    known = [day for day in days if day]
+    return min(known) if len(known) == len(days) else None
+
+
+def _kept(tier_runs: Sequence[TierRun]) -> list[TierRun]:
+    found = deciding(tier_runs)
+    seen: Counter[tuple[Tier, str]] = Counter()
+    for one in tier_runs:
+        seen[one.tier, one.gpus] += 1
+        if seen[one.tier, one.gpus] <= _KEPT_RUNS and one not in found:
+            found.append(one)
+    return [one for one in tier_runs if one in found]
+
+
+def _sizes(runs: Sequence[Run]) -> list[SizeRow]:
+    """Each build when it was first measured."""
+    first = {run.digest: run for run in runs if run.size}
+    oldest_first = reversed(newest_first(first.values()))
+    return [SizeRow(date=run.date, bytes=run.size, digest=run.digest) for run in oldest_first]
+
+
+def _builds(runs: Sequence[Run]) -> Iterator[BuildsRow]:
+    newest_of: dict[str, Run] = {}
+    for run in runs:
+        if run.packages:
+            newest_of.setdefault(run.digest, run)
+    builds = list(newest_of.values())
+    for after, before in pairwise(builds):
+        yield BuildsRow(
+            before=before.digest,
+            after=after.digest,
+            before_date=before.date,
+            after_date=after.date,
+            changes=changes(before.packages, after.packages),
+        )
+
+
+def _refused(everything: Sequence[Planned], accepted: Sequence[Planned], sources: Sources) -> Iterator[RefusedRow]:
+    """What the matrix lists and the plan refuses, then every other CUDA with every other torch."""
+    listed = {row.name for row in sources.matrix.images}
+    refused = {one.name: one for one in (*everything, *pairs(sources)) if not one.accepted}
+    for name, one in refused.items():
+        yield RefusedRow(
+            name=name,
+            torch=one.torch,
+            reasons=list(one.reasons),
+            listed=name in listed,
+            nearest=list(plan.nearest(one.image_name, accepted)),
+        )
+
+
+def pairs(sources: Sources) -> tuple[Planned, ...]:
+    """Every CUDA toolkit of the matrix with every torch of the facts, planned."""
+    cudas = sorted(map(Minor.parse, sources.matrix.toolkits))
+    torches = sorted({Minor.parse(text) for text in sources.facts.torch}, reverse=True)
+    return tuple(plan.plan_one(ImageName(cuda=cuda, torch=torch), sources) for torch in torches for cuda in cudas)
+
+
+def nightly_of(known: SiteInputs, image: str) -> tuple[JobLine | None, JobLine | None, tuple[BreakageLine, ...]]:
+    """The newest control and canary of an image, and what breaks its canaries, newest first."""
+    own = [line for line in known.nightly if line.image == image and not line.ranges]
+    legs = [line for line in own if isinstance(line, JobLine)]
+    newest = {leg: max((one for one in legs if one.job is leg), key=lambda one: one.date, default=None) for leg in Job}
+    breakages = [line for line in own if isinstance(line, BreakageLine)]
+    return newest[Job.CONTROL], newest[Job.CANARY], tuple(reversed(breakages))
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    """What moved between two sets of packages, by name."""
+    moved = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return [Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=True) for name in moved]

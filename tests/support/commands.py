@@ -1,0 +1,39 @@
+"""The command line, called in this process: what a subprocess would do, without starting Python anew."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from unittest import mock
+
+from images import cli
+from images.config import paths
+
+
+@dataclass(frozen=True)
+class Called:
+    """How a verb ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*arguments: str) -> Called:
+    """Run `python -m images ARGUMENTS` here. Signal handlers and the workspace are afterwards as before."""
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    workspace = paths.workspace()
+    with mock.patch.object(sys, "argv", ["images", *arguments]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        finally:
+            paths.use(workspace)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return Called(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
