@@ -59,5 +59,5 @@ def fetched(images: Sequence[Sequence[Layer]]) -> list[Total]:
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """The layers of `after` that are not in `before`: what a rebuild made anew."""
+    """The layers of `after` that are not in `before`: what a rebuild changed."""
     return tuple(digest for digest in after if digest not in set(before))

@@ -33,7 +33,7 @@ class LayerSizes:
     def of(self, engine: Engine, reference: str, *, but: str = "") -> list[Layer]:
         """The layers of an image, bottom first, `but` one. Raises NoSuchImage.
 
-        Read where the engine keeps them if that is here: an export takes as much room again, and all layers or none.
+        Read where the engine keeps them if that is here: an export needs as much room as the image, and has all layers.
         """
         wanted = engine.inspect(reference).layers
         folders = engine.layer_folders(reference)

@@ -296,8 +296,8 @@ def _total(data: SizesData, label: str) -> Total:
 
 def _times(values: Sequence[float], digits: int = 1) -> list[str]:
     shown = ", ".join(f"{value:.{digits}f}" for value in values)
-    apart = f"{spread(values):.0%}" if len(values) > 1 else "one run"
-    return [f"**{middle(values):.{digits}f}**", shown, apart]
+    spread_text = f"{spread(values):.0%}" if len(values) > 1 else "one run"
+    return [f"**{middle(values):.{digits}f}**", shown, spread_text]
 
 
 def _loads(runs: Iterable[Timed]) -> str:

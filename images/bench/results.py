@@ -25,7 +25,7 @@ _FORMAT = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a measurement was taken on, without a word of whose it is. `memory` in bytes."""
+    """What a measurement was taken on, without names of owners or hosts. `memory` in bytes."""
 
     processor: str
     cores: int
@@ -151,7 +151,7 @@ def read(file: Path = FILE) -> dict[str, Entry]:
 
 def _of_another_format(file: Path, written: int) -> Problem:
     cause = f"holds results in format {written}, not in format {_FORMAT}"
-    older = "take it away: `nox -s bench` then measures anew"
+    older = "take it away: `nox -s bench` then measures everything once more"
     newer = "a newer checkout wrote it: `git pull`, or name another file with --out"
     return Problem(where=str(file), cause=cause, then=older if written < _FORMAT else newer)
 

@@ -1,4 +1,4 @@
-"""Several values of one thing: its median, and how far they lie apart. Pure."""
+"""Several measurements of one thing: median, spread, growth. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """How far the extremes lie apart, as a part of the median: 0.1 is 10 %. 0 for one value."""
+    """Distance of the extremes, as a part of the median: 0.1 is 10 %. 0 for one value."""
     centre = middle(values)
     return (max(values) - min(values)) / centre if centre else 0.0
 
@@ -29,16 +29,17 @@ def steps(counts: Sequence[int], runs: Sequence[Sequence[float]]) -> list[float]
 def grows_linearly(counts: Sequence[int], runs: Sequence[Sequence[float]], tolerance: float = 1.5) -> bool | None:
     """Whether each further item costs at most `tolerance` times what one cost between the two counts before.
 
-    Steps are compared, not totals: a fixed cost at the start would hide a curve. None: a step is smaller than what the
-    runs at one of its ends lie apart, so it says nothing; nor does a single run. Raises ValueError below three counts.
+    Steps are compared, not totals: a fixed cost at the start would hide a curve. None: a step is smaller than the
+    range of the runs at one of its ends, so it says nothing; nor does a single run.
+    Raises ValueError below three counts.
     """
     if len(counts) < 3:
         raise ValueError("a line through two points is always straight")
     if min(map(len, runs)) < 2:
         return None
-    apart = [max(values) - min(values) for values in runs]
+    ranges = [max(values) - min(values) for values in runs]
     slopes = steps(counts, runs)
-    for slope, (a, b), ends in zip(slopes, pairwise(counts), pairwise(apart), strict=True):
+    for slope, (a, b), ends in zip(slopes, pairwise(counts), pairwise(ranges), strict=True):
         if max(ends) >= slope * (b - a):
             return None
     return all(later <= earlier * tolerance for earlier, later in pairwise(slopes))

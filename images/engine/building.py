@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from images.engine.archive import Files
 from images.engine.buildkit import BuildEvent, Trace
-from images.engine.docker_api import DockerApi, Message
+from images.engine.docker_api import DockerApi
+from images.engine.docker_types import Message
 from images.engine.failures import BuildFailed
 from images.engine.responses import asking
 from images.engine.specs import PLATFORM, BuildSpec

@@ -78,7 +78,7 @@ class LayerPulled:
 
 @dataclass(frozen=True, kw_only=True)
 class Retrying:
-    """The network failed: after `delay` seconds the build starts again, and finished steps come from the cache."""
+    """The network failed: after `delay` seconds the build is retried, and finished steps come from the cache."""
 
     attempt: int
     of: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import docker
 import docker.errors
@@ -17,30 +17,12 @@ from docker import auth
 from docker.tls import TLSConfig
 
 from images.engine.archive import Files, pack
+from images.engine.docker_types import Message
 
 UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 """What is raised when an engine does not answer."""
 _TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
 _TAR = {"Content-Type": "application/x-tar"}
-
-
-class ProgressDetail(TypedDict, total=False):
-    """Bytes of a layer that were transferred, and of all."""
-
-    current: int
-    total: int
-
-
-class Message(TypedDict, total=False):
-    """One message of a JSON stream: of a build, a pull, a push, a load."""
-
-    id: str
-    status: str
-    error: str
-    errorDetail: Mapping[str, str]
-    progressDetail: ProgressDetail
-    aux: Any
-    """A report of BuildKit in base64, or the ID of a built image."""
 
 
 class DockerApi:

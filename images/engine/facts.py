@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from images.engine.docker_types import InfoResponse, VersionResponse
 from images.errors import Problem, UserError
 
 _BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
@@ -33,7 +32,7 @@ class EngineFacts:
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
 
 
-def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
+def engine_facts(url: str, version: VersionResponse, info: InfoResponse) -> EngineFacts:
     """The facts in the answers of `GET /version` and `GET /info`. Raises UserError for an engine without BuildKit."""
     data_root = info.get("DockerRootDir") or ""
     facts = EngineFacts(
@@ -56,12 +55,12 @@ def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any]) 
     return facts
 
 
-def _storage(info: Mapping[str, Any]) -> str:
+def _storage(info: InfoResponse) -> str:
     below = dict(info.get("DriverStatus") or ()).get("Backing Filesystem", "")
     return f"{info.get('Driver', '')} on {below}" if below else str(info.get("Driver", ""))
 
 
-def _require_buildkit(facts: EngineFacts, version: Mapping[str, Any]) -> None:
+def _require_buildkit(facts: EngineFacts, version: VersionResponse) -> None:
     components = [component.get("Name", "") for component in version.get("Components") or ()]
     api = tuple(int(part) for part in facts.api.split("."))
     cause = ""

@@ -153,7 +153,7 @@ _SIGNS = (
     _sign(
         FailureKind.APT,
         "apt could not install the Debian packages",
-        "does the base's Debian suite have them? a stale package list is made anew with `--no-cache`",
+        "does the base's Debian suite have them? `--no-cache` fetches a new package list",
         r"^e: unable to locate package",
         r"^e: package .+ has no installation candidate",
         r"^e: version .+ was not found",
@@ -167,7 +167,7 @@ _SIGNS = (
     _sign(
         FailureKind.RESOLVE,
         "a package that the lock names can't be had from this index",
-        "is the index complete for these versions? `nox -s lock -- NAME` resolves anew",
+        "is the index complete for these versions? `nox -s lock -- NAME` makes a new lock",
         r"no solution found when resolving",
         r"was not found in the package registry",
         r"could not find a version that satisfies",

@@ -17,7 +17,7 @@ from typing import TypedDict
 from packaging.version import InvalidVersion, Version
 
 from images.engine.client import Engine
-from images.engine.specs import DeviceRequest
+from images.engine.docker_types import DeviceRequest
 from images.errors import Problem, UserError
 from images.hardware.inventory import SMI_FIELDS, Inventory, names, of_nvml, parse_smi
 from validate.environment import nvml

@@ -12,6 +12,7 @@ from docker.utils import parse_repository_tag
 
 from images.engine.archive import ChunkReader, Files
 from images.engine.docker_api import DockerApi
+from images.engine.docker_types import GraphDriver, ImageResponse
 from images.engine.failures import NoSuchImage
 from images.engine.responses import CacheRecord, HistoryEntry, ImageInfo, asking, image_info
 from images.errors import Problem, UserError
@@ -76,15 +77,15 @@ def exported(api: DockerApi, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[byt
 def layer_folders(api: DockerApi, ref: str) -> tuple[Path, ...]:
     """The overlay2 folders of an image's layers, bottom first; nothing where they can't be read here."""
     with asking(ref, image=ref):
-        found = api.sdk.inspect_image(ref)
-    driver = found.get("GraphDriver") or {}
+        found: ImageResponse = api.sdk.inspect_image(ref)
+    driver: GraphDriver = found.get("GraphDriver") or {}
     data = driver.get("Data") or {}
     if driver.get("Name") != "overlay2" or "UpperDir" not in data:
         return ()
     lower = [folder for folder in data.get("LowerDir", "").split(":") if folder]
     folders = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
     readable = all(os.access(folder, os.R_OK) for folder in folders)
-    return folders if readable and len(folders) == len(found["RootFS"]["Layers"]) else ()
+    return folders if readable and len(folders) == len(found["RootFS"]["Layers"] or ()) else ()
 
 
 def load(api: DockerApi, files: Files, name: str) -> None:

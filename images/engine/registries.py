@@ -10,7 +10,8 @@ import docker.errors
 from docker.utils import parse_repository_tag
 
 from images.engine.buildkit import BuildEvent, LayerPulled, LogLine, StepFinished, StepProgress, StepStarted
-from images.engine.docker_api import UNREACHABLE, DockerApi, Message
+from images.engine.docker_api import UNREACHABLE, DockerApi
+from images.engine.docker_types import Message
 from images.engine.failures import EngineError, EngineErrorKind, engine_error_kind
 from images.engine.responses import asking
 from images.engine.specs import PLATFORM

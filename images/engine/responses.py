@@ -6,12 +6,13 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import docker.errors
 import requests
 
 from images.engine.archive import ChunkReader
+from images.engine.docker_types import ImageConfig, ImageResponse, RootFs
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
 from images.errors import Problem, UserError
 
@@ -124,8 +125,9 @@ def _broken(where: str, error: BaseException) -> EngineError:
     return EngineError(Problem(where=where, cause=cause, then=then), EngineErrorKind.CONNECTION)
 
 
-def image_info(data: Mapping[str, Any]) -> ImageInfo:
-    config = data.get("Config") or {}
+def image_info(data: ImageResponse) -> ImageInfo:
+    config: ImageConfig = data.get("Config") or {}
+    layers: RootFs = data.get("RootFS") or {}
     return ImageInfo(
         id=data["Id"],
         tags=tuple(data.get("RepoTags") or ()),
@@ -133,9 +135,9 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
         size=data["Size"],
         created=data.get("Created") or "",
         architecture=data.get("Architecture") or "",
-        layers=tuple((data.get("RootFS") or {}).get("Layers") or ()),
+        layers=tuple(layers.get("Layers") or ()),
         labels=config.get("Labels") or {},
-        env=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
+        env={name: value for name, _, value in (line.partition("=") for line in config.get("Env") or ())},
         user=config.get("User") or "",
         workdir=config.get("WorkingDir") or "",
         entrypoint=tuple(config.get("Entrypoint") or ()),

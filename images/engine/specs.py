@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TypedDict
+
+from images.engine.docker_types import DeviceRequest
 
 PLATFORM = "linux/amd64"
 """What the CUDA wheels are made for; an engine on another processor emulates it."""
-
-
-class DeviceRequest(TypedDict):
-    """GPUs for a container, as the engine's API has them."""
-
-    Driver: str
-    Count: int
-    DeviceIDs: Sequence[str] | None
-    Capabilities: Sequence[Sequence[str]] | None
-    Options: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 
 from images.bench.project_copy import ProjectCopy
 from images.planning import plan
-from tests.support.bench import SOURCES
+from tests.support.bench import SOURCES, Cache
 
 
 @pytest.mark.parametrize(("changes", "gone"), [(True, ["old"]), (False, [])])
@@ -30,3 +30,12 @@ def test_an_image_that_lost_its_name_to_the_next_build_is_taken_away(
     monkeypatch.setattr(ProjectCopy, "run", lambda _self, *arguments: run(*arguments))
     bench.build(planned.image)
     assert removed == gone
+
+
+def test_nvidias_libraries_are_pruned_in_the_copy_alone(tmp_path: Path) -> None:
+    project = ProjectCopy(tmp_path, Cache(), tmp_path / "out")  # type: ignore[arg-type]
+    project.copy()
+    before = project.sources().matrix
+    changed = project.with_nvidia_pruned().sources().matrix
+    assert not before.slice.nvidia and changed.slice.nvidia
+    assert changed.model_copy(update={"slice": before.slice}) == before

@@ -101,7 +101,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> No
         results.read(file)
 
 
-@pytest.mark.parametrize(("written", "then"), [(2, "measures anew"), (99, "`git pull`")])
+@pytest.mark.parametrize(("written", "then"), [(2, "measures everything once more"), (99, "`git pull`")])
 def test_results_of_another_format_are_told_as_such(tmp_path: Path, written: int, then: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(json.dumps({"format": written, "parts": {}}))
