@@ -1,0 +1,111 @@
+"""What `nox -s docs` adds to docs/: the repository's own documents, the reference, and the files that pages link to.
+
+Documents link to files as they lie in the repository, so that they can be read there. On the pages a link to a
+document leads to its page, and a link to any other file leads to a page that shows the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+from images import cli
+from images.maintenance import reference
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
+"""Documents at the repository's root -> their pages."""
+FOLDERS = {"docs": "README.md", "docs/schema": "docs/reference/json.md"}
+"""Folders that documents link to -> what is shown in their place. Of others: their README.md."""
+SOURCES = "source/"
+"""Where pages lie that show a file."""
+_LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<rest>#[^)\s]*)?(?P<after>\))")
+_LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".j2": "jinja"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add pages that docs/ does not hold."""
+    texts = {f"docs/{file.src_uri}": file.content_string for file in files.documentation_pages()}
+    for document, page in DOCUMENTS.items():
+        texts[document] = (ROOT / document).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=texts[document]))
+    group: Any = typer.main.get_command(cli.app)
+    commands = [group.get_command(None, verb) for verb in cli.VERBS]
+    schemas = {path.name: json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "schema").glob("*.json"))}
+    files.append(File.generated(config, "reference/cli.md", content=reference.cli_page(commands)))
+    files.append(File.generated(config, "reference/json.md", content=reference.json_page(schemas)))
+    for path in sorted(_linked_files(texts)):
+        page = File.generated(config, _page_of(path), content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV)
+        files.append(page)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_rest: Any) -> str:
+    """Let links lead to pages instead of files."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def lead(found: re.Match[str]) -> str:
+        target = _page_of(_in_repository(_document(page.file.src_uri), found["target"]))
+        if not target:
+            return found[0]
+        return f"{found['before']}{posixpath.relpath(target, here or '.')}{found['rest'] or ''}{found['after']}"
+
+    return _LINK.sub(lead, markdown)
+
+
+def _linked_files(texts: Mapping[str, str]) -> set[str]:
+    """Files that documents link to and no page shows yet, and those that these link to."""
+    found: set[str] = set()
+    waiting = dict(texts)
+    while waiting:
+        own, text = waiting.popitem()
+        linked = {_in_repository(own, link["target"]) for link in _LINK.finditer(text)}
+        new = {path for path in linked if _page_of(path).startswith(SOURCES)} - found
+        found |= new
+        waiting |= {path: (ROOT / path).read_text(encoding="utf-8") for path in new if path.endswith(".md")}
+    return found
+
+
+def _in_repository(own: str, target: str) -> str:
+    """The file that a link of a document means. Empty: it is no file of the repository."""
+    if "://" in target:
+        return ""
+    path = os.path.normpath(posixpath.join(posixpath.dirname(own), target))
+    if (ROOT / path).is_dir():
+        path = FOLDERS.get(path, f"{path}/README.md")
+    return path if path.startswith("docs/reference/") or (ROOT / path).is_file() else ""
+
+
+def _page_of(path: str) -> str:
+    """The page that shows a file of the repository."""
+    if path in DOCUMENTS:
+        return DOCUMENTS[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else path and f"{SOURCES}{path}.md"
+
+
+def _document(page: str) -> str:
+    """The file of the repository that a page shows: the inverse of `_page_of`."""
+    if page.startswith(SOURCES):
+        return page.removeprefix(SOURCES).removesuffix(".md")
+    return {uri: document for document, uri in DOCUMENTS.items()}.get(page, f"docs/{page}")
+
+
+def _shown(path: str) -> str:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if path.endswith(".md"):
+        return text
+    language = _LANGUAGES.get(posixpath.splitext(path)[1], "text")
+    return f"# {path}\n\n````{language}\n{text.rstrip()}\n````\n"
