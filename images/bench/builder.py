@@ -59,7 +59,7 @@ class Builder:
         how = how or How()
         files = marked_with(context, self.run_id) if how.marked else context
         files = uncached.with_own_wheels(files, self.run_id) if how.no_wheels else files
-        files = uncached.apart(files, self.run_id) if how.no_cache else files
+        files = uncached.on_own_layer(files, self.run_id) if how.no_cache else files
         spec = BuildSpec(no_cache=how.no_cache, target=how.target, attempts=1)
         return self.engine.build(files, tag or None, spec, on_event=self.on_event)
 

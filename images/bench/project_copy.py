@@ -77,7 +77,7 @@ class ProjectCopy:
     def add_own_layer(self, run_id: str) -> None:
         """From here on, images stand on a system layer that no engine holds: it has the run ID in a file.
 
-        An engine forgets on the disk what it builds twice (`uncached.apart`); the command line can't add a layer.
+        An engine forgets on the disk what it builds twice (`on_own_layer`); the command line can't add a layer.
         """
         with (self.root / "templates" / "scripts" / "user.sh").open("a", encoding="utf-8") as script:
             script.write(f"echo {run_id} >/etc/truetag-bench\n")

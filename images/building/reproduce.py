@@ -76,11 +76,10 @@ class Reproduction:
 
 
 def reproduce(engine: Engine, name: str, context: Context, progress: Progress, network: str | None) -> Reproduction:
-    """Build a context, from the cache where that has it, and then again without. Neither gets a name that lasts.
+    """Build a context twice: from the build cache where that has it, then uncached. Neither gets a name that lasts.
 
-    The second has a cache of wheels of its own: wheels that the first built from source would stand in for what is
-    built anew. It also stands on a layer of its own, which is left out of the comparison. Raises UserError: a failed
-    step.
+    The second has a wheel cache of its own: else it would take wheels that the first built from source. It also stands
+    on a layer of its own, which is left out of the comparison. Raises UserError: a failed step.
     """
     run = uuid.uuid4().hex[:8]
     two = f"truetag-reproduce:{run}-2"
@@ -89,10 +88,10 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
         first = engine.build(context, one, spec, on_event=progress.job(f"{name} (first)"))
         with uncached.nothing_new_kept(engine, two):
             second = engine.build(
-                uncached.apart(uncached.with_own_wheels(context, run), run),
+                uncached.on_own_layer(uncached.with_own_wheels(context, run), run),
                 two,
                 replace(spec, no_cache=True),
-                on_event=progress.job(f"{name} (again)"),
+                on_event=progress.job(f"{name} (uncached)"),
             )
             infos = engine.inspect(one), engine.inspect(two)
             own = uncached.shared(infos[0].layers, infos[1].layers)

@@ -1,4 +1,4 @@
-"""Building again what an engine may hold: with wheels and on a layer of its own, and so that nothing of it is kept."""
+"""Uncached rebuilds: with a wheel cache and a layer of their own, and nothing of them kept in the build cache."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _ROUNDS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class OwnLayer:
-    """The layer that an image stands apart on. `size` in bytes, as the engine counts it."""
+    """The layer that `on_own_layer` puts below an image. `size` in bytes, as the engine counts it."""
 
     digest: str
     size: int
 
 
-def with_own_wheels(context: Files, word: str) -> Context:
+def with_own_wheels(context: Files, run_id: str) -> Context:
     """The context whose steps share a cache of wheels that no other build has."""
-    return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{word}".encode(), content_of(context["Dockerfile"]))}
+    return {**context, "Dockerfile": _CACHE_ID.sub(rf"\g<0>-{run_id}".encode(), content_of(context["Dockerfile"]))}
 
 
-def apart(context: Files, word: str) -> Context:
-    """The context with a small layer of its own above the base, so that no layer of it stands where another does.
+def on_own_layer(context: Files, run_id: str) -> Context:
+    """The context with a small layer of its own above the base: no layer of it has another layer's parents.
 
     An engine (seen with 20.10.24) that builds a layer again on the same layers below keeps the first, and never
     deletes the second's files: no build cache, no image knows them.
     """
-    step = rf"\g<0>RUN {_own_step(word)}\n".encode()
+    step = rf"\g<0>RUN {_own_step(run_id)}\n".encode()
     return {**context, "Dockerfile": _FROM.sub(step, content_of(context["Dockerfile"]), count=1)}
 
 
-def _own_step(word: str) -> str:
-    return f"echo {word} >/again"
+def _own_step(run_id: str) -> str:
+    return f"echo {run_id} >/uncached"
 
 
-def own_layer(engine: Engine, image: str, base: str, word: str) -> OwnLayer:
-    """What `apart` added to an image that was built from its context. Raises NoSuchImage."""
+def own_layer(engine: Engine, image: str, base: str, run_id: str) -> OwnLayer:
+    """What `on_own_layer` added to an image that was built from its context. Raises NoSuchImage."""
     layers = engine.inspect(image).layers
-    made = [entry.size for entry in engine.history(image) if _own_step(word) in entry.created_by]
+    made = [entry.size for entry in engine.history(image) if _own_step(run_id) in entry.created_by]
     return OwnLayer(digest=layers[shared(engine.inspect(base).layers, layers)], size=sum(made))
 
 

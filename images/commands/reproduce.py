@@ -55,14 +55,14 @@ def reproduce_verb(
 
 
 def _table(result: Reproduction) -> Table:
-    table = Table("layer", "first", "second", "", title=f"{result.image}: built twice, {_apart(result)}")
+    table = Table("layer", "first", "second", "", title=f"{result.image}: built twice, {_times(result)}")
     for layer in result.layers:
         table.add_row(layer.step, layer.first[7:19], layer.second[7:19], _outcome(layer))
     return table
 
 
-def _apart(result: Reproduction) -> str:
-    return f"first {result.first_created}, again without cache {result.second_created} ({result.seconds[1]:.0f} s)"
+def _times(result: Reproduction) -> str:
+    return f"first {result.first_created}, uncached {result.second_created} ({result.seconds[1]:.0f} s)"
 
 
 def _outcome(layer: Layer) -> str:

@@ -69,7 +69,7 @@ class Extras:
     """What only the machine that builds can know."""
 
     host: Mapping[str, bytes] = field(default_factory=lambda: {"host/env": b""})
-    """Files under host/: CA bundle and index settings, lent to steps and kept in no layer."""
+    """Files under host/: CA bundle and index settings, mounted by steps and kept in no layer."""
     wheels: Mapping[str, Path] = field(default_factory=dict)
     """File name -> file, of wheels that no index has."""
     missing: Mapping[str, str] = field(default_factory=dict)

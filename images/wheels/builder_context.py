@@ -75,12 +75,12 @@ def _stock(locks: Mapping[str, bytes], wheelhouse: Path | None) -> Iterator[Path
 
 
 def _toolkit_lock(image: Image, recipe: Recipe) -> bytes:
-    """The hashes of a whole toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
+    """The hashes of a devel toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
     for place in sorted(paths.workspace().locks.glob("*-devel*")):
         if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(recipe.parts):
             return (place / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)
-    cause = f"no lock of a -devel image holds the whole CUDA {recipe.toolkit} toolkit"
+    cause = f"no lock of a -devel image holds the devel toolkit of CUDA {recipe.toolkit}"
     raise UserError(Problem(where=str(image.name), cause=cause, then=f"`nox -s lock -- {devel}` makes one"))
 
 
@@ -107,7 +107,7 @@ def _archive(recipe: Recipe, folder: Path | None) -> Path | None:
     """The source archive in a folder, by hash. Raises UserError when it isn't there."""
     if folder is None:
         return None
-    for path in sorted(paths.workspace().locks.glob("*.tar.gz")):
+    for path in sorted(folder.glob("*.tar.gz")):
         if sha256_of_file(path) == recipe.sdist:
             return path
     cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
@@ -116,7 +116,7 @@ def _archive(recipe: Recipe, folder: Path | None) -> Path | None:
 
 def _dockerfile(image: Image, recipe: Recipe, base_context: BaseContext, inputs: BuilderInputs, files: Context) -> str:
     macros = step_macros(offline=inputs.offline)
-    whole = replace(image, name=replace(image.name, devel=True))
+    devel = replace(image, name=replace(image.name, devel=True))
     index = "" if inputs.offline else render.index(image)
     below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
     torch = Stage(
@@ -131,7 +131,7 @@ def _dockerfile(image: Image, recipe: Recipe, base_context: BaseContext, inputs:
         environment()
         .get_template("wheel/Dockerfile.j2")
         .render(
-            image=whole,
+            image=devel,
             recipe=recipe,
             provider=recipe.provider,
             source=recipe.parts[0] if recipe.provider == "image" else "",

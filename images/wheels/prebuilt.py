@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import re
 import shutil
 import tempfile
 import urllib.error
@@ -13,17 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from images.config.names import Minor
 from images.errors import Problem, UserError
 from images.host.hashing import sha256_of_file
 from images.locking.inputs import TOOLS
 from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt
+from images.wheels.tags import supported_tags
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
@@ -145,26 +143,9 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
         return False
     if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
         return False
-    return _runs_on(tags, image) and _same_build(version.local or "", image)
-
-
-def _runs_on(tags: frozenset[Tag], image: Image) -> bool:
-    return any(_is_for(tag, image.python) and _platform_fits(tag.platform, image.base.glibc) for tag in tags)
-
-
-def _is_for(tag: Tag, python: Minor) -> bool:
-    """Its own Python, any Python 3, or the stable ABI of this Python or an older one."""
-    stable_since = re.fullmatch(r"cp3(\d+)", tag.interpreter) if tag.abi == "abi3" else None
-    if stable_since:
-        return int(stable_since[1]) <= python.minor
-    return tag.interpreter in (f"cp{python.digits}", f"py{python.digits}", "py3")
-
-
-def _platform_fits(platform: str, glibc: Minor) -> bool:
-    """Linux with glibc on x86-64; manylinux names the oldest glibc that will do (PEP 600)."""
-    if needed := re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform):
-        return Minor(int(needed[1]), int(needed[2])) <= glibc
-    return platform in ("any", "linux_x86_64") or re.fullmatch(r"manylinux(1|2010|2014)_x86_64", platform) is not None
+    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc)) and _same_build(
+        version.local or "", image
+    )
 
 
 def _same_build(local: str, image: Image) -> bool:

@@ -88,7 +88,7 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
     version = _version(image, package, row)
     archs = tuple(arch for arch in image.archs if arch >= Arch.parse(row.floor)) if row.nvcc else ()
     if row.nvcc and not archs:
-        cause = f"compiles for {Arch.parse(row.floor)} and newer, the image promises {' '.join(map(str, image.archs))}"
+        cause = f"compiles for {Arch.parse(row.floor)} and newer, the image is for {' '.join(map(str, image.archs))}"
         raise UserError(Problem(where=f"{package} for {image.name}", cause=cause, then="leave it out of this image"))
     provider, parts = _provider(image, matrix) if row.nvcc else ("none", ())
     torch = image.pin("torch")

@@ -1,5 +1,5 @@
 # install.sh PYTHON ARGUMENT...: installs into the image's environment, never resolving and never replacing by itself.
-# Where no cache of wheels is lent, they are unpacked beside the environment and linked into it: nothing is written twice.
+# Where no cache of wheels is mounted, they are unpacked beside the environment and linked into it: nothing is written twice.
 set -eu
 . /run/host/env
 python=$1

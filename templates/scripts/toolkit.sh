@@ -1,10 +1,10 @@
-# toolkit.sh PYTHON X.Y small|whole: the toolkit's wheels, laid out under /usr/local/cuda-X.Y.
-# small keeps what every CUDA release publishes as wheels: ptxas, libnvvm with libdevice, nvrtc, cudart, the headers.
+# toolkit.sh PYTHON X.Y runtime|devel: the toolkit's wheels, laid out under /usr/local/cuda-X.Y.
+# runtime keeps what every CUDA release publishes as wheels: ptxas, libnvvm with libdevice, nvrtc, cudart, the headers.
 # The wheels of CUDA 12 have a folder a component (nvidia/cuda_nvcc/...), those of CUDA 13 one for all (nvidia/cu13/...).
 set -eu
 . /run/host/env
 python=$1 home=/usr/local/cuda-$2 extent=$3 unpacked=/tmp/toolkit
-# A base that has this toolkit keeps it: whether the promised parts are in it is for the suite to say.
+# A base that has this toolkit keeps it: the suite checks whether the claimed parts are in it.
 [ ! -e "$home" ] || exit 0
 export UV_CACHE_DIR=/run/uv UV_LINK_MODE=copy UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
 /run/tools/bin/uv pip install --python "$python" --no-deps --require-hashes --target "$unpacked" -r /run/locks/toolkit.txt
@@ -20,7 +20,7 @@ find "$home" \( -name '__init__.py' -o -name '__pycache__' \) -prune -exec rm -r
 [ -d "$home/lib" ] && mv "$home/lib" "$home/lib64" && ln -s lib64 "$home/lib"
 # A second nvrtc for old drivers, 105 MB, that nothing here loads.
 rm -f "$home"/lib64/lib*.alt.so.*
-if [ "$extent" = small ]; then
+if [ "$extent" = runtime ]; then
   find "$home/bin" -mindepth 1 ! -name ptxas -delete
   rm -rf "$home/nvvm/bin" "$home"/lib64/*.a
 fi

@@ -2,7 +2,7 @@
 set -eu
 . /run/host/env
 "$1" -m venv --without-pip /opt/tools
-# pip runs from the wheel that Python keeps for new environments (Debian keeps it apart): unpacking it costs a second.
+# pip runs from the wheel that Python keeps for new environments (Debian packages it separately): unpacking it costs a second.
 bundled=$("$1" -c 'import ensurepip, os; print(os.path.dirname(ensurepip.__file__))')/_bundled
 for wheel in /usr/share/python-wheels/pip-*.whl "$bundled"/pip-*.whl; do
   [ ! -e "$wheel" ] || break

@@ -18,7 +18,7 @@ RUN --mount=type=tmpfs,target=/run \
     && SOURCE_DATE_EPOCH=1704067200 sh /run/scripts/user.sh 1001 /opt/venv/bin \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
 
-# ---- tools: the installer, lent to the steps below and left out of the image
+# ---- tools: the installer, mounted by the steps below and in no layer of the image
 FROM system AS tools
 RUN --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=locks/tools.txt,target=/run/locks/tools.txt \
@@ -34,7 +34,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
     --mount=type=bind,source=scripts/toolkit.sh,target=/run/scripts/toolkit.sh \
     --mount=type=bind,source=locks/toolkit.txt,target=/run/locks/toolkit.txt \
-    sh /run/scripts/toolkit.sh /opt/venv/bin/python 13.0 whole
+    sh /run/scripts/toolkit.sh /opt/venv/bin/python 13.0 devel
 
 # ---- cuda: NVIDIA's libraries
 FROM system AS cuda

@@ -91,4 +91,4 @@ def test_what_is_built_without_steps_from_the_cache_stands_on_a_layer_of_its_own
     cache = Cache()
     cache.builder().build(STEP, "RUN-ID", how)
     ((files, _),) = cache.asked
-    assert files["Dockerfile"].startswith(b"FROM base\nRUN echo RUN-ID >/again\n") is own_layer
+    assert files["Dockerfile"].startswith(b"FROM base\nRUN echo RUN-ID >/uncached\n") is own_layer

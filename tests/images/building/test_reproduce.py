@@ -111,8 +111,10 @@ def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
 
 
 def test_the_second_build_stands_on_a_layer_of_its_own_that_is_not_compared() -> None:
-    given = uncached.apart({"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc")
-    marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/again\nRUN a\nFROM system\nRUN b\n"
+    given = uncached.on_own_layer(
+        {"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc"
+    )
+    marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/uncached\nRUN a\nFROM system\nRUN b\n"
     assert given["Dockerfile"] == marked
     first, second = ["base", "system", "torch"], ["base", "own", "system", "other"]
     assert uncached.without(second, uncached.shared(first, second)) == ["base", "system", "other"]
@@ -130,7 +132,7 @@ class Twice:
         self.records: list[CacheRecord] = []
 
     def build(self, files: Any, tag: str, _spec: object, **_: object) -> SimpleNamespace:
-        own = ("sha256:own",) if b"/again" in files["Dockerfile"] else ()
+        own = ("sha256:own",) if b"/uncached" in files["Dockerfile"] else ()
         below, above = f"below {tag}", f"above {tag}"
         self.records += [CacheRecord(id=below, parents=(), made_by="", size=1)]
         self.records += [CacheRecord(id=above, parents=(below,), made_by="", size=1)]

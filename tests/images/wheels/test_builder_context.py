@@ -10,6 +10,7 @@ import pytest
 from images.config import matrix, paths
 from images.context.base_context import BaseContext
 from images.errors import UserError
+from images.host.hashing import sha256
 from images.locking import lock_file
 from images.wheels.builder_context import BuilderInputs
 from images.wheels.builder_context import context as context_of
@@ -30,9 +31,9 @@ def test_the_builder_is_the_devel_images_stages_with_the_shim() -> None:
     files = context("cu130-torch211-sm90", "causal-conv1d")
     dockerfile = files["Dockerfile"]
     stages = [line for line in dockerfile.splitlines() if line.startswith("FROM")]
-    expected = "system tools cuda torch toolkit compiler builder proof".split()
+    expected = "system tools cuda torch toolkit compiler builder audit".split()
     assert [line.split(" AS ")[1] for line in stages] == expected
-    assert "toolkit.sh /opt/venv/bin/python 13.0 whole" in dockerfile
+    assert "toolkit.sh /opt/venv/bin/python 13.0 devel" in dockerfile
     assert "shim.sh /usr/local/cuda-13.0" in dockerfile
     assert "MAX_JOBS=2 sh /run/recipe/compile.sh" in dockerfile
     assert "export TRUETAG_ARCHS=90\n" in files["recipe/env"]
@@ -70,6 +71,15 @@ def test_rendered_builders_pass_hadolint(tmp_path: Path) -> None:
         file.write_text(context(name, package)["Dockerfile"])
         found = subprocess.run([str(hadolint), str(file)], capture_output=True, text=True, check=False)
         assert found.returncode == 0 and not found.stdout, found.stdout + found.stderr
+
+
+def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -> None:
+    archive = tmp_path / "causal_conv1d-1.7.0.tar.gz"
+    archive.write_bytes(b"source")
+    recipe = replace(recipe_of(), sdist=sha256(b"source"))
+    inputs = replace(INPUTS, sdists=tmp_path)
+    files = context_of(image("cu130-torch211"), recipe, BaseContext(reference="b", origin="tag"), inputs)
+    assert files[f"recipe/{archive.name}"] == archive
 
 
 def test_a_source_archive_of_another_hash_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Shelf:
     def history(self, _reference: str) -> tuple[HistoryEntry, ...]:
         made = {
             "RUN /bin/sh -c sh /run/scripts/install.sh": 3_000,
-            "RUN /bin/sh -c echo RUN-ID >/again # buildkit": 2_000,
+            "RUN /bin/sh -c echo RUN-ID >/uncached # buildkit": 2_000,
         }
         return tuple(HistoryEntry(created_by=text, size=size, comment="") for text, size in made.items())
 
