@@ -71,7 +71,7 @@ class ProjectCopy:
 
     def with_nvidia_pruned(self) -> ProjectCopy:
         """From here on, arch images have NVIDIA's own libraries pruned, too."""
-        self.change({"slice": {"nvidia": True}})
+        self.change({"prune": {"nvidia": True}})
         return self
 
     def add_own_layer(self, run_id: str) -> None:

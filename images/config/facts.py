@@ -183,7 +183,7 @@ class CudaFacts(Row):
     source: Source
 
 
-class DriverFloor(Row):
+class MinimumDriver(Row):
     """The oldest driver that runs any minor of a CUDA major (minor version compatibility)."""
 
     driver: VersionText
@@ -215,15 +215,15 @@ class Facts(Row):
     replaced: dict[str, Replacement] = {}
     """Distributions that pages still name though they are dead."""
     cuda: dict[MinorText, CudaFacts]
-    driver_floors: dict[str, DriverFloor]
+    minimum_drivers: dict[str, MinimumDriver]
 
     def model_post_init(self, _context: Any) -> None:
         unknown = sorted({cuda for torch in self.torch.values() for cuda in torch.variants} - set(self.driver_majors))
         if unknown:
-            raise ValueError(f"no driver floor for CUDA {', '.join(unknown)}")
+            raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
 
     @property
     def driver_majors(self) -> set[str]:
-        """Every CUDA version whose major has a driver floor."""
+        """Every CUDA version whose major has a minimum driver."""
         cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}
-        return {cuda for cuda in cudas if cuda.split(".")[0] in self.driver_floors}
+        return {cuda for cuda in cudas if cuda.split(".")[0] in self.minimum_drivers}

@@ -127,7 +127,7 @@ class SourceRow(Row):
     """The torch releases that it compiles on."""
     nvcc: bool = True
     """It compiles code for GPUs."""
-    floor: Capability = "7.5"
+    minimum_arch: Capability = "7.5"
     """The oldest GPU architecture that its code is written for."""
     ptx: bool = False
     """Keep PTX of the newest architecture, too."""
@@ -142,7 +142,7 @@ class ImageRow(Row):
 
     name: ImageNameText
     archs: list[Capability] = []
-    """Promise these architectures alone; empty: all that torch and bitsandbytes have code for."""
+    """Support these architectures alone; empty: all that torch and bitsandbytes have code for."""
     without: list[LeftOut] = []
     """Distributions of the stack that this image leaves out."""
 
@@ -156,7 +156,7 @@ class Profile(Row):
     """Another profile, whose pins and settings it takes over."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
     """Per torch minor, its own pins. One that differs from the stack's is an override, and the plan says so."""
-    offers: dict[str, PinText] = {}
+    optional: dict[str, PinText] = {}
     """What the page names as optional: in the image where the facts allow it, left out with the reason elsewhere."""
     waived: dict[MinorText, dict[str, Sentence]] = {}
     """Per torch minor, distributions that its packages require and the image goes without, each with the reason."""
@@ -167,11 +167,11 @@ class Profile(Row):
     """A script of templates/entrypoints that each container starts with."""
 
 
-class Slice(Row):
+class Prune(Row):
     """What images for one GPU architecture go without."""
 
     nvidia: bool = False
-    """Slice NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
+    """Prune NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
 
 
 class Exclusion(Row):
@@ -232,7 +232,7 @@ class Matrix(Row):
     profiles: dict[str, Profile] = {}
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
-    slice: Slice = Slice()
+    prune: Prune = Prune()
     aliases: dict[Alias, ImageNameText] = {}
     gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""

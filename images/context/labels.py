@@ -46,9 +46,9 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
 
 def _sliced(image: Image) -> str:
     """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
-    if image.slicing is None:
+    if image.pruning is None:
         return ""
-    return f"{image.slicing.arch}{' nvidia' if image.slicing.nvidia else ''}"
+    return f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"
 
 
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:

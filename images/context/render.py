@@ -14,8 +14,8 @@ from images.config.paths import SUITE, TEMPLATES
 from images.context.base_context import BaseContext
 from images.context.labels import labels
 from images.context.templates import EPOCH, environment, step_macros
-from images.planning import expectations, profiles
-from images.planning.image import Image, Slicing
+from images.planning import device_code, profiles
+from images.planning.image import Image, Pruning
 
 USER = 1001
 """A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
@@ -97,7 +97,7 @@ def render(
     files.update(parted(files, image.layers[0]))
     scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
     files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
-    files.update(_slicer(image.slicing) if image.slicing else ())
+    files.update(_slicer(image.pruning) if image.pruning else ())
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
@@ -121,7 +121,7 @@ def content_of(file: bytes | Path) -> bytes:
 
 
 def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras: Extras) -> str:
-    macros = step_macros(offline=extras.offline, slicing=image.slicing is not None)
+    macros = step_macros(offline=extras.offline, slicing=image.pruning is not None)
     return (
         environment()
         .get_template("Dockerfile.j2")
@@ -143,13 +143,13 @@ def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras:
     )
 
 
-def _slicer(wanted: Slicing) -> Iterator[tuple[str, bytes]]:
+def _slicer(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
     """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
     order = {
         "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
         "nvidia": wanted.nvidia,
         "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
-        "by_design": expectations.KERNELS_BY_DESIGN,
+        "by_design": device_code.KERNELS_BY_DESIGN,
     }
     yield "slicer/order.json", json.dumps(order, indent=1).encode()
     yield "slicer/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
@@ -190,7 +190,7 @@ def libraries(index: str, *, sliced: bool = False) -> Stage:
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
     below = "system"
     if f"locks/{LIBRARIES}.txt" in files:
-        yield libraries("" if extras.offline else index(image), sliced=bool(image.slicing and image.slicing.nvidia))
+        yield libraries("" if extras.offline else index(image), sliced=bool(image.pruning and image.pruning.nvidia))
         below = LIBRARIES
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]

@@ -14,7 +14,7 @@ from images.config.names import Arch, Minor
 from images.config.schema import Matrix
 from images.planning import profiles, requirements
 from images.planning.candidate import Candidate
-from images.planning.image import Image, Pin, Prebuilt, Slicing
+from images.planning.image import Image, Pin, Prebuilt, Pruning
 from images.planning.rules.extensions import flash_attn_filename, prebuilt_flash_attn
 from validate.environment import allocator
 
@@ -36,7 +36,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         toolkit_cuda=candidate.name.cuda,
         wheel_cuda=candidate.wheel_cuda,
         index=None if default_index else facts.torch_index.format(variant=variant),
-        archs=candidate.promised_archs,
+        archs=candidate.supported_archs,
         ptx=tuple(map(Arch.parse, candidate.variant.ptx)),
         min_driver=min_driver,
         cxx11_abi=candidate.variant.cxx11_abi,
@@ -49,8 +49,8 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own else (),
         waived=tuple(sorted(candidate.profile.waived)) if candidate.profile else (),
-        beyond_proof=candidate.profile.unproven if candidate.profile else {},
-        slicing=_slicing(candidate, matrix),
+        unproven=candidate.profile.unproven if candidate.profile else {},
+        pruning=_pruning(candidate, matrix),
         entrypoint=candidate.profile.entrypoint if candidate.profile else "",
     )
 
@@ -85,9 +85,9 @@ def _pin(candidate: Candidate, name: str, layer: str, local: str = "") -> Pin:
         if canonicalize_name(one.name) not in candidate.pins
     )
     source = candidate.sources.get(name)
-    floor = Arch.parse(source.floor) if source and source.nvcc else None
+    minimum_arch = Arch.parse(source.minimum_arch) if source and source.nvcc else None
     needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
-    return replace(pin, compiled=True, floor=floor, needs=needs)
+    return replace(pin, compiled=True, minimum_arch=minimum_arch, needs=needs)
 
 
 @cache
@@ -102,13 +102,13 @@ def _toolkit(requirements: tuple[str, ...]) -> tuple[Pin, ...]:
     return tuple(Pin(name=name, version=version, layer="toolkit") for name, _, version in split)
 
 
-def _slicing(candidate: Candidate, matrix: Matrix) -> Slicing | None:
+def _pruning(candidate: Candidate, matrix: Matrix) -> Pruning | None:
     if candidate.name.arch is None:
         return None
     bitsandbytes = candidate.facts.bitsandbytes.get(candidate.pins.get("bitsandbytes", ""))
     kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
     alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
-    return Slicing(arch=candidate.name.arch, nvidia=matrix.slice.nvidia, alternatives=alternatives)
+    return Pruning(arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives)
 
 
 def _prebuilt(candidate: Candidate, facts: Facts) -> Iterator[Prebuilt]:
@@ -124,6 +124,6 @@ def _environment(candidate: Candidate, matrix: Matrix) -> dict[str, str]:
         **{named if key == _ALLOCATOR else key: value for key, value in matrix.environment.items()},
         "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
         "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
-        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.promised_archs),
+        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),
         **(candidate.profile.environment if candidate.profile else {}),
     }

@@ -37,7 +37,7 @@ class Candidate:
     stack: Mapping[str, str] = field(default_factory=dict)
     """The pins of the stack alone."""
     declined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the profile offers and this image can't have -> why not."""
+    """What the profile names as optional and this image can't have -> why not."""
     sources: Mapping[str, SourceRow] = field(default_factory=dict)
     """What can be compiled here."""
 
@@ -59,8 +59,8 @@ class Candidate:
         return parts
 
     @cached_property
-    def promised_archs(self) -> tuple[Arch, ...]:
-        """What the image promises: the asked ones, else torch's that every other part has machine code for too."""
+    def supported_archs(self) -> tuple[Arch, ...]:
+        """The asked architectures, else torch's that every other part has machine code for, too."""
         if self.asked_archs:
             return self.asked_archs
         compiles = set(self.toolkit_facts.nvcc_archs) if self.toolkit_facts else set(self.variant.archs)

@@ -37,7 +37,7 @@ class Pin:
     """The local version (`cu126`) where the wheel is not the default index's."""
     compiled: bool = False
     """Published as source only: its wheel is compiled here once, and taken from the wheelhouse (docs/wheels.md)."""
-    floor: Arch | None = None
+    minimum_arch: Arch | None = None
     """The oldest GPU architecture that a compiled one's code is written for; None: it has no GPU code."""
     needs: tuple[str, ...] = ()
     """What a compiled one requires beside the image's pins: the lock brings it, as no index knows of the wheel."""
@@ -53,12 +53,12 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slicing:
+class Pruning:
     """What an arch image goes without: device code for other GPUs (docs/arch-images.md)."""
 
     arch: Arch
     nvidia: bool
-    """NVIDIA's own libraries are sliced, too."""
+    """NVIDIA's own libraries are pruned, too."""
     alternatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Libraries of which one alone is ever loaded, by pattern -> those that stay."""
 
@@ -75,7 +75,7 @@ class Prebuilt:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """One buildable row. Made by `plan`, read by `lock`, `render`, `promises` and `build`."""
+    """One buildable row. Made by `plan`, read by locking, context, validation and building."""
 
     name: ImageName
     base: Base
@@ -85,7 +85,7 @@ class Image:
     index: str | None
     """Address of the index that alone has this torch variant; None: the default index has it."""
     archs: tuple[Arch, ...]
-    """The GPU architectures it promises to run on, ascending."""
+    """The GPU architectures it runs on, ascending."""
     ptx: tuple[Arch, ...]
     """Architectures of which torch carries PTX (newer GPUs compile it at run time)."""
     min_driver: str
@@ -107,9 +107,9 @@ class Image:
     """Distributions that are installed from source: pure Python that no index has as a wheel."""
     waived: tuple[str, ...] = ()
     """Distributions that something requires and the image goes without, as the matrix says."""
-    beyond_proof: Mapping[str, str] = field(default_factory=dict)
+    unproven: Mapping[str, str] = field(default_factory=dict)
     """`C10` or `C10 subject` -> why the profile's own pins put that claim out of reach."""
-    slicing: Slicing | None = None
+    pruning: Pruning | None = None
     """None: it holds device code for every architecture that its packages have."""
     entrypoint: str = ""
     """A script of templates/entrypoints that each container starts with."""

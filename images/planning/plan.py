@@ -191,7 +191,7 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
         pins=candidate.pins,
-        archs=candidate.promised_archs,
+        archs=candidate.supported_archs,
         min_driver=torch_build.min_driver(facts, candidate.wheel_cuda),
     )
     if reasons:
@@ -256,12 +256,12 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
         stack=stack,
         sources=matrix.sources,
     )
-    return _with_offers(candidate) if profile else candidate
+    return _with_optional(candidate) if profile else candidate
 
 
-def _with_offers(candidate: Candidate) -> Candidate:
-    """The candidate with what its profile offers and the facts allow; the rest is noted with the reasons."""
-    for name, version in candidate.profile.offers.items() if candidate.profile else ():
+def _with_optional(candidate: Candidate) -> Candidate:
+    """The candidate with what its profile names as optional and the facts allow; the rest is noted with the reasons."""
+    for name, version in candidate.profile.optional.items() if candidate.profile else ():
         row = candidate.facts.packages.get(name, {}).get(version)
         unknown = f"nothing is known of {name} {version}"
         reasons = tuple(unfit(candidate, name, version, row)) if row else (unknown,)
@@ -304,7 +304,7 @@ def _excluded(name: ImageName, candidate: Candidate, matrix: Matrix) -> tuple[st
         image_name=name,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
-        archs=candidate.promised_archs,
+        archs=candidate.supported_archs,
     )
     return tuple(
         f"excluded by matrix.yaml: {row.reason}" for row in matrix.exclude if selectors.parse(row.select)(seen)

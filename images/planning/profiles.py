@@ -23,7 +23,7 @@ class Resolved:
 
     name: str
     pins: Mapping[str, str]
-    offers: Mapping[str, str]
+    optional: Mapping[str, str]
     """Optional package -> version: taken where it fits."""
     waived: Mapping[str, str]
     """Distribution that is required and left out -> why."""
@@ -42,7 +42,7 @@ def resolve(matrix: Matrix, name: ImageName) -> Resolved | None:
     return Resolved(
         name=name.profile,
         pins=_merged(profile.stacks.get(torch, {}) for profile in line),
-        offers=_merged(profile.offers for profile in line),
+        optional=_merged(profile.optional for profile in line),
         waived=_merged(profile.waived.get(torch, {}) for profile in line),
         unproven=_merged(profile.unproven.get(torch, {}) for profile in line),
         environment=_merged(profile.environment for profile in line),
@@ -79,7 +79,7 @@ def problems(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
 def _named_well(profile: Profile, at: yamlfile.Path, file: YamlFile) -> Iterator[Problem]:
     paths = [("stacks", torch, pin) for torch, pins in profile.stacks.items() for pin in pins]
     paths += [("waived", torch, pin) for torch, pins in profile.waived.items() for pin in pins]
-    for path in [*paths, *(("offers", pin) for pin in profile.offers)]:
+    for path in [*paths, *(("optional", pin) for pin in profile.optional)]:
         if canonicalize_name(path[-1]) != path[-1]:
             cause = f"write {path[-1]!r} as {canonicalize_name(path[-1])!r}"
             yield Problem(where=file.where((*at, *path)), cause=cause, then="mend it")
@@ -120,5 +120,5 @@ def _merged(parts: Iterator[Mapping[str, str]]) -> dict[str, str]:
 
 def owner(name: str, profile: Resolved | None, torch: Minor) -> str:
     """Who pins a distribution, for a sentence."""
-    own = {*profile.pins, *profile.offers} if profile else set()
+    own = {*profile.pins, *profile.optional} if profile else set()
     return f"the profile {profile.name}" if profile and name in own else f"the stack of torch {torch}"

@@ -134,7 +134,9 @@ class _Site:
             gpus=_models(),
             profiles=sorted({image.profile for image in images if image.profile}),
             pythons=sorted({image.python for image in images if not image.default_python}, key=Minor.parse),
-            floors=[(major, floor.driver) for major, floor in self.known.sources.facts.driver_floors.items()],
+            minimum_drivers=[
+                (major, minimum.driver) for major, minimum in self.known.sources.facts.minimum_drivers.items()
+            ],
             data=_json(chooser_data(self.index)),
         )
 

@@ -86,9 +86,10 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         then = "name it under `sources` in matrix.yaml, with the hash of its source archive"
         raise UserError(Problem(where=package, cause=f"is no package that is compiled here: {cause}", then=then))
     version = _version(image, package, row)
-    archs = tuple(arch for arch in image.archs if arch >= Arch.parse(row.floor)) if row.nvcc else ()
+    archs = tuple(arch for arch in image.archs if arch >= Arch.parse(row.minimum_arch)) if row.nvcc else ()
     if row.nvcc and not archs:
-        cause = f"compiles for {Arch.parse(row.floor)} and newer, the image is for {' '.join(map(str, image.archs))}"
+        minimum = Arch.parse(row.minimum_arch)
+        cause = f"compiles for {minimum} and newer, the image is for {' '.join(map(str, image.archs))}"
         raise UserError(Problem(where=f"{package} for {image.name}", cause=cause, then="leave it out of this image"))
     provider, parts = _provider(image, matrix) if row.nvcc else ("none", ())
     torch = image.pin("torch")

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from images.config.matrix import ROOT, load
 from images.context import render
-from images.planning import expectations, plan
+from images.planning import device_code, plan
 from tests.support import fatbins
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from validate.binaries import fatbin
@@ -572,8 +572,8 @@ def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path)
 def program(folder: Path) -> tuple[Path, Path]:
     """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
-    assert planned.image and planned.image.slicing
-    for path, content in render._slicer(planned.image.slicing):
+    assert planned.image and planned.image.pruning
+    for path, content in render._slicer(planned.image.pruning):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
@@ -629,8 +629,8 @@ def plain(found: object) -> object:
 
 def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
-    assert planned.image and planned.image.slicing
-    files = dict(render._slicer(planned.image.slicing))
+    assert planned.image and planned.image.pruning
+    files = dict(render._slicer(planned.image.pruning))
     assert json.loads(files["slicer/order.json"]) == {
         "arch": 90,
         "nvidia": False,
@@ -640,5 +640,5 @@ def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
                 "keep": ["bitsandbytes/libbitsandbytes_cuda126.so", "bitsandbytes/libbitsandbytes_cpu.so"],
             }
         ],
-        "by_design": plain(expectations.KERNELS_BY_DESIGN),
+        "by_design": plain(device_code.KERNELS_BY_DESIGN),
     }

@@ -36,9 +36,9 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
     row = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
     if row is None:
         return
-    promised = candidate.promised_archs
-    lacking = [arch for arch in promised if row.covers(arch) == "no"]
-    compiled_late = [arch for arch in promised if row.covers(arch) == "ptx"]
+    supported = candidate.supported_archs
+    lacking = [arch for arch in supported if row.covers(arch) == "no"]
+    compiled_late = [arch for arch in supported if row.covers(arch) == "ptx"]
     if lacking:
         yield warn(f"xformers has no kernels for {_join(lacking)}: torch's own attention runs there")
     if compiled_late:
@@ -47,7 +47,7 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
 
 @rule
 def some_arch_is_left(candidate: Candidate) -> Iterator[Finding]:
-    if not candidate.asked_archs and not candidate.promised_archs:
+    if not candidate.asked_archs and not candidate.supported_archs:
         yield refuse(f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together")
 
 

@@ -30,5 +30,6 @@ def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]
         yield f"{what} and compiles on torch {source.torch}, the stack pins {candidate.torch}"
     if source.nvcc and not (candidate.toolkit and (candidate.toolkit.devel or candidate.toolkit.compiler)):
         yield f"{what}, and `toolkits` in matrix.yaml names nobody who has an nvcc of CUDA {candidate.name.cuda}"
-    if source.nvcc and not any(arch >= Arch.parse(source.floor) for arch in candidate.promised_archs):
-        yield f"{what} and compiles for {Arch.parse(source.floor)} and newer, the image promises no such architecture"
+    if source.nvcc and not any(arch >= Arch.parse(source.minimum_arch) for arch in candidate.supported_archs):
+        minimum = Arch.parse(source.minimum_arch)
+        yield f"{what} and compiles for {minimum} and newer, the image supports no such architecture"

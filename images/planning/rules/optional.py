@@ -9,6 +9,6 @@ from images.planning.rules.rule import Finding, rule, warn
 
 
 @rule
-def declined_offers_are_said(candidate: Candidate) -> Iterator[Finding]:
+def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
     for name, reasons in candidate.declined.items():
         yield warn(f"goes without {name} (optional): {'; '.join(reasons)}")

@@ -19,7 +19,7 @@ def toolkit_is_known(candidate: Candidate) -> Iterator[Finding]:
 def devel_has_a_provider(candidate: Candidate) -> Iterator[Finding]:
     if candidate.name.devel and candidate.toolkit and not candidate.toolkit.devel:
         yield refuse(
-            f"-devel needs a whole CUDA {candidate.name.cuda} toolkit, and its nvcc is published as wheels only from "
+            f"-devel needs a devel CUDA {candidate.name.cuda} toolkit, and its nvcc is published as wheels only from "
             "13.0 on: use a -devel image of CUDA 13, or this image without -devel on a base that has nvcc (--base REF)"
         )
 

@@ -37,7 +37,7 @@ def no_variant(torch_version: str, torch: TorchFacts, toolkit: Minor) -> str:
 
 def min_driver(facts: Facts, wheel_cuda: Minor) -> str:
     """The oldest driver that runs this CUDA major (minor version compatibility)."""
-    return facts.driver_floors[str(wheel_cuda.major)].driver
+    return facts.minimum_drivers[str(wheel_cuda.major)].driver
 
 
 @rule

@@ -51,7 +51,7 @@ def _imports(image: Image) -> Iterator[Claim]:
         for pin in image.pins
         if pin.name not in expectations.NOT_IMPORTED
     }
-    required = [name for name in modules if not _is_optional(image, name) and f"C1 {name}" not in image.beyond_proof]
+    required = [name for name in modules if not _is_optional(image, name) and f"C1 {name}" not in image.unproven]
     modules["all"] = [module for name in reversed(required) for module in modules[name]]
     for subject, names in modules.items():
         yield Claim(
@@ -76,7 +76,7 @@ def _is_optional(image: Image, name: str) -> bool:
 
 def _at_work(image: Image) -> Iterator[Claim]:
     """C5 to C9: torch.compile, borders to other compiled code, threads, a user whom nobody knows, AVX-512."""
-    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.beyond_proof)}
+    left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.unproven)}
     modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
     optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
     rows: list[tuple[str, str, str, str, Mapping[str, Any]]] = [

@@ -9,8 +9,8 @@ from typing import Any
 from packaging.version import Version
 
 from images.config.names import Arch
-from images.planning import expectations
-from images.planning.image import Image, Slicing
+from images.planning import device_code, expectations
+from images.planning.image import Image, Pruning
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
 
@@ -27,34 +27,34 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
         covered: dict[Arch, str] = {arch: how for arch in archs if (how := row.covers(arch)) != "no"}
         yield code_claim(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
     if image.pin("flash-attn"):
-        low, high = expectations.FLASH_ATTN_ARCHS
+        low, high = device_code.FLASH_ATTN_ARCHS
         within = {arch: how for arch, how in archs.items() if low <= _number(arch) <= high}
         if within:
             yield code_claim(image, "flash-attn", ["flash_attn_2_cuda*.so"], within)
     if image.pin("torchao"):
-        for name, served in expectations.TORCHAO_DEVICE_CODE.items():
+        for name, served in device_code.TORCHAO_DEVICE_CODE.items():
             if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
                 subject = f"torchao {name}"
                 yield replace(code_claim(image, subject, [], within, also=[f"torchao/{name}.*so"]), required=False)
     for pin in image.pins:
-        if pin.compiled and pin.floor and pin.name in expectations.NATIVE:
-            within = {arch: how for arch, how in archs.items() if arch >= pin.floor}
+        if pin.compiled and pin.minimum_arch and pin.name in expectations.NATIVE:
+            within = {arch: how for arch, how in archs.items() if arch >= pin.minimum_arch}
             yield code_claim(image, pin.name, [], within, also=expectations.NATIVE[pin.name]["libraries"])
     patterns = [f"**/{stem}.so.*" for stem in _cuda_libraries(image)]
     yield code_claim(image, "cuda-libraries", patterns, archs, depth="file")
-    if image.slicing:
-        yield _pruned(image, image.slicing, custom_base=context.custom_base)
+    if image.pruning:
+        yield _pruned(image, image.pruning, custom_base=context.custom_base)
 
 
 def _cuda_libraries(image: Image) -> Iterator[str]:
     torch = image.pin("torch")
-    for stem in expectations.CUDA_DEVICE_LIBRARIES:
-        gone_from = expectations.NO_CUDA_LIBRARY_FROM.get(stem)
+    for stem in device_code.CUDA_DEVICE_LIBRARIES:
+        gone_from = device_code.NO_CUDA_LIBRARY_FROM.get(stem)
         if not (torch and gone_from and Version(torch.version) >= Version(gone_from)):
             yield stem
 
 
-def _pruned(image: Image, wanted: Slicing, *, custom_base: bool) -> Claim:
+def _pruned(image: Image, wanted: Pruning, *, custom_base: bool) -> Claim:
     claim = code_claim(image, "sliced", [], {wanted.arch: "cubin"}, also=["**/*.so", "**/*.so.*"], depth="surplus")
     whose = "no package" if wanted.nvidia else "no package but NVIDIA's own"
     return replace(
@@ -68,7 +68,7 @@ def _pruned(image: Image, wanted: Slicing, *, custom_base: bool) -> Claim:
 
 def _kernels_by_design() -> dict[str, list[dict[str, Any]]]:
     """By distribution, as the slicer's order has them."""
-    return {name: [dict(row) for row in rows] for name, rows in expectations.KERNELS_BY_DESIGN.items()}
+    return {name: [dict(row) for row in rows] for name, rows in device_code.KERNELS_BY_DESIGN.items()}
 
 
 def code_claim(
@@ -82,7 +82,7 @@ def code_claim(
 ) -> Claim:
     how = {"cubin": "cubin", "ptx": "jit"}
     named = ", ".join(f"{arch}{' (PTX)' if way == 'ptx' else ''}" for arch, way in archs.items())
-    rows = expectations.DEVICE_CODE_HOLES.get(subject, ())
+    rows = device_code.DEVICE_CODE_HOLES.get(subject, ())
     return Claim(
         id="S5",
         subject=subject,
@@ -93,7 +93,7 @@ def code_claim(
             "files": list(files),
             "also": list(also),
             "archs": {str(_number(arch)): how[way] for arch, way in archs.items()},
-            "by_design": [dict(row) for row in expectations.KERNELS_BY_DESIGN.get(subject, ())],
+            "by_design": [dict(row) for row in device_code.KERNELS_BY_DESIGN.get(subject, ())],
             "holes": [dict(row) for row in rows if row["cuda"] == image.wheel_cuda.major],
             "depth": depth,
         },

@@ -29,7 +29,7 @@ def image_claims(context: ClaimContext) -> ClaimSet:
 
 def _out_of_reach(claim: Claim, image: Image) -> Claim:
     """A claim that the profile's own pins put out of reach: said, with the reason, and not held against the image."""
-    reason = image.beyond_proof.get(f"{claim.id} {claim.subject}", image.beyond_proof.get(claim.id, ""))
+    reason = image.unproven.get(f"{claim.id} {claim.subject}", image.unproven.get(claim.id, ""))
     return replace(claim, required=False, unproven=reason) if reason else claim
 
 

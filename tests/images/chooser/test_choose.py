@@ -109,8 +109,8 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     (one,) = choose.choose([image], new, Wish(), SOURCES.facts).fitting
     assert one.fit is Fit.PTX and any(reason.startswith("only PTX for sm_990") for reason in one.reasons)
     found = choose.choose([image], old, Wish(), SOURCES.facts)
-    floor = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
-    assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {floor} or newer",)
+    native = SOURCES.facts.cuda[str(image.wheel_cuda)].driver
+    assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
 
 def test_arm_hosts_get_none() -> None:

@@ -129,7 +129,7 @@ def test_allocator_variable_follows_torch() -> None:
     assert "PYTORCH_ALLOC_CONF" in new.environment and "PYTORCH_CUDA_ALLOC_CONF" not in new.environment
 
 
-def test_driver_floors() -> None:
+def test_minimum_drivers() -> None:
     assert one("cu126-torch25").min_driver == "525.60.13"
     assert one("cu130-torch211").min_driver == "580"
 

@@ -121,7 +121,7 @@ def test_what_is_dead_is_refused_with_its_successor() -> None:
     assert "nvidia-ml-py3 is dead: pin nvidia-ml-py instead" in one("cu128-torch28-transformers", sources).reasons
 
 
-def test_offers_are_taken_where_they_fit_and_told_where_not() -> None:
+def test_optional_packages_are_taken_where_they_fit_and_told_where_not() -> None:
     old, new = image("cu128-torch28-axolotl"), image("cu130-torch213-axolotl")
     assert old.pin("fbgemm-gpu-genai") is not None and new.pin("fbgemm-gpu-genai") is None
     assert any("goes without vllm 0.11.0" in text and "xformers==0.0.32.post1" in text for text in old.warnings)
@@ -294,14 +294,14 @@ def test_snippets_name_images_that_exist() -> None:
 
 
 def requiring_conv1d() -> Sources:
-    return with_profile("axolotl", stacks={"2.13": {"axolotl": "0.19.0", "causal-conv1d": "1.7.0"}}, offers={})
+    return with_profile("axolotl", stacks={"2.13": {"axolotl": "0.19.0", "causal-conv1d": "1.7.0"}}, optional={})
 
 
-def test_an_offer_that_must_be_compiled_is_an_optional_pin_that_no_lock_has() -> None:
+def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lock_has() -> None:
     pin = image("cu130-torch213-axolotl").pin("causal-conv1d")
     assert pin is not None
     assert (pin.compiled, pin.optional, pin.locked, pin.layer) == (True, True, False, "profile")
-    assert pin.needs == ("ninja", "packaging") and str(pin.floor) == "sm_75"
+    assert pin.needs == ("ninja", "packaging") and str(pin.minimum_arch) == "sm_75"
     told = "the image goes without it until `nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
     assert any(told in text for text in one("cu130-torch213-axolotl").warnings)
 
@@ -325,7 +325,7 @@ def test_a_required_one_is_no_option() -> None:
     [
         ({"releases": {"1.5.2": "0" * 64}}, "`sources` in matrix.yaml does not have it"),
         ({"torch": "<2.13"}, "compiles on torch <2.13, the stack pins 2.13.0"),
-        ({"floor": "13.0"}, "compiles for sm_130 and newer"),
+        ({"minimum_arch": "13.0"}, "compiles for sm_130 and newer"),
     ],
 )
 def test_what_nobody_can_compile_is_refused_with_the_reason(changes: dict[str, object], said: str) -> None:
@@ -349,7 +349,7 @@ def test_mamba_is_left_out_for_the_call_that_no_published_causal_conv1d_takes() 
     assert "mamba-ssm 1.2.0.post1 requires causal-conv1d<1.5.2,>=1.2.0, the profile axolotl pins" in told
 
 
-def test_a_compiled_pins_kernels_are_promised_from_its_floor_on() -> None:
+def test_a_compiled_pins_kernels_are_claimed_from_its_minimum_arch_on() -> None:
     claims = image_claims(ClaimContext(image=image("cu128-torch28-axolotl"), facts=SOURCES.facts)).claims
     (coded,) = (claim for claim in claims if (claim.id, claim.subject) == ("S5", "causal-conv1d"))
     assert "70" not in coded.expect["archs"] and coded.expect["archs"]["75"] == "cubin"

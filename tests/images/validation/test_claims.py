@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from images.config import matrix
-from images.planning import expectations, plan
+from images.config import matrix, schema
+from images.planning import device_code, expectations, plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -165,7 +165,7 @@ ELEMENTWISE = "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_10AbsFunctor
 def test_kernels_are_excused_where_their_package_never_calls_them(
     package: str, kernel: str, real: Sequence[int], excused: Sequence[int], state: str
 ) -> None:
-    excuses = Excuses(expectations.KERNELS_BY_DESIGN[package])
+    excuses = Excuses(device_code.KERNELS_BY_DESIGN[package])
     assert {excuses.sort(kernel, state, arch) for arch in real} == {state}
     assert {excuses.sort(kernel, state, arch) for arch in excused} <= {"by_design"}
 
@@ -199,7 +199,7 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     sliced = one(found, "S5", "sliced")
     assert sliced.required and not sliced.unproven
     assert (sliced.expect["archs"], sliced.expect["nvidia"]) == ({"90": "cubin"}, False)
-    assert (sliced.expect["by_design"], set(sliced.expect["by_design_of"])) == ([], set(expectations.KERNELS_BY_DESIGN))
+    assert (sliced.expect["by_design"], set(sliced.expect["by_design_of"])) == ([], set(device_code.KERNELS_BY_DESIGN))
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90"
     assert "but NVIDIA's own" in sliced.promise
     assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "sliced"]
@@ -213,8 +213,8 @@ def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_sliced() -> None:
     assert "dev.truetag.sliced" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
-def test_nvidias_libraries_are_promised_to_be_sliced_only_where_the_matrix_says_so() -> None:
-    nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"slice": matrix.Slice(nvidia=True)}))
+def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
+    nvidia = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"prune": schema.Prune(nvidia=True)}))
     (planned,) = plan.select(["cu126-torch27-sm90"], nvidia)
     assert planned.image is not None
     found = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
