@@ -35,6 +35,7 @@ VERBS: Mapping[str, str] = {
     "promote": "Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]",
     "verify": "Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned",
     "choose": "Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] ...",
+    "record": "Append a validation run to results/runs.jsonl. FOLDER --as WHERE [--keep-evidence]",
     "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",
     "nightly": "Tracked images as locked and at the newest versions; breakages bisected. [SELECTOR...] [--resume] ...",
     "pin": "Record the digests of the base images. Needs a registry.",

@@ -43,6 +43,7 @@ VERBS: Mapping[str, str] = {
     "promote": "publishing",
     "verify": "publishing",
     "choose": "publishing",
+    "record": "record",
     "site": "site",
     "nightly": "nightly",
     "pin": "preparing",

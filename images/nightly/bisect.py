@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     UNRESOLVED = "unresolved"
-    """It can't be told: these changes don't go together, or something else broke first."""
+    """Undecided: these changes don't fit together, or something else broke first."""
 
 
 Change = TypeVar("Change", bound=Hashable)
@@ -28,13 +28,13 @@ Change = TypeVar("Change", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class Culprits(Generic[Change]):
-    """The set that fails, in the order of the changes, and what finding it took."""
+    """The set that fails, in the order of the changes, and the cost of the search."""
 
     changes: tuple[Change, ...]
     asked: int
     """Sets that were tried."""
     unresolved: int
-    """Those of them that could not be told."""
+    """Those of them that were undecided."""
 
 
 class _Asked(Generic[Change]):
@@ -63,7 +63,7 @@ def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], O
     `changes`: what stands behind the last culprit is never looked at alone. `attempt` gets each set at most once; what
     it raises ends the search, and a second one with its answers remembered asks the same sets in the same order.
 
-    One culprit among n changes, with every set telling, takes at most ceil(log2(n)) + 1 attempts; k of them that are
+    One culprit among n changes, with every set decided, takes at most ceil(log2(n)) + 1 attempts; k of them that are
     needed together at most k * (ceil(log2(n)) + k + 2).
     """
     asked = _Asked(changes, attempt)
@@ -80,8 +80,8 @@ def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], O
 def _edge(fixed: tuple[Change, ...], rest: tuple[Change, ...], asked: _Asked[Change]) -> int:
     """The change with which prefixes of `rest`, together with `fixed`, begin to fail.
 
-    A prefix that can't be told counts as one that does not fail: then the change is one that makes it tell, and is
-    taken out again later if others do as well.
+    An undecided prefix counts as one that does not fail. The change found is then one that decides the prefix, and
+    is removed later if it is not needed.
     """
     low, high = 0, len(rest)
     while high - low > 1:

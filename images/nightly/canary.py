@@ -146,7 +146,7 @@ def _at(pin: Pin, chosen: Mapping[str, str]) -> Pin:
 
 
 def changes(control: Locked, canary: Locked) -> tuple[Change, ...]:
-    """What differs: pins first, then what came along, each in the order of the layers."""
+    """What differs: pins first, then dependencies, each in the order of the layers."""
     before, after = control.versions, canary.versions
     pinned = [pin.name for pin in control.image.pins]
     others = sorted(name for name in {*before, *after} if name not in pinned)

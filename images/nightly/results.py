@@ -163,7 +163,7 @@ class BreakageLine(Row):
     """The smallest set that breaks it: with any one of them put back, the first claim does not fail."""
     sentence: str
     key: str
-    """Equal for the same culprits at the same versions on any image: what an issue is found again by."""
+    """Equal for the same culprits at the same versions on any image: an issue is found by it."""
     candidates: Annotated[int, Field(ge=0)]
     """Changed packages that were searched."""
     builds: Annotated[int, Field(ge=0)]

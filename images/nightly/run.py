@@ -70,7 +70,7 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
 
 
 def _newest(control: Locked, options: NightlyOptions) -> Locked:
-    """The canary; the same again on resumption, whatever has been published since."""
+    """The canary. A resumed run uses the same one, whatever has been published since."""
     name = str(control.image.name)
     key = f"newest {name} {control.hash} {json.dumps(dict(options.ranges), sort_keys=True)}"
     if (known := options.state.find(key)) is not None:

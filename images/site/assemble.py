@@ -89,23 +89,23 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
     tier_runs = [row for run in runs for row in _tier_runs(run, digest)]
     gate = known.sources.matrix.gate
-    offer = choose.summary(image, known.sources.facts)
+    summary = choose.summary(image, known.sources.facts)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
     return ImageRow(
         name=planned.name,
         tags=[*(tag.tags if tag else (planned.name,)), *aliases],
-        profile=offer.profile,
-        torch=offer.torch,
-        python=offer.python,
-        default_python=offer.default_python,
-        devel=offer.devel,
-        arch=offer.arch.capability if offer.arch else None,
-        toolkit_cuda=str(offer.toolkit_cuda),
-        wheel_cuda=str(offer.wheel_cuda),
-        archs=[arch.capability for arch in offer.archs],
-        ptx=[arch.capability for arch in offer.ptx],
-        min_driver=offer.min_driver,
-        native_driver=offer.native_driver,
+        profile=summary.profile,
+        torch=summary.torch,
+        python=summary.python,
+        default_python=summary.default_python,
+        devel=summary.devel,
+        arch=summary.arch.capability if summary.arch else None,
+        toolkit_cuda=str(summary.toolkit_cuda),
+        wheel_cuda=str(summary.wheel_cuda),
+        archs=[arch.capability for arch in summary.archs],
+        ptx=[arch.capability for arch in summary.ptx],
+        min_driver=summary.min_driver,
+        native_driver=summary.native_driver,
         pins={pin.name: pin.version for pin in image.pins},
         warnings=list(image.warnings),
         digest=digest,
@@ -243,8 +243,8 @@ def pairs(sources: Sources) -> tuple[Planned, ...]:
 def nightly_of(known: SiteInputs, image: str) -> tuple[JobLine | None, JobLine | None, tuple[BreakageLine, ...]]:
     """The newest control and canary of an image, and what breaks its canaries, newest first."""
     own = [line for line in known.nightly if line.image == image and not line.ranges]
-    legs = [line for line in own if isinstance(line, JobLine)]
-    newest = {leg: max((one for one in legs if one.job is leg), key=lambda one: one.date, default=None) for leg in Job}
+    lines = [line for line in own if isinstance(line, JobLine)]
+    newest = {job: max((one for one in lines if one.job is job), key=lambda one: one.date, default=None) for job in Job}
     breakages = [line for line in own if isinstance(line, BreakageLine)]
     return newest[Job.CONTROL], newest[Job.CANARY], tuple(reversed(breakages))
 

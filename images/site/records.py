@@ -140,32 +140,51 @@ def _contradiction(line: RunLine, cause: str) -> Problem:
     return Problem(where=f"{LINES} {line.id}", cause=cause, then="restore the line and its evidence from git")
 
 
+def append(folder: Path, line: RunLine, evidence: bytes) -> None:
+    """Add a line to FOLDER/runs.jsonl, and its evidence if it is kept. Raises UserError where the id is taken."""
+    if line.id in {known.id for known in read(folder)}:
+        problem = Problem(where=f"--as {line.id}", cause="this run is recorded already", then="choose another word")
+        raise UserError(problem)
+    if line.kept:
+        write_evidence(folder, line.id, evidence)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LINES).open("a", encoding="utf-8") as file:
+        file.write(dumps([line]))
+
+
 def dumps(lines: Iterable[RunLine]) -> str:
     """runs.jsonl."""
     return "".join(json.dumps(line.model_dump(mode="json"), separators=(",", ":")) + "\n" for line in lines)
 
 
 def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, **more: Any) -> RunLine:
-    """The line of a run that was judged. `more`: `date` (else the evidence's), `experiment`, `kept`."""
+    """The line of a run that was judged. `more`: `date` (else the evidence's), `experiment`, `kept`.
+
+    Raises UserError where `where` is no word for an id.
+    """
     gpus = evidence.host.get("gpus") or ()
     plain = {"date": evidence.host.get("date"), "experiment": False, "kept": False}
-    return RunLine.model_validate(
-        {
-            "id": f"{verdict.image}/{where}",
-            "image": verdict.image,
-            "digest": verdict.digest,
-            "gpus": [str(gpu.get("name", "")) for gpu in gpus],
-            "driver": str(evidence.host.get("driver") or ""),
-            "tiers": tier_counts([_row(one) for one in verdict.claims]),
-            "claims": by_verdict([_row(one) for one in verdict.claims]),
-            "findings": [_row(one) for one in verdict.claims if one.status in _OPEN],
-            "packages": packages(verdict.claims),
-            "bytes": size,
-            "evidence_sha256": evidence.sha256,
-            **plain,
-            **more,
-        }
-    )
+    data = {
+        "id": f"{verdict.image}/{where}",
+        "image": verdict.image,
+        "digest": verdict.digest,
+        "gpus": [str(gpu.get("name", "")) for gpu in gpus],
+        "driver": str(evidence.host.get("driver") or ""),
+        "tiers": tier_counts([_row(one) for one in verdict.claims]),
+        "claims": by_verdict([_row(one) for one in verdict.claims]),
+        "findings": [_row(one) for one in verdict.claims if one.status in _OPEN],
+        "packages": packages(verdict.claims),
+        "bytes": size,
+        "evidence_sha256": evidence.sha256,
+        **plain,
+        **more,
+    }
+    try:
+        return RunLine.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UserError(Problem(where=where, cause=cause, then="use small letters, digits, `.` and `-`")) from None
 
 
 def _row(one: ClaimVerdict) -> ClaimRow:
@@ -199,7 +218,7 @@ def by_verdict(rows: Sequence[ClaimRow]) -> dict[Tier, dict[Status, list[str]]]:
 
 
 def tier_counts(rows: Sequence[ClaimRow | ClaimVerdictRow]) -> dict[Tier, TierCount]:
-    """Each judged tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
+    """Each tier: FAIL if a required claim failed, PASS only if there are required ones and all passed."""
     judged = {row.tier for row in rows}
     return {tier: _count([row for row in rows if row.tier is tier]) for tier in Tier if tier in judged}
 
