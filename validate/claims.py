@@ -1,4 +1,4 @@
-"""What an image promises. Written from the matrix on the host, never from the image.
+"""What an image is held to. Written from the matrix on the host, never from the image.
 
 A claim says which probe must measure it and what the judge compares the evidence with (`expect`).
 The same file travels into the container, so only the standard library is used.
@@ -15,14 +15,14 @@ from typing import Any
 HOST_PROBE = "host.image"
 """What the engine's host measures of an image; the suite in the container can't."""
 
-STRANGER = 61234
+ARBITRARY_UID = 61234
 """A user whom no image knows, as Kubernetes and OpenShift choose them."""
 
 AS_ROOT = ("static.hygiene",)
-AS_STRANGER = ("cpu.stranger",)
+AS_ARBITRARY_UID = ("cpu.arbitrary_uid",)
 """Probes that the trial runs as somebody else than the image's own user."""
 
-ALONE = ("multigpu.bandwidth",)
+EXCLUSIVE = ("multigpu.bandwidth",)
 """Probes that nothing else may run beside: the suite starts them last, one after another."""
 
 
@@ -39,7 +39,7 @@ class Tier(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One promise of an image."""
+    """One check that an image must pass."""
 
     id: str
     """Catalogue number: S1, C10, G3."""
@@ -48,13 +48,13 @@ class Claim:
     tier: Tier
     probe: str
     """The probe that measures it, `TIER.MODULE`: `static.pins`."""
-    promise: str
+    statement: str
     """The sentence a person reads."""
     required: bool = True
     expect: Mapping[str, Any] = field(default_factory=dict)
     """JSON values: what the probe looks for and the judge compares with."""
     unproven: str = ""
-    """A reason known before any measuring why this can't be proven (an optional wheel that could not be had)."""
+    """A reason known before any measuring why this can't be validated (an optional wheel that could not be had)."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Claim:
@@ -63,7 +63,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimSet:
-    """All promises of one image, in the order a report shows them."""
+    """All claims of one image, in the order a report shows them."""
 
     image: str
     claims: tuple[Claim, ...]
@@ -75,9 +75,9 @@ class ClaimSet:
         """Those that can be measured in a container."""
         return self.less([HOST_PROBE])
 
-    def alone(self) -> ClaimSet:
+    def without_trial(self) -> ClaimSet:
         """Those that an image's own user can measure in it, without a trial around it."""
-        return self.less([HOST_PROBE, *AS_ROOT, *AS_STRANGER])
+        return self.less([HOST_PROBE, *AS_ROOT, *AS_ARBITRARY_UID])
 
     def only(self, probes: Collection[str]) -> ClaimSet:
         """Those that these probes measure."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from validate import upgrade
 from validate.claims import Claim, ClaimSet
 
 
@@ -70,35 +71,47 @@ class Evidence:
     host: Mapping[str, Any] = field(default_factory=dict)
     """When it was measured (`date`, UTC), engine version, GPUs and driver as the host saw them."""
     claims: tuple[Claim, ...] = ()
-    """The promises it was measured for: evidence.json alone can be judged again."""
+    """Those that it was measured for: evidence.json alone can be judged again."""
+    recorded_sha256: str = field(default="", compare=False)
+    """Of the file that it was read from; empty for what was just measured."""
 
     def of(self, probe: str) -> Record | None:
         return next((record for record in self.records if record.probe == probe), None)
 
     @property
-    def promised(self) -> ClaimSet:
+    def claim_set(self) -> ClaimSet:
         return ClaimSet(image=self.image, claims=self.claims)
 
     @property
     def sha256(self) -> str:
-        """Of the content, as JSON with sorted keys and no spaces."""
-        return _sha256(asdict(self))
+        """Of the content, as JSON with sorted keys and no spaces: as it was recorded, in whatever version."""
+        return self.recorded_sha256 or _sha256(self._content())
 
     def dumps(self) -> str:
         """The content of evidence.json. Its `sha256` tells a file that was edited or damaged; it is no signature."""
-        data = asdict(self)
+        data = self._content()
         return json.dumps({**data, "sha256": _sha256(data)}, indent=1, sort_keys=True)
+
+    def _content(self) -> dict[str, Any]:
+        data = {name: value for name, value in asdict(self).items() if name != "recorded_sha256"}
+        return {"schema_version": upgrade.SCHEMA_VERSION, **data}
 
     @classmethod
     def loads(cls, text: str) -> Evidence:
-        """Read it back. Raises EvidenceChangedError if the content is not what its `sha256` says."""
+        """Read it back, from this schema version or an earlier one.
+
+        Raises EvidenceChangedError if the content is not what its `sha256` says, ValueError for an unknown version.
+        """
         data = json.loads(text)
         said = data.pop("sha256", None)
         if said is not None and said != _sha256(data):
             raise EvidenceChangedError("the content is not what its sha256 says: it was changed after it was measured")
+        recorded = _sha256(data)
+        data = upgrade.evidence(data)
+        data.pop("schema_version")
         records = tuple(Record.from_json(record) for record in data["records"])
         claims = tuple(Claim.from_json(claim) for claim in data.get("claims", ()))
-        return cls(**{**data, "records": records, "claims": claims})
+        return cls(**{**data, "records": records, "claims": claims, "recorded_sha256": recorded})
 
 
 def _sha256(data: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`validate`: an image proves itself, where its user is, against the claims that were baked into it.
+"""`validate`: judges an image where its user is, by the claims that were baked into it.
 
     docker run --rm --gpus all IMAGE validate
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and judge here. 0: nothing failed; 1: a claim failed; 2: wrong arguments, no claims, nowhere to write."""
     options = _parser().parse_args(arguments)
     try:
-        claims = ClaimSet.loads(options.claims.read_text(encoding="utf-8")).alone()
+        claims = ClaimSet.loads(options.claims.read_text(encoding="utf-8")).without_trial()
     except (OSError, ValueError, LookupError, TypeError) as error:
         return _complain(f"{options.claims} holds no claims: {error}")
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
@@ -68,7 +68,7 @@ def _complain(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="validate", description="Hold this image against what it promises.")
+    parser = argparse.ArgumentParser(prog="validate", description="Judge this image by its claims.")
     parser.add_argument(
         "--tier",
         action="append",

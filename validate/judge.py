@@ -80,7 +80,7 @@ def judge(
 
 
 def explain(verdict: Verdict, rows: Sequence[Hint]) -> Verdict:
-    """The same verdict, with the hints that fit each claim that failed or could not be proven."""
+    """The same verdict, with the hints that fit each claim that failed or is UNPROVEN."""
     return replace(verdict, claims=tuple(_explain(one, rows) for one in verdict.claims))
 
 

@@ -129,7 +129,7 @@ def _test_case(suite: ElementTree.Element, image: str, one: ClaimVerdict) -> Non
     kind = "failure" if _is_failure(one) else "skipped"
     message = f"{one.status}: {one.reason}".translate(_NOT_IN_XML)
     element = ElementTree.SubElement(case, kind, {"message": message})
-    lines = [one.claim.promise, *map(advice, one.hints), _log(one.evidence)]
+    lines = [one.claim.statement, *map(advice, one.hints), _log(one.evidence)]
     element.text = "\n".join(lines).translate(_NOT_IN_XML)
 
 

@@ -26,8 +26,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from validate.claims import ALONE, Claim, ClaimSet, Tier
-from validate.environment import surroundings
+from validate.claims import EXCLUSIVE, Claim, ClaimSet, Tier
+from validate.environment import user_environment
 from validate.evidence import Measurement, Outcome, Record
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 240, Tier.CPU: 400, Tier.GPU: 600, Tier.MULTIGPU: 900}
@@ -63,26 +63,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(claims: ClaimSet, *, jobs: int, timeout: float | None = None) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
 
-    Those in ALONE come last, one after another. `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims known
-    to be unproven are not measured.
+    Those in EXCLUSIVE come last, one after another. `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims
+    known to be unproven are not measured.
     """
     probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
-    given = surroundings.of_this_process()
+    given = user_environment.of_this_process()
     with tempfile.TemporaryDirectory(prefix="validate-") as folder, ThreadPoolExecutor(max_workers=jobs) as pool:
         scratch = Path(folder)
         claim_file = scratch / "claims.json"
         claim_file.write_text(claims.dumps(), encoding="utf-8")
-        marker = surroundings.record(given, scratch / "surroundings.json")
+        marker = user_environment.record(given, scratch / "user-environment.json")
         environ = {**given.environ, **marker}
         running = [
             pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout)
             for probe in probes
-            if probe not in ALONE
+            if probe not in EXCLUSIVE
         ]
         for future in as_completed(running):
             yield future.result()
         for probe in probes:
-            if probe in ALONE:
+            if probe in EXCLUSIVE:
                 yield _run_probe(probe, claim_file, scratch / probe, environ, timeout)
 
 

@@ -207,7 +207,7 @@ def judge_verb(
 ) -> None:
     """Judge a recorded run again, by the claims it was measured for. Needs no engine."""
     recorded = schemas.read_evidence(evidence)
-    verdict = explain(judge(recorded.promised, recorded, tier or tuple(Tier)), hints.known())
+    verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier)), hints.known())
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")

@@ -28,7 +28,7 @@ def record_verb(
     """Append a validation run to results/runs.jsonl."""
     file = folder / "evidence.json"
     evidence = schemas.read_evidence(file)
-    verdict = judge(evidence.promised, evidence)
+    verdict = judge(evidence.claim_set, evidence)
     line = records.line_of(
         evidence, verdict, where, size=_size(folder, evidence.digest), kept=keep, experiment=experiment
     )

@@ -28,7 +28,7 @@ SLICER_MODULES = (
     "binaries/elf.py",
     "binaries/fatbin.py",
     "compute_capability.py",
-    "binaries/kernelstates.py",
+    "binaries/kernel_states.py",
     "binaries/lz4.py",
     "environment/__init__.py",
     "environment/installed.py",

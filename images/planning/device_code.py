@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from validate.binaries.kernel_states import KernelByDesign
+from validate.contracts.static import CodeGap
 
 _NEVER_OLDER = 999
-KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
+KERNELS_BY_DESIGN: Mapping[str, Sequence[KernelByDesign]] = {
     "torch": (
         {
             "kernels": "*vectorized_elementwise_kernelILi8E*St5arrayIPcLm*EELb1EEEvi*",
@@ -60,11 +62,11 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
             "reason": "CUB reads its attributes and never launches it; FlashAttention 3 begins at sm_80",
         },
         *(
-            {
-                "kernels": f"*5flash{len(kernel)}{kernel}*",
-                "needed": [[90, 90]],
-                "reason": "FlashAttention 3 as of xformers 0.0.29 is code for sm_90a, which runs on sm_90 alone",
-            }
+            KernelByDesign(
+                kernels=f"*5flash{len(kernel)}{kernel}*",
+                needed=[[90, 90]],
+                reason="FlashAttention 3 as of xformers 0.0.29 is code for sm_90a, which runs on sm_90 alone",
+            )
             for kernel in ("compute_attn_ws", "compute_attn_ws_fp8", "combine_attn_seqk_parallel")
         ),
     ),
@@ -72,7 +74,7 @@ KERNELS_BY_DESIGN: Mapping[str, Sequence[Mapping[str, Any]]] = {
 """Kernels that are empty, or left out, on archs where their library never calls them: `needed` are the archs, from and
 to, where they must be real. The first row that matches is taken. Read from the wheels of torch 2.5.1 to 2.15.0 and what
 goes with them."""
-DEVICE_CODE_HOLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
+KNOWN_GAPS: Mapping[str, Sequence[CodeGap]] = {
     "torch": (
         {
             "cuda": 13,
@@ -82,7 +84,7 @@ DEVICE_CODE_HOLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         },
     ),
 }
-"""Archs that upstream promises and one of its files lacks. Said in the verdict, as a warning."""
+"""Archs that upstream claims and one of its files lacks. Said in the verdict, as a warning."""
 CUDA_DEVICE_LIBRARIES: Sequence[str] = (
     "libcublas",
     "libcublasLt",

@@ -319,7 +319,7 @@ NAMESPACES: Mapping[str, tuple[str, ...]] = {
 }
 """Distributions whose package others extend by design: they put files of their own names into its folder."""
 
-OWN_OPENMP: Mapping[str, str] = {
+BUNDLED_OPENMP: Mapping[str, str] = {
     "scikit_learn.libs/libgomp-*.so*": "scikit-learn brings an OpenMP for its own loops, which torch never calls",
     "sentencepiece.libs/libgomp-*.so*": "sentencepiece brings an OpenMP for its own loops, which torch never calls",
 }

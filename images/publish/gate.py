@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from images.context.labels import LABELS
 from images.errors import Problem, UserError
-from images.validation.schemas import EvidenceFile, VerdictFile
+from images.validation.schemas import parse_evidence, parse_verdict
 from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, EvidenceChangedError
+from validate.evidence import EvidenceChangedError
 from validate.judge import ClaimVerdict, Verdict, judge
 from validate.judging import Status
 
@@ -58,15 +58,14 @@ def proof(verdict_file: bytes, evidence_file: bytes, where: str) -> Proof:
     """Read a trial and judge it again. Raises UserError: unreadable, changed, or a verdict that its evidence denies."""
     then = "prove the image again: `nox -s validate -- NAME --image REF`"
     try:
-        written = VerdictFile.model_validate(json.loads(verdict_file))
-        EvidenceFile.model_validate(json.loads(evidence_file))
-        evidence = Evidence.loads(evidence_file.decode())
+        written = parse_verdict(verdict_file.decode())
+        evidence = parse_evidence(evidence_file.decode())
     except EvidenceChangedError as error:
         raise UserError(Problem(where=where, cause=str(error), then=then), code=1) from None
     except (ValidationError, ValueError) as error:
         cause = f"is no proof: {str(error).splitlines()[0]}"
         raise UserError(Problem(where=where, cause=cause, then=then), code=1) from None
-    verdict = judge(evidence.promised, evidence)
+    verdict = judge(evidence.claim_set, evidence)
     said = {(row.id, row.subject): row.verdict for row in written.claims}
     found = {(one.claim.id, one.claim.subject): one.status for one in verdict.claims}
     if (written.image, written.digest) != (verdict.image, verdict.digest):

@@ -124,7 +124,7 @@ def judged_again(line: RunLine, content: bytes) -> Verdict:
         evidence = Evidence.loads(content.decode())
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(_contradiction(line, str(error)), code=1) from None
-    verdict = judge(evidence.promised, evidence)
+    verdict = judge(evidence.claim_set, evidence)
     said = (line.image, line.digest, line.evidence_sha256)
     if said != (verdict.image, verdict.digest, evidence.sha256):
         raise UserError(_contradiction(line, "the evidence is of another run"), code=1)

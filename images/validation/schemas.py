@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from images.errors import Problem, UserError
+from validate import upgrade
 from validate.claims import Tier
 from validate.evidence import Evidence, EvidenceChangedError, Outcome
 from validate.judging import Status
@@ -65,7 +66,7 @@ class VerdictFile(_File):
 
 
 class ClaimRow(_File):
-    """One promise, written from the matrix."""
+    """One check that the image must pass, written from the matrix."""
 
     id: str
     subject: str
@@ -73,12 +74,13 @@ class ClaimRow(_File):
     tier: Tier
     probe: str
     """`TIER.MODULE` of the probe that measures it."""
-    promise: str
+    statement: str
+    """The sentence a person reads."""
     required: bool
     expect: dict[str, Any]
     """What the judge compares the evidence with."""
     unproven: str
-    """A reason known before any measuring why it can't be proven."""
+    """A reason known before any measuring why it can't be validated."""
 
 
 class MeasurementRow(_File):
@@ -105,6 +107,8 @@ class RecordRow(_File):
 class EvidenceFile(_File):
     """evidence.json: everything measured in one image, and the claims it was measured for."""
 
+    schema_version: Literal[2]
+    """Files of version 1 have none; they can be read and judged as well (validate/upgrade.py)."""
     image: str
     digest: Digest
     records: list[RecordRow]
@@ -120,12 +124,27 @@ def generated() -> dict[str, bytes]:
     return {f"docs/schema/{name}.schema.json": _schema(model) for name, model in _MODELS.items()}
 
 
+def parse_verdict(text: str) -> VerdictFile:
+    """The content of a verdict.json. Raises pydantic's ValidationError; ValueError for what is no JSON."""
+    written = VerdictFile.model_validate(json.loads(text))
+    return VerdictFile.model_validate(upgrade.verdict(written.model_dump(mode="json", exclude_defaults=True)))
+
+
+def parse_evidence(text: str) -> Evidence:
+    """The content of an evidence.json, of this schema version or an earlier one.
+
+    Raises EvidenceChangedError; pydantic's ValidationError for what is no evidence; ValueError for what is no JSON.
+    """
+    data = json.loads(text)
+    upgraded = upgrade.evidence(data) if isinstance(data, dict) and "records" in data else data
+    EvidenceFile.model_validate(upgraded)
+    return Evidence.loads(text)
+
+
 def read_evidence(path: Path) -> Evidence:
     """Read an evidence.json. Raises UserError: no such file, no evidence, no claims, changed since it was written."""
     try:
-        text = path.read_text(encoding="utf-8")
-        EvidenceFile.model_validate(json.loads(text))
-        return Evidence.loads(text)
+        return parse_evidence(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(_unusable(path, f"can't be read: {error.strerror}")) from None
     except EvidenceChangedError as error:

@@ -14,7 +14,7 @@ from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, E
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
 from images.validation import inspection
-from validate.claims import AS_ROOT, AS_STRANGER, STRANGER, ClaimSet, Tier
+from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, ClaimSet, Tier
 from validate.evidence import Evidence, Record
 
 _INSIDE = "/judge"
@@ -35,7 +35,7 @@ class Bounds:
     gpu_memory: int = 24 * _GIB
     """In place of `memory` where probes use GPUs: each holds torch and a CUDA context."""
     shared_memory: int = 8 * _GIB
-    """/dev/shm of the room where ranks of several GPUs run: as `--shm-size` gives users."""
+    """/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
     scratch: int = 4 * _GIB
     timeout: float = 1200
 
@@ -51,7 +51,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Room:
+class _ContainerPlan:
     """A container and what is measured in it."""
 
     claims: ClaimSet
@@ -82,9 +82,9 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
         "cpus": engine.facts.cpus,
         **_gpus_of_host(trial.gpus),
     }
-    for room in _rooms(image, asked.inside(), trial):
-        if room.claims.claims:
-            found, end, refused = _run_suite(engine, image, room, trial)
+    for plan in _containers(image, asked.inside(), trial):
+        if plan.claims.claims:
+            found, end, refused = _run_suite(engine, image, plan, trial)
             records += found
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
             if refused:
@@ -92,63 +92,63 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host, claims=asked.claims)
 
 
-def _rooms(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_Room]:
+def _containers(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_ContainerPlan]:
     """Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
-    gets an empty, writable home. Only the gpu tiers' room gets GPUs: what attaches them (the driver's libraries,
+    gets an empty, writable home. Only the gpu tiers' container gets GPUs: what attaches them (the driver's libraries,
     LD_LIBRARY_PATH) is never taken for the image's.
     """
     run_in = ["/tmp", image.env.get("HOME", "/root")]
-    special = {*AS_ROOT, *AS_STRANGER}
+    special = {*AS_ROOT, *AS_ARBITRARY_UID}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
-    yield _Room(claims=static.less(special))
-    yield _Room(claims=static.only(AS_ROOT), writable=(), user="0", environment={"TMPDIR": _INSIDE})
-    yield _Room(claims=cpu.less(special), writable=run_in)
-    yield _Room(claims=cpu.only(AS_STRANGER), writable=run_in, user=f"{STRANGER}:{STRANGER}")
+    yield _ContainerPlan(claims=static.less(special))
+    yield _ContainerPlan(claims=static.only(AS_ROOT), writable=(), user="0", environment={"TMPDIR": _INSIDE})
+    yield _ContainerPlan(claims=cpu.less(special), writable=run_in)
+    yield _ContainerPlan(claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}")
     if trial.gpus.attached:
-        yield _Room(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
-        yield _Room(claims=claims.of([Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus, ranks=True)
+        yield _ContainerPlan(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
+        yield _ContainerPlan(claims=claims.of([Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus, ranks=True)
 
 
-def _run_suite(engine: Engine, image: ImageInfo, room: _Room, trial: Trial) -> tuple[list[Record], Exit, str]:
+def _run_suite(engine: Engine, image: ImageInfo, plan: _ContainerPlan, trial: Trial) -> tuple[list[Record], Exit, str]:
     """Records, how the container ended, and why it has not the limits that ranks should have (an engine that may not
     raise its own, as it runs in a container itself); empty: it has.
     """
-    if not room.ranks:
-        return *_run_in(engine, image, room, trial, {}), ""
+    if not plan.ranks:
+        return *_run_in(engine, image, plan, trial, {}), ""
     try:
-        return *_run_in(engine, image, room, trial, RANKS_ULIMITS), ""
+        return *_run_in(engine, image, plan, trial, RANKS_ULIMITS), ""
     except EngineError as error:
         if error.kind is not EngineErrorKind.ULIMIT:
             raise
-        return *_run_in(engine, image, room, trial, {}), error.problems[0].cause
+        return *_run_in(engine, image, plan, trial, {}), error.problems[0].cause
 
 
 def _run_in(
-    engine: Engine, image: ImageInfo, room: _Room, trial: Trial, ulimits: Mapping[str, int]
+    engine: Engine, image: ImageInfo, plan: _ContainerPlan, trial: Trial, ulimits: Mapping[str, int]
 ) -> tuple[list[Record], Exit]:
-    gpus = room.gpus
+    gpus = plan.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
     command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
-    command += ["--jobs", str(_at_once(engine, room))] if gpus.attached else []
+    command += ["--jobs", str(_at_once(engine, plan))] if gpus.attached else []
     memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
     records: list[Record] = []
     complaints: list[str] = []
     spec = ContainerSpec(
         image.id,
         command,
-        tmpfs=dict.fromkeys(room.writable, tmpfs),
+        tmpfs=dict.fromkeys(plan.writable, tmpfs),
         volumes=[_INSIDE],
         memory=min(memory, engine.facts.memory * 3 // 4),
-        env={**gpus.environment(image.env), **room.environment},
-        user=room.user,
+        env={**gpus.environment(image.env), **plan.environment},
+        user=plan.user,
         binds=gpus.binds,
         devices=gpus.devices,
         device_requests=gpus.device_requests,
-        shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if room.ranks else None,
+        shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if plan.ranks else None,
         ulimits=ulimits,
     )
     with engine.container(spec) as container:
-        container.put(suite_files(room.claims), _INSIDE)
+        container.put(suite_files(plan.claims), _INSIDE)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None
@@ -164,12 +164,12 @@ def _run_in(
     return records, end
 
 
-def _at_once(engine: Engine, room: _Room) -> int:
+def _at_once(engine: Engine, plan: _ContainerPlan) -> int:
     """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow; one of ranks counts for each."""
-    found = room.gpus.inventory.gpus if room.gpus.inventory else ()
+    found = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
     memory = min((gpu.memory for gpu in found), default=0)
     processes = min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH)
-    return max(1, processes // (len(found) if room.ranks else 1))
+    return max(1, processes // (len(found) if plan.ranks else 1))
 
 
 def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from images.errors import Problem, UserError
 from images.planning.image import Image, Pin
 from images.validation import trial
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.device_code import code_claim
+from images.validation.claims.device_code import kernel_code_claim
 from images.validation.claims.image import image_claims
 from images.wheels.recipe import Recipe, beside
 from validate.claims import Claim, ClaimSet, Tier
@@ -56,7 +56,7 @@ def _claims(image: Image, wanted: Recipe, content: bytes, facts: Facts) -> Itera
             yield claim
     if wanted.archs:
         archs = dict.fromkeys(map(Arch.parse, wanted.archs), "cubin")
-        yield code_claim(image, wanted.distribution, [], archs, also=libraries(content))
+        yield kernel_code_claim(image, wanted.distribution, [], archs, also=libraries(content))
 
 
 def libraries(content: bytes) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 Nothing moves: a file keeps its length and every byte but the code that is taken out and, in front of it, the two that
 say what kind of code it is. So loaders, the driver and debuggers find all where it was. What
 validate/binaries/fatbin.py does not know stays, and so does all of a region where S5 would miss it
-(validate/binaries/kernelstates.py). A file that it can't read, or where parts overlap, is refused, and then nothing is
+(validate/binaries/kernel_states.py). A file that it can't read, or where parts overlap, is refused, and then nothing is
 changed at all. Standard library alone.
 """
 
@@ -22,12 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from validate.binaries import elf, fatbin, kernelstates
+from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError, Section
 from validate.binaries.fatbin import Buffer, Entry, FatbinError
-from validate.binaries.kernelstates import Each, Excuses
+from validate.binaries.kernel_states import Each, Excuses, KernelByDesign
 from validate.environment import installed
 
 _CHUNK = 1 << 24
@@ -57,7 +56,7 @@ class Order:
     nvidia: bool
     """NVIDIA's own libraries, too: their licence restricts modification, so the matrix must say it."""
     alternatives: tuple[Alternatives, ...] = ()
-    by_design: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    by_design: Mapping[str, Sequence[KernelByDesign]] = field(default_factory=dict)
     """Kernels that S5 excuses, as its claims have them, by package (canonical name)."""
 
     def may_slice(self, name: str, path: str) -> bool:
@@ -118,7 +117,7 @@ def cut(data: Buffer, arch: int, excuses: Excuses | None, each: Each = map) -> C
     if not sections:
         return Cut(entries=(), size=len(data))
     _require_apart(data, sections)
-    entries = (entry for found in kernelstates.surplus(data, (arch,), excuses, each) for entry in found.entries)
+    entries = (entry for found in kernel_states.surplus(data, (arch,), excuses, each) for entry in found.entries)
     return Cut(entries=tuple(sorted(entries, key=lambda entry: entry.at)), size=len(data))
 
 

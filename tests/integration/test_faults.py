@@ -133,7 +133,7 @@ OTHERS = [
     ),
     Fault("a-label-that-lies", "LABEL dev.truetag.torch=2.8.0", "S8", "labels", "dev.truetag.torch is '2.8.0'"),
     Fault("root-again", "RUN true", "S8", "settings", "it runs as root", last="USER root"),
-    Fault("no-user-name", "ENV USER= LOGNAME=", "C8", "unknown user", "uid not found: 61234"),
+    Fault("no-user-name", "ENV USER= LOGNAME=", "C8", "arbitrary UID", "uid not found: 61234"),
     Fault(
         "no-cxx-compiler",
         "RUN rm -f /usr/bin/g++ /usr/bin/c++ /usr/bin/x86_64-linux-gnu-g++*",

@@ -20,7 +20,7 @@ from validate.kernels.runner import examine
 def case(run, dtype="float32"):
     def make(bench):
         inputs = {"x": bench.normal(7, 5), "w": bench.normal(5, 3)}
-        return Case(dtype=dtype, inputs=inputs, run=run, plain=lambda x, w: x @ w, learn=("x", "w"))
+        return Case(dtype=dtype, inputs=inputs, run=run, plain=lambda x, w: x @ w, grad_inputs=("x", "w"))
     return make
 
 def whole(bench):
@@ -31,7 +31,7 @@ def missing(x, w):
     raise RuntimeError("no kernel image is available")
 
 kernel = Kernel(
-    claim="G1", probe="gpu.numerics", package="torch", promise="x @ w",
+    claim="G1", probe="gpu.numerics", package="torch", statement="x @ w",
     cases={
         "right": case(lambda x, w: x @ w),
         "bfloat16": case(lambda x, w: x @ w, "bfloat16"),

@@ -128,7 +128,7 @@ def failing(engine: Engine, image: Image) -> Verdict:
             subject=f"{name} {subject}",
             tier=Tier.MULTIGPU,
             probe=f"multigpu.{name}",
-            promise="",
+            statement="",
             expect=expect,
         )
         for name, subjects in rows.items()

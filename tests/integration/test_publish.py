@@ -60,7 +60,7 @@ CLAIMS = ClaimSet(
             subject="einops",
             tier=Tier.STATIC,
             probe="static.pins",
-            promise="`import einops` is einops 0.8.2",
+            statement="`import einops` is einops 0.8.2",
             expect={"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []},
         ),
         Claim(
@@ -68,7 +68,7 @@ CLAIMS = ClaimSet(
             subject="environment",
             tier=Tier.STATIC,
             probe="static.environment",
-            promise="the variables are as promised",
+            statement="the variables are as expected",
             expect={
                 "required": SETTINGS,
                 "denied": expectations.DENIED_VARIABLES,
@@ -491,7 +491,7 @@ def test_another_machine_adds_its_tier_and_the_aliases_follow(
     with Registry(order.repository) as source:
         assert len(publication.load(source, source.get(NAME)).of(PROOF)) == 2
     _, found = publication.verify(
-        Reference(order.repository, "latest"), tiers=whole, promised=lambda _: both.promised, unsigned=True
+        Reference(order.repository, "latest"), tiers=whole, promised=lambda _: both.claim_set, unsigned=True
     )
     assert {check.status for check in found} == {Status.PASS}, found
     assert done.tags[1:] == (NAME, "latest", "cu126")

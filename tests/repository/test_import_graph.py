@@ -35,8 +35,9 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("validate.harness", "validate.judge"),
     ("validate.hints", "validate.judging"),
     ("validate.evidence",),
+    ("validate.contracts",),
     ("validate.binaries", "validate.environment"),
-    ("validate.claims", "validate.compute_capability"),
+    ("validate.claims", "validate.compute_capability", "validate.upgrade"),
 )
 """The most dependent first. A package may import packages of later levels, never of its own or an earlier one."""
 

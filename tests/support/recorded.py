@@ -9,6 +9,7 @@ from typing import Any
 
 from images.site import records
 from images.site.records import RunLine
+from validate import upgrade
 from validate.evidence import Evidence
 
 
@@ -29,9 +30,8 @@ def evidence(run_id: str) -> Evidence:
 
 
 def data(run_id: str) -> dict[str, Any]:
-    """evidence.json of a run as plain JSON."""
-    found: dict[str, Any] = json.loads(text(run_id))
-    return found
+    """evidence.json of a run as plain JSON, of the current schema version."""
+    return upgrade.evidence(json.loads(text(run_id)))
 
 
 def beside(name: str) -> dict[str, Any]:

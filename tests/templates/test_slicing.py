@@ -25,7 +25,7 @@ from images.planning import device_code, plan
 from tests.support import fatbins
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from validate.binaries import fatbin
-from validate.binaries.kernelstates import Excuses
+from validate.binaries.kernel_states import Excuses
 
 
 def _load(name: str) -> ModuleType:

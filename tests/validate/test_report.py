@@ -14,7 +14,7 @@ from validate.judging import Status
 
 
 def one(status: Status, *, required: bool = True, reason: str = "because", **evidence: object) -> ClaimVerdict:
-    claim = Claim(id="S1", subject="torch", tier=Tier.STATIC, probe="static.pins", promise="it is", required=required)
+    claim = Claim(id="S1", subject="torch", tier=Tier.STATIC, probe="static.pins", statement="it is", required=required)
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 

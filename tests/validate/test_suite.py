@@ -27,9 +27,9 @@ PROBES = {
     "static/nan": "def measure(claims):\n    yield 'a', {'ok': float('nan'), 'deep': [float('inf')]}\n",
     "static/loud": "def measure(claims):\n    print('x' * 9000, '{\"closing\": true}')\n    yield 'a', {'ok': True}\n",
     "cpu/around": (
-        "import os\nfrom validate.environment import surroundings\n"
+        "import os\nfrom validate.environment import user_environment\n"
         "def measure(claims):\n"
-        "    given = surroundings.recorded()\n"
+        "    given = user_environment.recorded()\n"
         "    yield 'a', {'own': os.environ.get('TRITON_CACHE_DIR'), 'given': given.environ.get('TRITON_CACHE_DIR'),\n"
         "                'optimize': os.environ.get('PYTHONOPTIMIZE')}\n"
     ),
@@ -54,7 +54,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def claims(*probes: str, unproven: str = "") -> ClaimSet:
     planted = [
-        Claim(id="T1", subject="a", tier=Tier(probe.split(".")[0]), probe=probe, promise="-", unproven=unproven)
+        Claim(id="T1", subject="a", tier=Tier(probe.split(".")[0]), probe=probe, statement="-", unproven=unproven)
         for probe in probes
     ]
     return ClaimSet(image="i", claims=tuple(planted))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from validate.environment.surroundings import Surroundings
+from validate.environment.user_environment import UserEnvironment
 
 _MARK = "validate:start:"
 _SECONDS = 60
@@ -66,14 +66,14 @@ class Start:
     """Where each asked top-level module would be imported from; None: nowhere."""
 
 
-def start(surroundings: Surroundings, modules: Sequence[str] = ()) -> Start:
+def start(user: UserEnvironment, modules: Sequence[str] = ()) -> Start:
     """Start Python as a user would and ask where it would find these top-level modules. Raises StartError."""
-    command = [surroundings.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
+    command = [user.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
     try:
         done = subprocess.run(
             command,
-            env=dict(surroundings.environ),
-            cwd=surroundings.directory,
+            env=dict(user.environ),
+            cwd=user.directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_SECONDS,
@@ -84,7 +84,7 @@ def start(surroundings: Surroundings, modules: Sequence[str] = ()) -> Start:
         if line.startswith(_MARK):
             return Start(**json.loads(line[len(_MARK) :]))
     said = done.stderr.decode("utf-8", "replace")[-2000:] or "no word"
-    suspects = ", ".join(_start_files(surroundings.python)) or "no .pth file that imports"
+    suspects = ", ".join(_start_files(user.python)) or "no .pth file that imports"
     raise StartError(f"python ended with status {done.returncode} and {said}; what runs before that: {suspects}")
 
 

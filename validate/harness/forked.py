@@ -15,12 +15,12 @@ from typing import Any
 LOG_TAIL_CHARACTERS = 2000
 
 
-def apart(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def in_fork(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     """Evidence of `measure`, run in a fork of this process; `{"error": ...}` with its log if it raised or died.
 
     The fork shares what this process has imported, so isolation costs milliseconds instead of another torch import.
     """
-    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fork-") as folder:
         result, log = Path(folder, "result"), Path(folder, "log")
         child = os.fork()
         if child == 0:

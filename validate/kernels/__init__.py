@@ -1,8 +1,8 @@
 """The table of kernels: one file each, found by looking into this folder. Adding a kernel is adding a file.
 
-A file `kernels/NAME.py` holds `KERNEL`: what it promises, on which GPUs (`supports`), how it is run and what plain
+A file `kernels/NAME.py` holds `KERNEL`: what it claims, on which GPUs (`supports`), how it is run and what plain
 torch makes of the same inputs (`cases`), how far they may differ (`tolerance`), what must be told apart (controls), and
-which CUDA kernels must have been seen running (`ran`). Files that begin with an underscore are shared by others.
+which CUDA kernels must have been seen running (`expected_kernels`). Files that begin with an underscore are shared.
 Nothing here imports torch: the host writes claims from this table, `runner.py` measures inside the container.
 """
 
@@ -30,7 +30,7 @@ def on_every_gpu(capability: Capability, versions: Mapping[str, str]) -> str | N
 
 
 def from_capability(major: int, minor: int, why: str) -> Supports:
-    """A gate: the kernel is promised from this compute capability on."""
+    """A gate: the kernel is claimed from this compute capability on."""
 
     def supports(capability: Capability, versions: Mapping[str, str]) -> str | None:
         if capability >= (major, minor):
@@ -50,7 +50,7 @@ class Case:
     run: Callable[..., Any]
     plain: Callable[..., Any]
     """The same in plain torch, in whatever dtype and on whatever device its inputs are."""
-    learn: Sequence[str] = ()
+    grad_inputs: Sequence[str] = ()
     """Inputs whose gradients are compared as well."""
     controls: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Beside the scaled one that every case has: what spoils a forward result, and must be told apart."""
@@ -65,8 +65,8 @@ class Kernel:
     probe: str
     """The probe that runs it, `gpu.MODULE`: kernels of one probe share a process."""
     package: str
-    """The distribution that brings it: an image that pins it promises the kernel."""
-    promise: str
+    """The distribution that brings it: an image that pins it is held to the kernel."""
+    statement: str
     cases: Mapping[str, Callable[[Bench], Case]] = field(default_factory=dict)
     tolerance: Mapping[str, str | float] = field(default_factory=dict)
     """dtype -> RULE_T, or the largest relative error (0: exact)."""
@@ -75,7 +75,7 @@ class Kernel:
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    ran: Sequence[str] = ()
+    expected_kernels: Sequence[str] = ()
     """Patterns of CUDA kernel names, each of which the profiler must have seen."""
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""

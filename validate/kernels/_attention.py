@@ -64,7 +64,7 @@ def case(
             inputs=inputs,
             run=fused,
             plain=plain,
-            learn=("query", "key", "value"),
+            grad_inputs=("query", "key", "value"),
             controls={"heads rolled": rolled},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from validate.kernels import from_capability
 
-SUPPORTS = from_capability(7, 5, "bitsandbytes is promised from Turing on")
+SUPPORTS = from_capability(7, 5, "bitsandbytes is claimed from Turing on")
 LIBRARIES = (r"bitsandbytes/libbitsandbytes_cuda\d+\.so",)
 SIGMAS = 7.0
 

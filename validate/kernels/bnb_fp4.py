@@ -21,11 +21,11 @@ KERNEL = Kernel(
     claim="G5",
     probe="gpu.bitsandbytes",
     package="bitsandbytes",
-    promise="FP4 errs as much as bitsandbytes says",
+    statement="FP4 errs as much as bitsandbytes says",
     observe=_observe,
     # bitsandbytes' own mean (its tests/test_functional.py); sigma of 40 samples of its CPU code.
     figures={"mean error": around(0.096545, 1.16e-4)},
-    ran=(r"kQuantizeBlockwise",),
+    expected_kernels=(r"kQuantizeBlockwise",),
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

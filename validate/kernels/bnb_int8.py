@@ -39,13 +39,13 @@ KERNEL = Kernel(
     claim="G5",
     probe="gpu.bitsandbytes",
     package="bitsandbytes",
-    promise="int8 products are exact, and quantising rows to int8 errs as much as rounding must",
+    statement="int8 products are exact, and quantising rows to int8 errs as much as rounding must",
     cases={"77x260x132": _case},
     tolerance={"int8": 0.0},
     observe=_observe,
     # 40 samples of N(0,1) in rows of 1024, rounded in plain torch.
     figures={"mean error": around(0.006774, 2.03e-5)},
-    ran=(r"kInt8VectorQuant",),
+    expected_kernels=(r"kInt8VectorQuant",),
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -32,7 +32,7 @@ def _plain(x: Any, packed: Any, scales: Any) -> Any:
     return x @ nf4.dequantised(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE).to(x.dtype).T
 
 
-def _case(dtype: str, rows: int, *learn: str) -> Callable[[Bench], Case]:
+def _case(dtype: str, rows: int, *grad_inputs: str) -> Callable[[Bench], Case]:
     """Any codes are weights: they need not come from a quantiser."""
 
     def make(bench: Bench) -> Case:
@@ -41,7 +41,7 @@ def _case(dtype: str, rows: int, *learn: str) -> Callable[[Bench], Case]:
             "packed": bench.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
             "scales": bench.normal(_OUT * _IN // nf4.BLOCK_SIZE).abs() + 0.5,
         }
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=learn)
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=grad_inputs)
 
     return make
 
@@ -63,7 +63,7 @@ KERNEL = Kernel(
     claim="G5",
     probe="gpu.bitsandbytes",
     package="bitsandbytes",
-    promise="NF4 errs as much as bitsandbytes says, and products with NF4 weights are those of the decoded weights",
+    statement="NF4 errs as much as bitsandbytes says, and products with NF4 weights are those of the decoded weights",
     cases={
         "float16": _case("float16", 77, "x"),
         "bfloat16": _case("bfloat16", 77, "x"),
@@ -72,7 +72,7 @@ KERNEL = Kernel(
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     observe=_observe,
     figures={"mean error": around(nf4.MEAN_ERROR, nf4.MEAN_ERROR_SIGMA)},
-    ran=(r"kQuantizeBlockwise", r"kDequantizeBlockwise|gemm_4bit"),
+    expected_kernels=(r"kQuantizeBlockwise", r"kDequantizeBlockwise|gemm_4bit"),
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -12,11 +12,11 @@ KERNEL = Kernel(
     claim="G5",
     probe="gpu.bitsandbytes",
     package="bitsandbytes",
-    promise="paged 8-bit AdamW keeps uint8 states in managed memory and ends as near to float64 as 8 bits can",
+    statement="paged 8-bit AdamW keeps uint8 states in managed memory and ends as near to float64 as 8 bits can",
     observe=partial(observe, optimizer="PagedAdamW8bit"),
     figures={DIFFERENCE: EXPECTED},
     facts={"states": ["torch.uint8", "torch.uint8"], "paged": True},
-    ran=(r"kOptimizerStatic8bit2StateBlockwise",),
+    expected_kernels=(r"kOptimizerStatic8bit2StateBlockwise",),
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -30,7 +30,7 @@ def _case(bench: Bench) -> Case:
         "weight": bench.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
         "gain": bench.normal(_WIDTH),
     }
-    return Case(dtype="float32", inputs=inputs, run=_compiled, plain=_block, learn=("x", "weight", "gain"))
+    return Case(dtype="float32", inputs=inputs, run=_compiled, plain=_block, grad_inputs=("x", "weight", "gain"))
 
 
 def _observe(bench: Bench) -> Mapping[str, Any]:
@@ -48,11 +48,11 @@ KERNEL = Kernel(
     claim="G8",
     probe="gpu.compile",
     package="torch",
-    promise="torch.compile makes one graph without a break, within 1e-5 in float32, and its own kernels run",
+    statement="torch.compile makes one graph without a break, within 1e-5 in float32, and its own kernels run",
     cases={"float32": _case},
     tolerance={"float32": 1e-5},
     observe=_observe,
     facts={"graphs": 1, "graph breaks": 0},
-    ran=(r"^triton_(poi|red|per)_fused",),
+    expected_kernels=(r"^triton_(poi|red|per)_fused",),
     supports=from_capability(7, 0, "torch.compile's Triton refuses older GPUs"),
 )

@@ -21,14 +21,14 @@ def _without_tf32(image: Any, weight: Any) -> Any:
 
 def _case(bench: Bench) -> Case:
     inputs = {"image": bench.normal(3, 13, 37, 29), "weight": bench.normal(19, 13, 3, 5)}
-    return Case(dtype="float32", inputs=inputs, run=_without_tf32, plain=_plain, learn=())
+    return Case(dtype="float32", inputs=inputs, run=_without_tf32, plain=_plain, grad_inputs=())
 
 
 KERNEL = Kernel(
     claim="G1",
     probe="gpu.numerics",
     package="torch",
-    promise="a float32 convolution without TF32 is within 1e-5 of float64",
+    statement="a float32 convolution without TF32 is within 1e-5 of float64",
     cases={"3x13x37x29": _case},
     tolerance={"float32": 1e-5},
     libraries=(r"libcudnn\w*\.so",),

@@ -25,7 +25,7 @@ KERNEL = Kernel(
     claim="G3",
     probe="gpu.flash_attn",
     package="flash-attn",
-    promise="flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, grouped heads, and backward",
+    statement="flash-attn for head dimensions 64, 128 and 256, causal with unequal lengths, grouped heads, backward",
     cases={
         "dim 64 causal": _of("float16", (3, 3), (257, 257), 64, True),
         "dim 128 causal unequal": _of("bfloat16", (3, 3), (113, 203), 128, True),
@@ -34,7 +34,7 @@ KERNEL = Kernel(
         "dim 64 bfloat16": _of("bfloat16", (3, 3), (131, 131), 64, False),
     },
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    ran=RAN,
+    expected_kernels=RAN,
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -40,7 +40,7 @@ def _case(dtype: str) -> Callable[[Bench], Case]:
             inputs=inputs,
             run=_packed,
             plain=_one_by_one,
-            learn=tuple(inputs),
+            grad_inputs=tuple(inputs),
             controls={"sequences shifted": lambda result: result.roll(1, dims=2)},
         )
 
@@ -53,10 +53,10 @@ KERNEL = Kernel(
     claim="G3",
     probe="gpu.flash_attn",
     package="flash-attn",
-    promise="flash-attn over packed sequences sees no token of another one, forward and backward",
+    statement="flash-attn over packed sequences sees no token of another one, forward and backward",
     cases={"float16": _case("float16"), "bfloat16": _case("bfloat16")},
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    ran=RAN,
+    expected_kernels=RAN,
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -21,7 +21,7 @@ def _cases(shape: tuple[int, int, int]) -> Callable[[Bench], Case]:
 
     def make(bench: Bench) -> Case:
         inputs = {"left": bench.normal(rows, inner), "right": bench.normal(inner, columns)}
-        return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, learn=("left", "right"))
+        return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, grad_inputs=("left", "right"))
 
     return make
 
@@ -30,7 +30,7 @@ KERNEL = Kernel(
     claim="G1",
     probe="gpu.numerics",
     package="torch",
-    promise="float32 products are float32: within 1e-5 of float64",
+    statement="float32 products are float32: within 1e-5 of float64",
     cases={"511x1023x769": _cases((511, 1023, 769)), "33x4099x65": _cases((33, 4099, 65))},
     tolerance={"float32": _TOLERANCE},
     libraries=(r"libcublas(Lt)?\.so",),

@@ -34,7 +34,7 @@ def _case(dtype: str) -> Callable[[Bench], Case]:
             "weight": bench.normal(_VOCABULARY, _WIDTH, deviation=_WIDTH**-0.5),
             "target": target,
         }
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("x", "weight"))
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
     return make
 
@@ -43,9 +43,9 @@ KERNEL = Kernel(
     claim="G7",
     probe="gpu.liger",
     package="liger-kernel",
-    promise="Liger's fused linear cross entropy, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
+    statement="Liger's fused linear cross entropy, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    ran=(r"cross_entropy",),
+    expected_kernels=(r"cross_entropy",),
     supports=SUPPORTS,
 )

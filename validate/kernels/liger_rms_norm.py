@@ -25,7 +25,7 @@ def _plain(x: Any, weight: Any) -> Any:
 def _case(dtype: str) -> Callable[[Bench], Case]:
     def make(bench: Bench) -> Case:
         inputs = {"x": bench.normal(3, 41, 345), "weight": bench.normal(345)}
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("x", "weight"))
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
     return make
 
@@ -34,9 +34,9 @@ KERNEL = Kernel(
     claim="G7",
     probe="gpu.liger",
     package="liger-kernel",
-    promise="Liger's RMSNorm, forward and backward: float32 within 1e-4, bfloat16 as plain torch",
+    statement="Liger's RMSNorm, forward and backward: float32 within 1e-4, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-4, "bfloat16": RULE_T},
-    ran=(r"rms_norm_forward", r"rms_norm_backward"),
+    expected_kernels=(r"rms_norm_forward", r"rms_norm_backward"),
     supports=SUPPORTS,
 )

@@ -42,7 +42,7 @@ def _case(dtype: str) -> Callable[[Bench], Case]:
             "sine": angle.sin(),
         }
         controls = {"heads rolled": rolled}
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("query", "key"), controls=controls)
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("query", "key"), controls=controls)
 
     return make
 
@@ -51,9 +51,9 @@ KERNEL = Kernel(
     claim="G7",
     probe="gpu.liger",
     package="liger-kernel",
-    promise="Liger's rotary embedding, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
+    statement="Liger's rotary embedding, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    ran=(r"triton_rope",),
+    expected_kernels=(r"triton_rope",),
     supports=SUPPORTS,
 )

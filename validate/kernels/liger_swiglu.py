@@ -22,7 +22,7 @@ def _plain(a: Any, b: Any) -> Any:
 def _case(dtype: str) -> Callable[[Bench], Case]:
     def make(bench: Bench) -> Case:
         inputs = {"a": bench.normal(3, 41, 345), "b": bench.normal(3, 41, 345)}
-        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, learn=("a", "b"))
+        return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("a", "b"))
 
     return make
 
@@ -31,9 +31,9 @@ KERNEL = Kernel(
     claim="G7",
     probe="gpu.liger",
     package="liger-kernel",
-    promise="Liger's SwiGLU, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
+    statement="Liger's SwiGLU, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    ran=(r"swiglu_forward", r"swiglu_backward"),
+    expected_kernels=(r"swiglu_forward", r"swiglu_backward"),
     supports=SUPPORTS,
 )

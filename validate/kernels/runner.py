@@ -83,7 +83,7 @@ def examine(subject: str, row: Kernel, *, device: str = "cuda") -> dict[str, Any
             evidence["observed"] = _attempt(partial(row.observe, Bench(torch, subject, device)))
 
     if device == "cuda":
-        evidence["kernels"] = _profiled(torch, work, row.ran)
+        evidence["kernels"] = _profiled(torch, work, row.expected_kernels)
         evidence["libraries"] = _mapped(row.libraries)
     else:
         work()
@@ -138,14 +138,14 @@ def _cast(torch: Any, value: Any, dtype: Any) -> Any:
 def _results(bench: Bench, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs and gradients of one way to compute, by name, on the CPU."""
     torch = bench.torch
-    inputs = {n: v.clone().requires_grad_(True) if n in case.learn else v.clone() for n, v in inputs.items()}
+    inputs = {n: v.clone().requires_grad_(True) if n in case.grad_inputs else v.clone() for n, v in inputs.items()}
     given = function(**inputs)
     outputs = given if isinstance(given, Mapping) else {"output": given}
     results = {name: value.detach().cpu() for name, value in outputs.items()}
-    if case.learn:
+    if case.grad_inputs:
         upstream = [_upstream(bench, name, value) for name, value in outputs.items()]
-        gradients = torch.autograd.grad(list(outputs.values()), [inputs[n] for n in case.learn], upstream)
-        results.update({f"gradient {n}": g.detach().cpu() for n, g in zip(case.learn, gradients, strict=True)})
+        gradients = torch.autograd.grad(list(outputs.values()), [inputs[n] for n in case.grad_inputs], upstream)
+        results.update({f"gradient {n}": g.detach().cpu() for n, g in zip(case.grad_inputs, gradients, strict=True)})
     return results
 
 

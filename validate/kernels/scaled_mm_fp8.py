@@ -33,9 +33,9 @@ KERNEL = Kernel(
     claim="G9",
     probe="gpu.fp8",
     package="torch",
-    promise="an FP8 product keeps 25 dB of signal to noise",
+    statement="an FP8 product keeps 25 dB of signal to noise",
     observe=_observe,
     figures={"SQNR in dB": (25.0, SQNR_CEILING)},
-    ran=RAN,
+    expected_kernels=RAN,
     supports=SUPPORTS,
 )

@@ -9,10 +9,13 @@ KERNEL = Kernel(
     claim="G2",
     probe="gpu.sdpa",
     package="torch",
-    promise="torch's attention through cuDNN, forward and backward, as plain torch computes it",
+    statement="torch's attention through cuDNN, forward and backward, as plain torch computes it",
     cases=cases("CUDNN_ATTENTION", "float16", "bfloat16"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    ran=(r"cudnn.*(sdpa|flash|fprop|mha)", r"cudnn.*(sdpa|flash|bprop|mha).*(bprop|bwd|dgrad|backward)|cudnn.*bprop"),
+    expected_kernels=(
+        r"cudnn.*(sdpa|flash|fprop|mha)",
+        r"cudnn.*(sdpa|flash|bprop|mha).*(bprop|bwd|dgrad|backward)|cudnn.*bprop",
+    ),
     libraries=(r"libtorch_cuda\.so",),
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

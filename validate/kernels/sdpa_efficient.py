@@ -9,9 +9,9 @@ KERNEL = Kernel(
     claim="G2",
     probe="gpu.sdpa",
     package="torch",
-    promise="torch's attention through its memory-efficient kernels, forward and backward, as plain torch computes it",
+    statement="torch's attention through its memory-efficient kernels, forward and backward, as plain torch does it",
     cases=cases("EFFICIENT_ATTENTION", "float32", "float16"),
     tolerance={"float32": RULE_T, "float16": RULE_T},
-    ran=(r"fmha_cutlassF|AttentionKernel", r"fmha_cutlassB|AttentionBackwardKernel"),
+    expected_kernels=(r"fmha_cutlassF|AttentionKernel", r"fmha_cutlassB|AttentionBackwardKernel"),
     libraries=(r"libtorch_cuda\.so",),
 )

@@ -9,10 +9,10 @@ KERNEL = Kernel(
     claim="G2",
     probe="gpu.sdpa",
     package="torch",
-    promise="torch's attention through its FlashAttention, forward and backward, as plain torch computes it",
+    statement="torch's attention through its FlashAttention, forward and backward, as plain torch computes it",
     cases=cases("FLASH_ATTENTION", "float16", "bfloat16"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    ran=(r"pytorch_flash::flash_fwd", r"pytorch_flash::flash_bwd"),
+    expected_kernels=(r"pytorch_flash::flash_fwd", r"pytorch_flash::flash_bwd"),
     libraries=(r"libtorch_cuda\.so",),
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

@@ -9,9 +9,9 @@ KERNEL = Kernel(
     claim="G2",
     probe="gpu.sdpa",
     package="torch",
-    promise="torch's attention through plain products, forward and backward, as plain torch computes it",
+    statement="torch's attention through plain products, forward and backward, as plain torch computes it",
     cases=cases("MATH", "float32", "float16"),
     tolerance={"float32": RULE_T, "float16": RULE_T},
-    ran=(r"softmax",),
+    expected_kernels=(r"softmax",),
     libraries=(r"libtorch_cuda\.so",),
 )

@@ -31,7 +31,7 @@ KERNEL = Kernel(
     claim="G1",
     probe="gpu.numerics",
     package="torch",
-    promise="TF32 is off by default, and where it is asked for the tolerance of float32 products notices",
+    statement="TF32 is off by default, and where it is asked for the tolerance of float32 products notices",
     observe=_observe,
     # 10 bits of mantissa: 2.9e-4 on an H100.
     figures={"error with TF32": (1e-4, 1e-3)},

@@ -33,10 +33,10 @@ KERNEL = Kernel(
     claim="G9",
     probe="gpu.fp8",
     package="torchao",
-    promise="torchao's FP8 linear layer keeps 18 dB of signal to noise",
+    statement="torchao's FP8 linear layer keeps 18 dB of signal to noise",
     observe=_observe,
     figures={"SQNR in dB": (18.0, SQNR_CEILING)},
     facts={"weight is quantised": True},
-    ran=RAN,
+    expected_kernels=RAN,
     supports=SUPPORTS,
 )

@@ -46,7 +46,7 @@ KERNEL = Kernel(
     claim="G9",
     probe="gpu.fp8",
     package="torchao",
-    promise="torchao's FP8 training keeps 18 dB of signal to noise forward, 17 dB in both gradients",
+    statement="torchao's FP8 training keeps 18 dB of signal to noise forward, 17 dB in both gradients",
     observe=_observe,
     figures={
         "SQNR of output in dB": (18.0, SQNR_CEILING),
@@ -54,6 +54,6 @@ KERNEL = Kernel(
         "SQNR of gradient weight in dB": (17.0, SQNR_CEILING),
     },
     facts={"layer": "Float8Linear"},
-    ran=RAN,
+    expected_kernels=RAN,
     supports=SUPPORTS,
 )

@@ -71,11 +71,11 @@ KERNEL = Kernel(
     claim="G6",
     probe="gpu.triton",
     package="triton",
-    promise="Triton compiles for this GPU from a cold cache: whole numbers exact, float32 within 1e-6",
+    statement="Triton compiles for this GPU from a cold cache: whole numbers exact, float32 within 1e-6",
     cases=_CASES,
     tolerance={"int32": 0.0, "float32": 1e-6},
     observe=_observe,
     facts={"kernel type": "JITFunction", "compiled here": ["validate_mix.cubin", "validate_softmax.cubin"]},
-    ran=(r"^validate_mix", r"^validate_softmax"),
+    expected_kernels=(r"^validate_mix", r"^validate_softmax"),
     libraries=(r"triton/_C/libtriton\.so",),
 )

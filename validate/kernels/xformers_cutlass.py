@@ -9,10 +9,10 @@ KERNEL = Kernel(
     claim="G4",
     probe="gpu.xformers",
     package="xformers",
-    promise="xformers' cutlass attention, forward and backward, as plain torch computes it",
+    statement="xformers' cutlass attention, forward and backward, as plain torch computes it",
     cases=cases("cutlass"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    ran=(r"fmha_cutlassF", r"fmha_cutlassB"),
+    expected_kernels=(r"fmha_cutlassF", r"fmha_cutlassB"),
     libraries=(r"xformers/.*\.so",),
     declines=declines("cutlass"),
 )

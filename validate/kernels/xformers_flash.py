@@ -9,10 +9,10 @@ KERNEL = Kernel(
     claim="G4",
     probe="gpu.xformers",
     package="xformers",
-    promise="xformers' flash attention, forward and backward, as plain torch computes it",
+    statement="xformers' flash attention, forward and backward, as plain torch computes it",
     cases=cases("flash"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    ran=(r"flash.*fwd", r"flash.*bwd"),
+    expected_kernels=(r"flash.*fwd", r"flash.*bwd"),
     libraries=(r"xformers/.*\.so",),
     declines=declines("flash"),
 )

@@ -12,7 +12,7 @@ from images.config.names import Arch
 from images.planning import expectations
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
-from validate.claims import STRANGER, Claim, Tier
+from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.harness import nf4
 
 _TRITON_MINIMUM = Arch(7, 0)
@@ -35,7 +35,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
                 subject=pin.name,
                 tier=Tier.CPU,
                 probe="cpu.native",
-                promise=f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}",
+                statement=f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}",
                 expect=expect,
             )
     yield from _compilers(image)
@@ -59,7 +59,7 @@ def _imports(image: Image) -> Iterator[Claim]:
             subject=subject,
             tier=Tier.CPU,
             probe="cpu.imports",
-            promise=f"importing {subject} works in either order with torch, and nothing complains",
+            statement=f"importing {subject} works in either order with torch, and nothing complains",
             expect={
                 "modules": names,
                 "first": subject not in expectations.IMPORT_TORCH_FIRST,
@@ -93,14 +93,17 @@ def _at_work(image: Image) -> Iterator[Claim]:
             "threads",
             "cpu.threads",
             "torch computes with all cores, under one OpenMP runtime",
-            {"modules": [name for name in modules if name not in optional], "apart": dict(expectations.OWN_OPENMP)},
+            {
+                "modules": [name for name in modules if name not in optional],
+                "bundled": dict(expectations.BUNDLED_OPENMP),
+            },
         ),
         (
             "C8",
-            "unknown user",
-            "cpu.stranger",
+            "arbitrary UID",
+            "cpu.arbitrary_uid",
             "it works for a user whom it does not know, on a read-only root, without a network",
-            {"uid": STRANGER},
+            {"uid": ARBITRARY_UID},
         ),
         (
             "C9",
@@ -112,8 +115,8 @@ def _at_work(image: Image) -> Iterator[Claim]:
     ]
     if image.pin("torchvision"):
         rows.append(("C6", "torchvision", "cpu.bridges", "torchvision's own operators work", {}))
-    for id_, subject, probe, promise, expect in rows:
-        yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, promise=promise, expect=expect)
+    for id_, subject, probe, statement, expect in rows:
+        yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, statement=statement, expect=expect)
 
 
 def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:
@@ -144,7 +147,7 @@ def _compilers(image: Image) -> Iterator[Claim]:
         subject="c-extension",
         tier=Tier.CPU,
         probe="cpu.compiler",
-        promise="a C extension compiles against Python.h and imports",
+        statement="a C extension compiles against Python.h and imports",
     )
     triton = image.pin("triton")
     if triton is None:
@@ -154,7 +157,7 @@ def _compilers(image: Image) -> Iterator[Claim]:
         subject="triton-launcher",
         tier=Tier.CPU,
         probe="cpu.compiler",
-        promise="Triton compiles its launcher with the image's compiler",
+        statement="Triton compiles its launcher with the image's compiler",
     )
     for arch in _triton_archs(image, triton):
         yield Claim(
@@ -162,7 +165,7 @@ def _compilers(image: Image) -> Iterator[Claim]:
             subject=str(arch),
             tier=Tier.CPU,
             probe="cpu.triton",
-            promise=f"Triton compiles for {arch}",
+            statement=f"Triton compiles for {arch}",
             expect={
                 "arch": arch.major * 10 + arch.minor,
                 "bogus": _BOGUS_ARCH,
@@ -185,12 +188,12 @@ def _tiny_llama() -> Iterator[Claim]:
         "nf4-logits": "the 4-bit model computes what its dequantised weights say",
         "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
     }
-    for subject, promise in texts.items():
+    for subject, statement in texts.items():
         yield Claim(
             id="C10",
             subject=subject,
             tier=Tier.CPU,
             probe="cpu.quantized_llama",
-            promise=promise,
+            statement=statement,
             expect=nf4.EXPECTED if subject == "nf4-weights" else {},
         )

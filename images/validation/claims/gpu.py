@@ -30,7 +30,7 @@ def gpu_claims(
         subject="device",
         tier=Tier.GPU,
         probe="gpu.device",
-        promise="the container sees the host's GPUs, all of them and no others",
+        statement="the container sees the host's GPUs, all of them and no others",
         expect={"inventory": inventory.as_json() if inventory else None, "archs": [str(arch) for arch in image.archs]},
         unproven=no_gpu,
     )
@@ -39,7 +39,7 @@ def gpu_claims(
         subject="cudnn",
         tier=Tier.GPU,
         probe="gpu.numerics",
-        promise="the cuDNN that runs is the one torch was compiled for",
+        statement="the cuDNN that runs is the one torch was compiled for",
         unproven=no_gpu,
     )
     for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
@@ -47,13 +47,13 @@ def gpu_claims(
             claim = _kernel(subject, row, capability, versions, no_gpu)
             yield _without(claim, row.package, context.missing) if row.package in context.missing else claim
     has_llama = all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS)
-    for subject, promise in _LLAMA.items() if has_llama else ():
+    for subject, statement in _LLAMA.items() if has_llama else ():
         yield Claim(
             id="G10",
             subject=subject,
             tier=Tier.GPU,
             probe="gpu.llama",
-            promise=promise,
+            statement=statement,
             expect=nf4.EXPECTED if subject == "nf4-weights" else {},
             unproven=no_gpu,
         )
@@ -72,15 +72,15 @@ def _kernel(
         subject=subject,
         tier=Tier.GPU,
         probe=row.probe,
-        promise=row.promise,
-        # What this GPU can't do is no promise of the image.
+        statement=row.statement,
+        # What this GPU can't do is not held against the image.
         required=gate is None,
         expect={
             "cases": list(row.cases),
             "tolerance": dict(row.tolerance),
             "figures": {name: list(bounds) for name, bounds in row.figures.items()},
             "facts": dict(row.facts),
-            "ran": list(row.ran),
+            "expected_kernels": list(row.expected_kernels),
             "libraries": list(row.libraries),
             "package": row.package,
             **({"capability": list(capability)} if capability else {}),

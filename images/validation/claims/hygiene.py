@@ -39,8 +39,8 @@ def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
         "secrets": ("static.hygiene", "no file holds a credential", leftovers),
         "home": ("static.hygiene", "the home is for every user to write to", leftovers),
     }
-    for subject, (probe, promise, expect) in rows.items():
-        yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, promise=promise, expect=expect)
+    for subject, (probe, statement, expect) in rows.items():
+        yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, statement=statement, expect=expect)
 
 
 def _labels(context: ClaimContext) -> dict[str, str]:

@@ -17,11 +17,11 @@ LEAST_SHARED_MEMORY = 1 << 30
 """Bytes of /dev/shm: Docker's 64 MiB do not hold one prefetched batch a worker."""
 _NVLINK_BYTES = 25e9
 """A link's bytes a second in one direction: NVLink 2, 3 and 4 (NVIDIA's data sheets of V100, A100 and H100); NVLink 5
-has twice that. The floor is a fraction of it, as what a program gets is less."""
+has twice that. The minimum is a fraction of it, as what a program gets is less."""
 _NVLINK_SHARE = 0.3
-_PCIE_FLOOR = 5e9
+_PCIE_MINIMUM = 5e9
 """A third of what 16 lanes of PCIe 4 carry (31.5 GB/s of which 16 reach a program), half of what 8 do."""
-_SHM_FLOOR = 1e9
+_SHM_MINIMUM = 1e9
 _SAME, _TRAINED = 1e-6, 1e-5
 """Relative errors of gradients and of trained weights (AdamW divides by small numbers). Measured: 6e-8 both."""
 _FP8_CAPABILITY = (8, 9)
@@ -31,14 +31,14 @@ _EVENLY = {"sharded": True, "parts make the whole": True}
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One promise of the tier. `ranks` in `expect` is filled in."""
+    """One claim of the tier. `ranks` in `expect` is filled in."""
 
     id: str
     probe: str
-    promise: str
+    statement: str
     expect: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to promise."""
+    """Pins without which there is nothing to claim."""
     torch: str = "0"
     """The first torch release that can."""
     capability: tuple[int, int] | None = None
@@ -50,7 +50,7 @@ ROWS: Mapping[str, Row] = {
     "collectives": Row(
         id="M1",
         probe="multigpu.collectives",
-        promise="collectives of whole numbers are exact, on different data a rank",
+        statement="collectives of whole numbers are exact, on different data a rank",
         expect={
             "operations": [
                 "all_reduce",
@@ -63,44 +63,46 @@ ROWS: Mapping[str, Row] = {
             "sizes": [1, 1027, 1 << 20],
         },
     ),
-    "settings": Row(id="M1", probe="multigpu.collectives", promise="no file and no variable of the image bends NCCL"),
+    "settings": Row(
+        id="M1", probe="multigpu.collectives", statement="no file and no variable of the image changes NCCL"
+    ),
     "nccl": Row(
         id="M1",
         probe="multigpu.collectives",
-        promise="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
+        statement="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
     ),
     "transport": Row(
-        id="M1", probe="multigpu.collectives", promise="ranks of one host talk over the best way its GPUs have"
+        id="M1", probe="multigpu.collectives", statement="ranks of one host talk over the best way its GPUs have"
     ),
     "ddp": Row(
         id="M2",
         probe="multigpu.ddp",
-        promise="gradients of DDP are those of one process",
+        statement="gradients of DDP are those of one process",
         expect={"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
     ),
     "ray train": Row(
         id="M2",
         probe="multigpu.ray_train",
-        promise="the same under ray[train], a worker a GPU",
+        statement="the same under ray[train], a worker a GPU",
         needs=("ray",),
         expect={"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
     ),
     "fsdp2 float32": Row(
         id="M3",
         probe="multigpu.fsdp",
-        promise="FSDP2 trains as one process does",
+        statement="FSDP2 trains as one process does",
         expect={"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": _EVENLY},
     ),
     "fsdp2 bfloat16": Row(
         id="M3",
         probe="multigpu.fsdp",
-        promise="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
+        statement="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
         expect={"tolerance": {"gradients": _TRAINED}, "facts": {**_EVENLY, "gradients": ["torch.float32"]}},
     ),
     "fsdp2 4-bit": Row(
         id="M3",
         probe="multigpu.fsdp",
-        promise="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
+        statement="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
         needs=("bitsandbytes",),
         # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
         torch="2.8",
@@ -112,7 +114,7 @@ ROWS: Mapping[str, Row] = {
     "fsdp2 checkpoint": Row(
         id="M3",
         probe="multigpu.fsdp",
-        promise="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
+        statement="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
         expect={
             "facts": {
                 "differed before": True,
@@ -127,7 +129,7 @@ ROWS: Mapping[str, Row] = {
         f"zero {stage}": Row(
             id="M4",
             probe="multigpu.zero",
-            promise=f"DeepSpeed's ZeRO {stage} trains as one process does",
+            statement=f"DeepSpeed's ZeRO {stage} trains as one process does",
             needs=("deepspeed",),
             expect={
                 "stage": stage,
@@ -140,7 +142,7 @@ ROWS: Mapping[str, Row] = {
     "fp8 fsdp2": Row(
         id="M5",
         probe="multigpu.fp8",
-        promise="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
+        statement="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
         needs=("torchao",),
         torch="2.7",
         capability=_FP8_CAPABILITY,
@@ -154,19 +156,19 @@ ROWS: Mapping[str, Row] = {
     "bandwidth": Row(
         id="M6",
         probe="multigpu.bandwidth",
-        promise="ranks talk as fast as their link lets expect (a warning, never a failure)",
+        statement="ranks talk as fast as their link lets expect (a warning, never a failure)",
         required=False,
     ),
     "/dev/shm": Row(
         id="M7",
         probe="multigpu.shared_memory",
-        promise="data loader workers hand over batches through /dev/shm",
+        statement="data loader workers hand over batches through /dev/shm",
         expect={"least": LEAST_SHARED_MEMORY},
     ),
     "tensor parallel": Row(
         id="M8",
         probe="multigpu.parallel",
-        promise="a step of tensor parallelism is one process's",
+        statement="a step of tensor parallelism is one process's",
         expect={
             "tolerance": {"outputs": _SAME, "gradients": _SAME},
             "facts": {"split evenly": True, "same on every rank": True},
@@ -175,7 +177,7 @@ ROWS: Mapping[str, Row] = {
     "context parallel": Row(
         id="M8",
         probe="multigpu.parallel",
-        promise="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
+        statement="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
         torch="2.7",
         capability=_FLASH_CAPABILITY,
         expect={"tolerance": {"gradients": "T"}},
@@ -183,14 +185,14 @@ ROWS: Mapping[str, Row] = {
     "hsdp": Row(
         id="M8",
         probe="multigpu.parallel",
-        promise="on a mesh that replicates and shards, FSDP2 trains as one process does",
+        statement="on a mesh that replicates and shards, FSDP2 trains as one process does",
         expect={
             "tolerance": {"gradients": _SAME, "weights": _TRAINED},
             "facts": {"placements": ["(Replicate(), Shard(dim=0))"]},
         },
     ),
 }
-"""Subject -> what is promised, in the order that reports show."""
+"""Subject -> what is claimed, in the order that reports show."""
 
 
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
@@ -214,8 +216,8 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
             subject=subject,
             tier=Tier.MULTIGPU,
             probe=row.probe,
-            promise=row.promise,
-            # What these GPUs or this torch can't do is no promise of the image.
+            statement=row.statement,
+            # What these GPUs or this torch can't do is not held against the image.
             required=row.required and not gate,
             expect={
                 **row.expect,
@@ -254,17 +256,17 @@ def _of_host(subject: str, context: ClaimContext, link: str) -> dict[str, Any]:
     if subject == "nccl":
         return {"cuda": str(context.image.wheel_cuda)}
     if subject == "settings":
-        return {"lent": dict(context.injected)}
+        return {"injected": dict(context.injected)}
     if subject == "transport":
-        return {"link": link, "lent": dict(context.injected)}
+        return {"link": link, "injected": dict(context.injected)}
     if subject == "bandwidth":
-        return {"link": link, "floor": _floor(link, context.inventory)}
+        return {"link": link, "minimum": _minimum(link, context.inventory)}
     return {}
 
 
-def _floor(link: str, inventory: Inventory | None) -> float:
+def _minimum(link: str, inventory: Inventory | None) -> float:
     """Bytes a second that the link should give at least."""
     if link == Link.NVLINK:
         links = min((gpu.nvlinks for gpu in inventory.gpus), default=0) if inventory else 0
-        return max(_PCIE_FLOOR, links * _NVLINK_BYTES * _NVLINK_SHARE)
-    return _PCIE_FLOOR if link == Link.PCIE else _SHM_FLOOR
+        return max(_PCIE_MINIMUM, links * _NVLINK_BYTES * _NVLINK_SHARE)
+    return _PCIE_MINIMUM if link == Link.PCIE else _SHM_MINIMUM

@@ -24,10 +24,10 @@ class Behaviour:
 
     profiles: tuple[str, ...]
     probe: str
-    promise: str
+    statement: str
     tier: Tier = Tier.CPU
     needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to promise."""
+    """Pins without which there is nothing to claim."""
     expect: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -36,7 +36,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "device-map": Behaviour(
         profiles=("transformers",),
         probe="cpu.profile_transformers",
-        promise='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
+        statement='device_map="auto" places a whole model, and what memory can\'t hold on disk, with the same numbers',
         expect={
             "equal": {"unplaced": 0, "devices": ["cpu"], "split_devices": ["cpu", "disk"]},
             "at_most": {"deviation": _SAME_NUMBERS, "split_deviation": _SAME_NUMBERS},
@@ -46,7 +46,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "mixed-precision": Behaviour(
         profiles=("transformers",),
         probe="cpu.profile_transformers",
-        promise="bf16 mixed precision multiplies in bfloat16, keeps weights and gradients in float32, and learns",
+        statement="bf16 mixed precision multiplies in bfloat16, keeps weights and gradients in float32, and learns",
         expect={
             "equal": {
                 "products": ["torch.bfloat16"],
@@ -59,7 +59,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "compile": Behaviour(
         profiles=("transformers",),
         probe="cpu.profile_transformers",
-        promise="torch.compile captures a transformers model, with the same numbers",
+        statement="torch.compile captures a transformers model, with the same numbers",
         expect={
             "at_least": {"graphs": 1, "control": _TOLD_APART},
             "at_most": {"deviation": _SAME_NUMBERS},
@@ -68,13 +68,13 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "trainer": Behaviour(
         profiles=("transformers",),
         probe="cpu.profile_transformers",
-        promise="Trainer trains a model, moves every weight, and saves it",
+        statement="Trainer trains a model, moves every weight, and saves it",
         expect={"equal": {"steps": 8}, "at_most": {"loss_ratio": _LEARNED}, "at_least": {"moved_share": 0.99}},
     ),
     "axolotl commands": Behaviour(
         profiles=_AXOLOTL,
         probe="cpu.profile_axolotl",
-        promise="axolotl's command line loads, with its trainers and tools",
+        statement="axolotl's command line loads, with its trainers and tools",
         expect={
             "holds": {
                 "commands": [
@@ -91,19 +91,19 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "axolotl configuration": Behaviour(
         profiles=_AXOLOTL,
         probe="cpu.profile_axolotl",
-        promise="axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
+        statement="axolotl accepts a QLoRA configuration, and refuses QLoRA on 8-bit weights",
         expect={"equal": {"adapter": "qlora", "load_in_4bit": True, "control_refused": True}},
     ),
     "AXOLOTL_NCCL_TIMEOUT": Behaviour(
         profiles=("axolotl-multigpu",),
         probe="cpu.profile_axolotl",
-        promise="two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
+        statement="two ranks wait for each other as long as AXOLOTL_NCCL_TIMEOUT says, without it 1800 s",
         expect={"equal": {"world": 2, "seconds": 77.0, "default": 1800.0}},
     ),
     "NCCL_P2P_DISABLE": Behaviour(
         profiles=("axolotl-multigpu",),
         probe="cpu.profile_entrypoint",
-        promise="the entrypoint sets NCCL_P2P_DISABLE=1 where GPUs can't reach each other, and nowhere else",
+        statement="the entrypoint sets NCCL_P2P_DISABLE=1 where GPUs can't reach each other, and nowhere else",
         expect={
             "program": ENTRYPOINT,
             "equal": {
@@ -119,7 +119,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "deepspeed configuration": Behaviour(
         profiles=("axolotl-multigpu",),
         probe="cpu.profile_deepspeed",
-        promise="DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
+        statement="DeepSpeed reads ZeRO 0 to 3, and the Trainer that hands them to it is there",
         needs=("deepspeed",),
         expect={
             "equal": {
@@ -133,38 +133,38 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "ray train": Behaviour(
         profiles=("axolotl-multigpu",),
         probe="cpu.profile_deepspeed",
-        promise="ray[train] trains a torch model on two workers",
+        statement="ray[train] trains a torch model on two workers",
         needs=("ray",),
         expect={"equal": {"workers": 2}, "at_most": {"spread": 1e-6}, "at_least": {"moved": 1e-3}},
     ),
     "colossalai launch": Behaviour(
         profiles=("colossalai",),
         probe="cpu.profile_colossalai",
-        promise="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
+        statement="ColossalAI launches, with CUDA_DEVICE_MAX_CONNECTIONS at 1",
         expect={"equal": {"connections_before": "1", "connections_after": "1", "world": 1}},
     ),
     "colossalai booster": Behaviour(
         profiles=("colossalai",),
         probe="cpu.profile_colossalai",
-        promise="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
+        statement="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
         expect={"at_most": {"deviation": 1e-6}, "at_least": {"moved": 1e-3}},
     ),
     "unsloth import": Behaviour(
         profiles=("unsloth",),
         probe="gpu.profile_unsloth",
-        promise="unsloth imports, and takes the precision that the GPU has",
+        statement="unsloth imports, and takes the precision that the GPU has",
         tier=Tier.GPU,
         expect={"equal": {"device_type": "cuda", "bf16_as_capable": True}},
     ),
     "unsloth 4-bit": Behaviour(
         profiles=("unsloth",),
         probe="gpu.profile_unsloth",
-        promise="unsloth loads a model in 4-bit: every projection is stored as NF4",
+        statement="unsloth loads a model in 4-bit: every projection is stored as NF4",
         tier=Tier.GPU,
         expect={"equal": {"dtypes": ["torch.uint8"], "quant_types": ["nf4"]}, "at_least": {"projections": 14}},
     ),
 }
-"""Subject -> what is promised, in the order that reports show."""
+"""Subject -> what is claimed, in the order that reports show."""
 
 
 def profile_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -177,7 +177,7 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
                 subject=subject,
                 tier=row.tier,
                 probe=row.probe,
-                promise=row.promise,
+                statement=row.statement,
                 expect=row.expect,
                 unproven=context.no_gpu if row.tier is Tier.GPU else "",
             )

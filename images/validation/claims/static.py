@@ -21,7 +21,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         subject="files",
         tier=Tier.STATIC,
         probe="static.files",
-        promise="every installed file is the one its wheel brought, and has one owner",
+        statement="every installed file is the one its wheel brought, and has one owner",
         expect={"unowned": expectations.START_FILES},
     )
     yield from _linked(image)
@@ -30,7 +30,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         subject="symbols",
         tier=Tier.STATIC,
         probe="static.symbols",
-        promise="every symbol, and every version of one, that a library needs is exported by what it is linked with",
+        statement="every symbol, and every version of one, that a library needs is exported by what it is linked with",
         expect={
             "host": list(expectations.HOST_LIBRARIES),
             "exceptions": [dict(row) for row in expectations.SYMBOL_EXCEPTIONS],
@@ -42,7 +42,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         subject="toolkit",
         tier=Tier.STATIC,
         probe="static.toolkit",
-        promise=f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path",
+        statement=f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path",
         expect={
             "home": image.toolkit_home,
             "version": str(image.toolkit_cuda),
@@ -54,7 +54,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         subject="environment",
         tier=Tier.STATIC,
         probe="static.environment",
-        promise="the variables are as promised, and nothing bends what users run",
+        statement="the variables are as expected, and nothing changes what users run",
         expect={
             "required": dict(image.environment),
             "denied": expectations.DENIED_VARIABLES,
@@ -71,7 +71,7 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         subject=pin.name,
         tier=Tier.STATIC,
         probe="static.pins",
-        promise=f"`import {expectations.modules_of(pin.name)[0]}` is {pin.name} {pin.version}"
+        statement=f"`import {expectations.modules_of(pin.name)[0]}` is {pin.name} {pin.version}"
         + (f" for CUDA {image.wheel_cuda}" if pin.name == "torch" else ""),
         expect={
             "version": pin.version,
@@ -96,7 +96,7 @@ def _locked(context: ClaimContext) -> Claim:
         subject="lock",
         tier=Tier.STATIC,
         probe="static.pins",
-        promise=f"the {len(versions)} distributions of the lock are installed, and no others",
+        statement=f"the {len(versions)} distributions of the lock are installed, and no others",
         expect={"versions": versions, "closed": image.base.suite is not None},
         required=not context.custom_base,
         unproven="it stands on a custom base: what that holds beside the pins is not in the lock"
@@ -120,12 +120,12 @@ def _linked(image: Image) -> Iterator[Claim]:
         "environment": f"every library finds what it needs, of CUDA {image.wheel_cuda.major} alone, from one owner",
         "toolkit": "the toolkit's own libraries and programs find what they need",
     }
-    for subject, promise in texts.items():
+    for subject, statement in texts.items():
         yield Claim(
             id="S3",
             subject=subject,
             tier=Tier.STATIC,
             probe="static.libraries",
-            promise=promise,
+            statement=statement,
             expect={"of": subject, **common, "exceptions": list(exceptions[subject])},
         )

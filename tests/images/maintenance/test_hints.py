@@ -84,7 +84,7 @@ def test_texts_are_found_however_deep() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_only_what_is_not_well_is_explained(status: Status) -> None:
-    claim = Claim(id="G3", subject="x", tier=Tier.GPU, probe="gpu.x", promise="-")
+    claim = Claim(id="G3", subject="x", tier=Tier.GPU, probe="gpu.x", statement="-")
     evidence = {"error": "RuntimeError: CUDA error: no kernel image is available for execution on the device"}
     one = ClaimVerdict(claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence)
     row = Hint(id="r", pattern="no KERNEL image", cause="c", fix="f", source="s")

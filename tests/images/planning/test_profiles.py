@@ -170,7 +170,7 @@ def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
 
 
 def claim(**expect: object) -> Claim:
-    return Claim(id="P1", subject="x", tier=Tier.CPU, probe="cpu.x", promise="x", expect=expect)
+    return Claim(id="P1", subject="x", tier=Tier.CPU, probe="cpu.x", statement="x", expect=expect)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ PIP = Claim(
     subject="pip",
     tier=Tier.STATIC,
     probe="static.pins",
-    promise="`import pip` is pip 26.3",
+    statement="`import pip` is pip 26.3",
     expect={"version": "26.3", "locals": [""], "modules": ["pip"], "python": "3.11", "shares": []},
 )
 FOUND: dict[str, Any] = {
@@ -53,11 +53,11 @@ def evidence(*claims: Claim, version: str = "26.3", outcome: Outcome = Outcome.C
 
 def judged(*claims: Claim, **more: Any) -> Verdict:
     measured = evidence(*claims, **more)
-    return judge(measured.promised, measured)
+    return judge(measured.claim_set, measured)
 
 
 def files(measured: Evidence) -> tuple[bytes, bytes]:
-    verdict = judge(measured.promised, measured)
+    verdict = judge(measured.claim_set, measured)
     return json.dumps(report.json_data(verdict)).encode(), measured.dumps().encode()
 
 

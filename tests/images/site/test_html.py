@@ -50,7 +50,7 @@ class Page(HTMLParser):
 def one(
     status: Status = Status.PASS, *, reason: str = "because", tier: Tier = Tier.STATIC, **evidence: object
 ) -> ClaimVerdict:
-    claim = Claim(id="S1", subject="torch", tier=tier, probe="static.pins", promise="it is", required=True)
+    claim = Claim(id="S1", subject="torch", tier=tier, probe="static.pins", statement="it is", required=True)
     return ClaimVerdict(claim=claim, status=status, reason=reason, seconds=0.25, evidence=evidence)
 
 

@@ -65,7 +65,7 @@ def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[Fil
     claims = tuple(claim for claim in run.claims if (claim.id, claim.subject) == ("S1", "pip"))
     host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
     evidence = replace(run, image=name, digest=digest, claims=claims, host=host)
-    verdict = report.json_data(judge(evidence.promised, evidence))
+    verdict = report.json_data(judge(evidence.claim_set, evidence))
     files = {
         "verdict.json": json.dumps({**verdict, **(lie or {})}).encode(),
         "evidence.json": evidence.dumps().encode(),

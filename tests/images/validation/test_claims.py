@@ -13,7 +13,7 @@ from images.planning import device_code, expectations, plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from validate.binaries.kernelstates import Excuses
+from validate.binaries.kernel_states import Excuses
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.judge import JUDGES
 from validate.suite import _exists
@@ -196,19 +196,19 @@ def test_every_denied_variable_and_exception_has_its_reason() -> None:
 
 def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     found = claims("cu126-torch27-sm90")
-    sliced = one(found, "S5", "sliced")
-    assert sliced.required and not sliced.unproven
-    assert (sliced.expect["archs"], sliced.expect["nvidia"]) == ({"90": "cubin"}, False)
-    assert (sliced.expect["by_design"], set(sliced.expect["by_design_of"])) == ([], set(device_code.KERNELS_BY_DESIGN))
+    pruned = one(found, "S5", "pruned")
+    assert pruned.required and not pruned.unproven
+    assert (pruned.expect["archs"], pruned.expect["nvidia"]) == ({"90": "cubin"}, False)
+    assert set(pruned.expect["by_design_of"]) == set(device_code.KERNELS_BY_DESIGN)
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90"
-    assert "but NVIDIA's own" in sliced.promise
-    assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "sliced"]
+    assert "but NVIDIA's own" in pruned.statement
+    assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "pruned"]
 
 
 def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_sliced() -> None:
     found = claims("cu126-torch27-sm90", custom_base=True)
-    sliced = one(found, "S5", "sliced")
-    assert not sliced.required and "custom base" in sliced.unproven
+    pruned = one(found, "S5", "pruned")
+    assert not pruned.required and "custom base" in pruned.unproven
     labels = one(found, "S8", "labels").expect["labels"]
     assert "dev.truetag.sliced" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
@@ -218,5 +218,5 @@ def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_s
     (planned,) = plan.select(["cu126-torch27-sm90"], nvidia)
     assert planned.image is not None
     found = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
-    assert one(found, "S5", "sliced").expect["nvidia"] is True
+    assert one(found, "S5", "pruned").expect["nvidia"] is True
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90 nvidia"

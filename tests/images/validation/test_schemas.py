@@ -22,14 +22,14 @@ from validate.judge import explain, judge
 from validate.judging import Status
 
 CLAIMS = (
-    Claim(id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", promise="as promised"),
-    Claim(id="C3", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", promise="it compiles"),
+    Claim(id="S7", subject="environment", tier=Tier.STATIC, probe="static.environment", statement="as promised"),
+    Claim(id="C3", subject="c-extension", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),
     Claim(
         id="S1",
         subject="flash-attn",
         tier=Tier.STATIC,
         probe="static.pins",
-        promise="-",
+        statement="-",
         required=False,
         unproven="no wheel",
     ),
@@ -61,7 +61,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """The folder of a trial, as the product writes it."""
-    records.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.promised, EVIDENCE), hints.known()))
+    records.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE), hints.known()))
     return tmp_path
 
 

@@ -66,7 +66,7 @@ KERNEL_FAULTS: dict[str, tuple[str, Callable[[Facts], object], str]] = {
         lambda e: [case.update(dtype="float16") for case in e["cases"].values()],
         "nothing was run in bfloat16",
     ),
-    "a case ran in another dtype": (DENSE, lambda e: case(e).update(dtype="float32"), "nothing is promised"),
+    "a case ran in another dtype": (DENSE, lambda e: case(e).update(dtype="float32"), "nothing is claimed"),
     "there is no output": (DENSE, lambda e: case(e).update(outputs={}, controls={"x": {}}), "gave no result"),
     "there is no control": (DENSE, lambda e: case(e).update(controls={}), "no control"),
     "a control passes": (
@@ -183,8 +183,11 @@ def test_suspects_stand_beside_what_they_cause() -> None:
 
 
 DEVICE_FAULTS: dict[str, tuple[Callable[[Facts], object], str]] = {
-    "hidden": (lambda e: [e[view].update(gpus=[]) for view in ("cuda", "torch")], "the host lent 1 GPUs, 0 are seen"),
-    "one too many": (lambda e: e["cuda"]["gpus"].append(e["cuda"]["gpus"][0]), "lent 1 GPUs, 2 are seen"),
+    "hidden": (
+        lambda e: [e[view].update(gpus=[]) for view in ("cuda", "torch")],
+        "the host injected 1 GPUs, 0 are seen",
+    ),
+    "one too many": (lambda e: e["cuda"]["gpus"].append(e["cuda"]["gpus"][0]), "injected 1 GPUs, 2 are seen"),
     "another": (
         lambda e: [e[view]["gpus"][0].update(name="NVIDIA A100", capability=[8, 0]) for view in ("cuda", "torch")],
         "GPU 0 is NVIDIA A100 (8.0), the host says NVIDIA H100 80GB HBM3 (9.0)",
@@ -229,8 +232,8 @@ LLAMA_FAULTS: dict[str, tuple[str, Callable[[Facts], object], str]] = {
     "B did not begin at zero": ("qlora", lambda e: e.update(b_before=0.1), "B was 0.1"),
     "there is no adapter": ("qlora", lambda e: e.update(adapters=0), "no adapter"),
     "the base moved": ("qlora", lambda e: e.update(base_changed=["model.norm.weight"]), "model.norm.weight"),
-    "other bits": ("qlora", lambda e: e["again"].update(fingerprint="0"), "ends in other bits"),
-    "other losses": ("qlora", lambda e: e["again"]["losses"].__setitem__(3, 1.0), "differ from step 4 on"),
+    "other bits": ("qlora", lambda e: e["second_run"].update(fingerprint="0"), "ends in other bits"),
+    "other losses": ("qlora", lambda e: e["second_run"]["losses"].__setitem__(3, 1.0), "differ from step 4 on"),
     "memory of bfloat16": (
         "nf4-weights",
         lambda e: e["memory"].update(quantised=e["memory"]["bfloat16"]),

@@ -54,7 +54,7 @@ CULPRITS = {
 @cache
 def judged(run_id: str) -> Verdict:
     evidence = recorded.evidence(run_id)
-    return judge(evidence.promised, evidence, [Tier.GPU])
+    return judge(evidence.claim_set, evidence, [Tier.GPU])
 
 
 def test_the_healthy_image_passes_every_claim() -> None:

@@ -17,7 +17,7 @@ JUDGES = {
 
 
 def claim(id: str = "T1", subject: str = "x", **more: object) -> Claim:  # noqa: A002
-    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe="static.t", promise="it holds", **more)  # type: ignore[arg-type]
+    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more)  # type: ignore[arg-type]
 
 
 def record(outcome: Outcome = Outcome.COMPLETED, *, measured: bool = True, log: str = "", **evidence: object) -> Record:

@@ -289,12 +289,12 @@ FAULTS = {
     ),
     "threads that idle": (("C7", "threads"), [put("cores", 8), put("busy_threads", 1)], "1 has worked"),
     "a user without a name": (
-        ("C8", "unknown user"),
+        ("C8", "arbitrary UID"),
         [put("steps", "user name", {"error": {"kind": "KeyError", "message": "getpwuid(): uid not found: 61234"}})],
         "user name: KeyError",
     ),
     "a checkpoint that differs": (
-        ("C8", "unknown user"),
+        ("C8", "arbitrary UID"),
         [put("steps", "training", "answer", "checkpoint", False)],
         "checkpoint False",
     ),

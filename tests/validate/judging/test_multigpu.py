@@ -82,15 +82,15 @@ NCCL = of_ranks(
                 "path": "/v/nvidia/nccl/lib/libnccl.so.2",
                 "running": "2.28.9",
                 "built": {"version": "2.28.9", "cuda": "13.0"},
-                "owners": [{"name": "nvidia-nccl-cu13", "version": "2.28.9", "as recorded": True}],
+                "owners": [{"name": "nvidia-nccl-cu13", "version": "2.28.9", "as_recorded": True}],
             }
         ],
     }
 )
-TRANSPORT = of_ranks({"peer access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}, "versions": [], "lines": []})
+TRANSPORT = of_ranks({"peer_access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}, "versions": [], "lines": []})
 SETTINGS = of_ranks({"variables": {}, "files": {}})
 BANDWIDTH = of_ranks({"bytes": 1 << 28, "all_reduce": 330e9, "send": 310e9})
-SHM = {"size": 8 << 30, "free": 8 << 30, "refuses more": True, "batch": 96 << 20, "handed over": 4, "right": True}
+SHM = {"size": 8 << 30, "free": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True}
 FP8 = of_ranks(
     {
         "comparisons": {"gradients": {"error": 0.0, "controls": {"float32": 0.056}}},
@@ -153,19 +153,19 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("collectives", "ranks|1|controls|all_reduce|1", True, "control: all_reduce of 1 numbers is right"),
     ("nccl", "ranks|0|libraries", [], "0 NCCL libraries are loaded: none"),
     ("nccl", "ranks|0|libraries|0|owners", [], "belongs to no distribution"),
-    ("nccl", "ranks|0|libraries|0|owners|0|as recorded", False, "is not the file that nvidia-nccl-cu13 2.28.9 brought"),
+    ("nccl", "ranks|0|libraries|0|owners|0|as_recorded", False, "is not the file that nvidia-nccl-cu13 2.28.9 brought"),
     ("nccl", "ranks|0|libraries|0|running", "2.27.5", "NCCL 2.27.5 runs, nvidia-nccl-cu13 is 2.28.9"),
     ("nccl", "ranks|0|libraries|0|built|cuda", "12.9", "is made for CUDA 12.9, torch for 13.0"),
     ("transport", "ranks|0|connections", {}, "NCCL's log names no transport"),
     ("transport", "ranks|0|connections", {"SHM/direct/direct": 2}, "talk over SHM/direct/direct, P2P is possible"),
     ("transport", "ranks|0|connections", {"NET/Socket": 2, "P2P/CUMEM": 2}, "talk over NET/Socket, P2P"),
-    ("transport", "ranks|1|peer access", False, "the host's GPUs reach each other, the container's do not"),
+    ("transport", "ranks|1|peer_access", False, "the host's GPUs reach each other, the container's do not"),
     ("settings", "ranks|0|files", {"/etc/nccl.conf": ["NCCL_P2P_DISABLE=1"]}, "/etc/nccl.conf sets NCCL_P2P_DISABLE=1"),
     ("settings", "ranks|0|variables", {"NCCL_SHM_DISABLE": "1"}, "the image sets NCCL_SHM_DISABLE=1"),
     ("/dev/shm", "size", 64 << 20, "/dev/shm is too small: 64 MiB, 1024 MiB are needed"),
-    ("/dev/shm", "refuses more", False, "control"),
+    ("/dev/shm", "refuses_more", False, "control"),
     ("/dev/shm", "right", False, "do not arrive"),
-    ("/dev/shm", "handed over", 0, "do not arrive"),
+    ("/dev/shm", "handed_over", 0, "do not arrive"),
     ("fp8 fsdp2", "ranks|0|figures|distance from float32", 1e-7, "not between 5.00e-03 and 1.26e-01"),
     ("fp8 fsdp2", "ranks|0|figures|distance from float32", 0.2, "not between"),
     ("fp8 fsdp2", "ranks|0|figures", KeyError, "distance from float32 is None"),
@@ -218,7 +218,7 @@ def test_variables_that_the_trial_lends_are_not_the_images() -> None:
 def test_a_transport_names_what_switched_the_better_one_off() -> None:
     evidence = of_ranks(
         {
-            "peer access": True,
+            "peer_access": True,
             "connections": {"NET/Socket": 4},
             "taken": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
         }
@@ -231,13 +231,13 @@ def test_a_transport_names_what_switched_the_better_one_off() -> None:
 def test_gpus_that_are_apart_may_share_memory_but_not_use_sockets() -> None:
     apart = replace(PAIR, links=((0, 1, Link.APART),))
     for ways, status in (({"SHM/direct": 4}, Status.PASS), ({"NET/Socket": 4}, Status.FAIL)):
-        evidence = of_ranks({"peer access": False, "connections": ways, "taken": {}})
+        evidence = of_ranks({"peer_access": False, "connections": ways, "taken": {}})
         assert collectives.transport(claim("transport", apart), evidence).status is status
 
 
 def test_a_host_that_cannot_tell_its_links_leaves_it_to_the_containers_view() -> None:
     unknown = replace(PAIR, links=())
-    evidence = of_ranks({"peer access": True, "connections": {"SHM/direct": 4}, "taken": {}})
+    evidence = of_ranks({"peer_access": True, "connections": {"SHM/direct": 4}, "taken": {}})
     assert collectives.transport(claim("transport", unknown), evidence).status is Status.FAIL
 
 
@@ -371,7 +371,7 @@ def test_the_weakest_pair_decides_about_the_link() -> None:
 
 def test_more_nvlinks_lift_the_floor_of_the_bandwidth() -> None:
     few = replace(PAIR, gpus=(replace(H200, nvlinks=4), H200))
-    assert claim("bandwidth").expect["floor"] > claim("bandwidth", few).expect["floor"] > 5e9
+    assert claim("bandwidth").expect["minimum"] > claim("bandwidth", few).expect["minimum"] > 5e9
 
 
 def test_the_claims_of_an_image_itself_know_no_host() -> None:

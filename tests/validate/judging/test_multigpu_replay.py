@@ -30,7 +30,7 @@ CULPRITS = {
 @cache
 def judged(run_id: str) -> Verdict:
     evidence = recorded.evidence(run_id)
-    return judge(evidence.promised, evidence, [Tier.MULTIGPU])
+    return judge(evidence.claim_set, evidence, [Tier.MULTIGPU])
 
 
 def found(verdict: Verdict, subject: str) -> Any:
@@ -74,7 +74,7 @@ def test_nvlinks_multicast_stayed_off_as_the_host_asks() -> None:
 def test_what_failed_on_the_given_base_of_four_gpus_is_called_a_fault_no_longer() -> None:
     """The toolkit's debugger for other Pythons: judged by the claims of then, and by today's."""
     evidence = recorded.evidence(ON_FOUR)
-    verdict = judge(evidence.promised, evidence, [Tier.STATIC])
+    verdict = judge(evidence.claim_set, evidence, [Tier.STATIC])
     (row,) = verdict.of(Status.FAIL)
     assert (row.claim.id, row.claim.subject) == ("S3", "toolkit")
     exceptions = [*row.claim.expect["exceptions"], *TOOLKIT_EXCEPTIONS]

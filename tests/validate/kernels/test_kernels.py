@@ -47,13 +47,13 @@ def test_a_kernel_is_whole(subject: str) -> None:
     probe = FOLDER.parent / "probes" / f"{row.probe.replace('.', '/')}.py"
     assert probe.is_file()
     assert row.claim in JUDGES
-    assert row.promise
+    assert row.statement
     assert row.cases or row.figures, "nothing would be measured"
     assert bool(row.cases) == bool(row.tolerance)
     assert not row.figures or row.observe
     assert all(least < most for least, most in row.figures.values())
-    assert row.ran or row.libraries, "nothing would tell which code ran"
-    for pattern in (*row.ran, *row.libraries):
+    assert row.expected_kernels or row.libraries, "nothing would tell which code ran"
+    for pattern in (*row.expected_kernels, *row.libraries):
         re.compile(pattern)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from validate.claims import Claim, Tier
-from validate.harness.forked import apart, attempt
+from validate.harness.forked import attempt, in_fork
 from validate.harness.nf4 import LEVELS as NF4
 from validate.harness.reference import Shape
 from validate.judging import Status
@@ -25,7 +25,7 @@ from validate.probes.cpu.native import _matches
 
 def test_apart_brings_evidence_back_and_leaves_the_parent_alone() -> None:
     seen: list[int] = []
-    evidence = apart(lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000})
+    evidence = in_fork(lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000})
     assert evidence["process"] != os.getpid()
     assert len(evidence["long"]) == 300_000
     assert seen == []
@@ -35,7 +35,7 @@ def test_apart_reports_what_was_raised() -> None:
     def measure() -> dict[str, str]:
         raise OSError("libcudart.so.12: cannot open shared object file")
 
-    error = apart(measure)["error"]
+    error = in_fork(measure)["error"]
     assert (error["kind"], error["message"]) == ("OSError", "libcudart.so.12: cannot open shared object file")
 
 
@@ -47,14 +47,14 @@ def test_apart_survives_a_crash(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         return {}
 
-    error = apart(measure)["error"]
+    error = in_fork(measure)["error"]
     assert error["message"] == f"killed by {number.name}"
     assert error["log"].endswith("loading the library\n")
 
 
 def test_apart_is_not_fooled_by_a_clean_exit() -> None:
-    assert apart(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
-    assert apart(lambda: sys.exit(0))["error"]["kind"] == "crash"
+    assert in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
+    assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
 
 
 def test_attempt_makes_evidence_of_exceptions() -> None:
@@ -109,7 +109,7 @@ def test_patterns_mean_the_same_in_record_and_on_the_disk(files: list[str], patt
 
 
 def _compiler_finding(subject: str) -> tuple[Status, str]:
-    claim = Claim(id="C3", subject=subject, tier=Tier.CPU, probe="cpu.compiler", promise="compiles")
+    claim = Claim(id="C3", subject=subject, tier=Tier.CPU, probe="cpu.compiler", statement="compiles")
     ((found, evidence),) = compiler.measure([claim])
     assert found == subject
     return JUDGES["C3"](claim, evidence)

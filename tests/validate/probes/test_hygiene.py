@@ -36,7 +36,7 @@ EXPECT: dict[str, Any] = {
 
 
 def judged(subject: str, **evidence: Any) -> Finding:
-    claim = Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=HOST_PROBE, promise="-", expect=EXPECT[subject])
+    claim = Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=HOST_PROBE, statement="-", expect=EXPECT[subject])
     return static.JUDGES["S8"](claim, {**HEALTHY, **evidence})
 
 

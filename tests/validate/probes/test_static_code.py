@@ -82,8 +82,9 @@ def test_symbols_of_nothing_prove_nothing(site: Site) -> None:
 REAL, STUB = 8000, 128
 
 
-def coded(archs: dict[str, str], *, depth: str = "kernel", **more: Any) -> Any:
-    expect = {"files": ["pkg/lib.so"], "also": [], "archs": archs, "by_design": [], "holes": [], "depth": depth, **more}
+def code_claim(archs: dict[str, str], *, kind: str = "kernels", **more: Any) -> Any:
+    expect = {"files": ["pkg/lib.so"], "also": [], "archs": archs, "known_gaps": [], "kind": kind}
+    expect = {**expect, **({"by_design": []} if kind == "kernels" else {}), **more}
     return claim("S5", "pkg", "devicecode", expect)
 
 
@@ -96,7 +97,7 @@ CUBINS = {"80": "cubin", "90": "cubin"}
 
 def test_every_kernel_for_every_arch_passes(site: Site) -> None:
     install(site, fatbins.region(Code(arch=80, kernels={"k": REAL}), Code(arch=90, kernels={"k": REAL})))
-    found = judged(devicecode, coded({**CUBINS, "86": "cubin"}))
+    found = judged(devicecode, code_claim({**CUBINS, "86": "cubin"}))
     assert found.status is Status.PASS, found.reason
     assert "1 kernels" in found.reason
 
@@ -152,7 +153,7 @@ def _damaged(site: Site) -> None:
         (_one_kernel_is_left_out, "flash::bwd"),
         (_one_kernel_is_a_stub, "empty stubs for sm_90: flash::bwd"),
         (_code_was_emptied, "was emptied"),
-        (_only_ptx, "PTX alone, where machine code is promised, sm_90: k"),
+        (_only_ptx, "PTX alone, where machine code is expected, sm_90: k"),
         (_no_code_at_all, "no code for any GPU"),
         (_no_file, "has no pkg/lib.so"),
         (_damaged, "can't be read"),
@@ -161,14 +162,14 @@ def _damaged(site: Site) -> None:
 )
 def test_broken_device_code_is_named(site: Site, breaks: Any, culprit: str) -> None:
     breaks(site)
-    found = judged(devicecode, coded(CUBINS))
+    found = judged(devicecode, code_claim(CUBINS))
     assert found.status is Status.FAIL
     assert culprit in found.reason
 
 
-def test_ptx_is_enough_where_no_more_is_promised(site: Site) -> None:
+def test_ptx_is_enough_where_no_more_is_claimed(site: Site) -> None:
     _only_ptx(site)
-    assert judged(devicecode, coded({"80": "cubin", "90": "jit"})).status is Status.PASS
+    assert judged(devicecode, code_claim({"80": "cubin", "90": "jit"})).status is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -185,24 +186,26 @@ def test_a_kernel_named_after_other_archs_may_be_empty(
     site: Site, name: str, archs: dict[str, str], status: Status
 ) -> None:
     install(site, fatbins.region(Code(arch=80, kernels={name: REAL}), Code(arch=90, kernels={name: STUB})))
-    assert judged(devicecode, coded(archs)).status is status
+    assert judged(devicecode, code_claim(archs)).status is status
 
 
 @pytest.mark.parametrize(("needed", "status"), [([[80, 89]], Status.PASS), ([[80, 99]], Status.FAIL)])
 def test_a_kernel_that_is_empty_by_design_is_told(site: Site, needed: list[list[int]], status: Status) -> None:
     install(site, fatbins.region(Code(arch=80, kernels={"wide_k": REAL}), Code(arch=90, kernels={"wide_k": STUB})))
     row = {"kernels": "wide_*", "needed": needed, "reason": "-"}
-    assert judged(devicecode, coded(CUBINS, by_design=[row])).status is status
+    assert judged(devicecode, code_claim(CUBINS, by_design=[row])).status is status
 
 
 def test_small_kernels_alike_on_all_archs_are_no_stubs(site: Site) -> None:
     install(site, fatbins.region(*(Code(arch=arch, kernels={"tiny": STUB}) for arch in (80, 90))))
-    assert judged(devicecode, coded(CUBINS)).status is Status.PASS
+    assert judged(devicecode, code_claim(CUBINS)).status is Status.PASS
 
 
-def test_a_hole_of_upstream_is_said_and_passes(site: Site) -> None:
+def test_a_gap_of_upstream_is_said_and_passes(site: Site) -> None:
     install(site, fatbins.region(Code(arch=80, kernels={"k": REAL})))
-    found = judged(devicecode, coded(CUBINS, holes=[{"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}]))
+    found = judged(
+        devicecode, code_claim(CUBINS, known_gaps=[{"file": "pkg/lib.so", "archs": [90], "reason": "upstream"}])
+    )
     assert found.status is Status.PASS
     assert "WARNING" in found.reason
     assert "upstream" in found.reason
@@ -211,20 +214,20 @@ def test_a_hole_of_upstream_is_said_and_passes(site: Site) -> None:
 def test_by_file_any_code_for_an_arch_will_do(site: Site) -> None:
     regions = [fatbins.region(Code(arch=arch, kernels={f"k{arch}": REAL})) for arch in (80, 90)]
     install(site, *regions)
-    assert judged(devicecode, coded(CUBINS, depth="file")).status is Status.PASS
-    found = judged(devicecode, coded({**CUBINS, "100": "cubin"}, depth="file"))
+    assert judged(devicecode, code_claim(CUBINS, kind="files")).status is Status.PASS
+    found = judged(devicecode, code_claim({**CUBINS, "100": "cubin"}, kind="files"))
     assert (found.status, "no code for sm_100" in found.reason) == (Status.FAIL, True)
 
 
 def test_what_is_not_there_and_need_not_be_is_not_applicable(site: Site) -> None:
     site.install("pkg", "1.0", {"pkg/other.so": elves.make()})
-    asked = coded(CUBINS, files=[], also=["pkg/lib.so"])
+    asked = code_claim(CUBINS, files=[], also=["pkg/lib.so"])
     assert judged(devicecode, asked).status is Status.NOT_APPLICABLE
 
 
 def test_what_need_not_be_there_and_cannot_be_read_is_a_fault(site: Site) -> None:
     _damaged(site)
-    found = judged(devicecode, coded(CUBINS, files=[], also=["pkg/lib.so"]))
+    found = judged(devicecode, code_claim(CUBINS, files=[], also=["pkg/lib.so"]))
     assert (found.status, "can't be read" in found.reason) == (Status.FAIL, True)
 
 
@@ -232,7 +235,7 @@ def test_every_kernel_excused_has_its_reason() -> None:
     rows = [row for rows in device_code.KERNELS_BY_DESIGN.values() for row in rows]
     assert rows
     assert all(row["reason"] and low <= high for row in rows for low, high in row["needed"])
-    assert static.JUDGES["S5"] is static.devicecode
+    assert static.JUDGES["S5"] is static.devicecode.judge
 
 
 # ---- S5 of images for one architecture
@@ -240,7 +243,7 @@ def test_every_kernel_excused_has_its_reason() -> None:
 
 def surplus(*, nvidia: bool = False, by_design: Any = ()) -> Any:
     also = ["**/*.so", "**/*.so.*"]
-    return coded({"90": "cubin"}, depth="surplus", nvidia=nvidia, also=also, by_design_of=dict(by_design))
+    return code_claim({"90": "cubin"}, kind="pruned", nvidia=nvidia, files=also, by_design_of=dict(by_design))
 
 
 ONLY = fatbins.region(Code(arch=80, kernels={"k": REAL}, emptied=True), Code(arch=90, kernels={"k": REAL}))
@@ -251,8 +254,8 @@ def test_code_for_one_arch_alone_passes_both_ways(site: Site) -> None:
     install(site, ONLY)
     found = judged(devicecode, surplus())
     assert (found.status, found.reason) == (Status.PASS, "1 libraries hold code for sm_90 alone")
-    assert judged(devicecode, coded({"90": "cubin"})).status is Status.PASS
-    assert judged(devicecode, coded({"80": "cubin"})).status is Status.FAIL
+    assert judged(devicecode, code_claim({"90": "cubin"})).status is Status.PASS
+    assert judged(devicecode, code_claim({"80": "cubin"})).status is Status.FAIL
 
 
 def test_what_serves_in_place_of_the_arch_is_said(site: Site) -> None:
@@ -294,11 +297,11 @@ def test_a_library_whose_code_was_taken_out_whole_serves_nothing(site: Site) -> 
     emptied = [Code(arch=arch, kernels={"k": REAL}, ptx=ptx, emptied=True) for arch, ptx in ((80, False), (80, True))]
     install(site, fatbins.region(*emptied), ONLY)
     assert judged(devicecode, surplus()).status is Status.PASS
-    found = judged(devicecode, coded({"90": "cubin"}))
+    found = judged(devicecode, code_claim({"90": "cubin"}))
     assert found.status is Status.FAIL and "emptied" in found.reason
-    assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.PASS
+    assert judged(devicecode, code_claim({"90": "cubin"}, kind="files")).status is Status.PASS
     install(site, fatbins.region(*emptied))
-    assert judged(devicecode, coded({"90": "cubin"}, depth="file")).status is Status.FAIL
+    assert judged(devicecode, code_claim({"90": "cubin"}, kind="files")).status is Status.FAIL
 
 
 def marks(*kinds: tuple[int, bool], beside: Sequence[Code] = ()) -> bytes:
@@ -314,7 +317,7 @@ def test_entries_marked_as_taken_out_are_believed_only_where_they_hold_nothing(s
     found = judged(devicecode, surplus())
     assert found.status is Status.FAIL and "sm_80" in found.reason
     install(site, ONLY, marks((90, True)))
-    assert "was emptied" in judged(devicecode, coded({"90": "cubin"})).reason
+    assert "was emptied" in judged(devicecode, code_claim({"90": "cubin"})).reason
 
 
 def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
@@ -324,7 +327,7 @@ def cubins(*archs: int, flags: int = 0x11) -> list[Code]:
 PTX_80 = Code(arch=80, kernels={"k": 0}, ptx=True)
 
 
-@pytest.mark.parametrize("depth", ["kernel", "file"])
+@pytest.mark.parametrize("kind", ["kernels", "files"])
 @pytest.mark.parametrize(
     ("region", "target"),
     [
@@ -336,20 +339,20 @@ PTX_80 = Code(arch=80, kernels={"k": 0}, ptx=True)
         (region_of(*map(marked, cubins(90, flags=SPECIFIC))), 90),
     ],
 )
-def test_code_behind_the_mark_is_none_that_the_driver_takes(site: Site, depth: str, region: bytes, target: int) -> None:
+def test_code_behind_the_mark_is_none_that_the_driver_takes(site: Site, kind: str, region: bytes, target: int) -> None:
     install(site, fatbins.region(*cubins(80, 90)), region)
-    found = judged(devicecode, coded({str(target): "jit"}, depth=depth))
+    found = judged(devicecode, code_claim({str(target): "jit"}, kind=kind))
     assert found.status is Status.FAIL
     assert f"the sm_{target} code of 1 regions in pkg/lib.so is marked as taken out, and the driver" in found.reason
     install(site, region)
-    found = judged(devicecode, coded({str(target): "jit"}, depth=depth, files=[], also=["pkg/*"]))
+    found = judged(devicecode, code_claim({str(target): "jit"}, kind=kind, files=[], also=["pkg/*"]))
     assert found.status is Status.FAIL and not found.reason.endswith("but ")
 
 
 @pytest.mark.parametrize(("beside", "target"), [(cubins(90), 90), (cubins(80, 90), 90), (cubins(89), 89)])
 def test_code_behind_the_mark_that_is_for_others_hides_nothing(site: Site, beside: list[Code], target: int) -> None:
     install(site, marks((80, False), beside=beside))
-    assert judged(devicecode, coded({str(target): "cubin"})).status is Status.PASS
+    assert judged(devicecode, code_claim({str(target): "cubin"})).status is Status.PASS
 
 
 def test_a_slicer_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site: Site) -> None:
@@ -362,6 +365,6 @@ def test_a_slicer_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site
 
 def test_a_library_sliced_for_another_gpu_serves_nothing(site: Site) -> None:
     install(site, marks((90, True)), ONLY)
-    found = judged(devicecode, coded({"90": "cubin"}))
+    found = judged(devicecode, code_claim({"90": "cubin"}))
     assert found.status is Status.FAIL and "was emptied" in found.reason
-    assert judged(devicecode, coded({"100": "cubin"})).status is Status.FAIL
+    assert judged(devicecode, code_claim({"100": "cubin"})).status is Status.FAIL

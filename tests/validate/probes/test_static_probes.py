@@ -17,9 +17,9 @@ from images.planning import expectations
 from tests.support import elves
 from validate.binaries import loader
 from validate.claims import Claim, Tier
-from validate.environment import surroundings
+from validate.environment import user_environment
 from validate.environment.interpreter import StartError
-from validate.environment.surroundings import Surroundings
+from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, Status, static
 from validate.probes.static import environment, files, libraries, pins, toolkit
 
@@ -27,7 +27,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def claim(id: str, subject: str, probe: str, expect: dict[str, Any]) -> Claim:  # noqa: A002
-    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe=f"static.{probe}", promise="-", expect=expect)
+    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe=f"static.{probe}", statement="-", expect=expect)
 
 
 class Site:
@@ -71,8 +71,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
     def given(**environ: str) -> None:
         own = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(packages), "PYTHONNOUSERSITE": "1"}
-        found = Surroundings(environ={**own, **environ}, directory=str(home), python=_bare_python(tmp_path))
-        monkeypatch.setattr(surroundings, "recorded", lambda: found)
+        found = UserEnvironment(environ={**own, **environ}, directory=str(home), python=_bare_python(tmp_path))
+        monkeypatch.setattr(user_environment, "recorded", lambda: found)
 
     given()
     # This machine's own libraries and settings are not what is tested.
@@ -158,7 +158,7 @@ def _namespace(site: Site) -> None:
     ("fault", "words"),
     [
         (lambda site: None, "not installed"),
-        (_another_version, "pkg 1.1 is installed, 1.0 is promised"),
+        (_another_version, "pkg 1.1 is installed, 1.0 is expected"),
         (_another_local, "1.0+cpu"),
         (_shadowed_by_the_working_directory, "through the working directory"),
         (_shadowed_by_a_path, "other/pkg.py of no distribution"),
@@ -504,7 +504,7 @@ def toolkit_claim(home: Path) -> Claim:
     return claim("S6", "toolkit", "toolkit", {"home": str(home), "version": "12.6", "parts": parts})
 
 
-def test_a_toolkit_as_promised_passes(cuda: Path) -> None:
+def test_a_toolkit_as_expected_passes(cuda: Path) -> None:
     finding = judged(toolkit, toolkit_claim(cuda))
     assert finding.status is Status.PASS, finding.reason
     assert "WARNING" not in finding.reason
@@ -525,7 +525,7 @@ def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(site: Sit
         ("bin/ptxas", b"#!/bin/sh\nexit 1\n", "ptxas is of CUDA None"),
         ("bin/ptxas", None, "lacks ptxas"),
         ("include/cuda_runtime_api.h", b"#define CUDART_VERSION 12080\n", "is of CUDA 12.8"),
-        ("lib64/libcudart.so.12", elves.make(soname="libcudart.so.13"), "libcudart.so.13, CUDA 12.6 is promised"),
+        ("lib64/libcudart.so.12", elves.make(soname="libcudart.so.13"), "libcudart.so.13, CUDA 12.6 is expected"),
         ("lib64/libcudart.so.12", b"text", "is no shared library"),
         ("lib64/libnvrtc-builtins.so.12.6", None, "is of CUDA None"),
     ],
@@ -576,7 +576,7 @@ def around(site: Site, **environ: str) -> Finding:
     return judged(environment, AROUND)
 
 
-def test_an_environment_as_promised_passes(site: Site) -> None:
+def test_an_environment_as_expected_passes(site: Site) -> None:
     finding = around(site, HF_TOKEN="secret")
     assert finding.status is Status.PASS, finding.reason
 
@@ -608,13 +608,13 @@ def test_optimised_python_fails(site: Site) -> None:
 
 
 def test_a_required_variable_must_have_its_value(site: Site) -> None:
-    assert "CUDA_HOME is '/opt/cuda', '/usr/local/cuda-12.6' is promised" in around(site, CUDA_HOME="/opt/cuda").reason
+    assert "CUDA_HOME is '/opt/cuda', '/usr/local/cuda-12.6' is expected" in around(site, CUDA_HOME="/opt/cuda").reason
 
 
-def test_a_promised_variable_is_not_denied(site: Site) -> None:
+def test_an_expected_variable_is_not_denied(site: Site) -> None:
     site.start_with(NCCL_DEBUG="WARN")
-    promised = replace(AROUND, expect={**AROUND.expect, "required": {"NCCL_DEBUG": "WARN"}})
-    assert judged(environment, promised).status is Status.PASS
+    expected = replace(AROUND, expect={**AROUND.expect, "required": {"NCCL_DEBUG": "WARN"}})
+    assert judged(environment, expected).status is Status.PASS
 
 
 @pytest.mark.parametrize(

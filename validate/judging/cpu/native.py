@@ -14,7 +14,7 @@ Evidence = Mapping[str, Any]
 
 
 def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """C2: every library that the matrix selects is loaded, complete, and on the promised CUDA."""
+    """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA."""
     if not evidence:
         return failed(f"{claim.subject} is not installed")
     problems = list(_file_problems(claim.expect, evidence["files"]))

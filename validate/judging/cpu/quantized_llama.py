@@ -88,7 +88,7 @@ def _weights(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     each = sum(facts["bytes"] + facts["scale_bytes"] for facts in projections.values()) / values
     return passed(
         f"{len(projections)} projections are {claim.expect['quant_type']}, {each:.4f} bytes a weight "
-        f"({each / 2:.3f} of bfloat16), mean error {error:.5f} (promised {_expected_error(claim.expect, values)})"
+        f"({each / 2:.3f} of bfloat16), mean error {error:.5f} (expected {_expected_error(claim.expect, values)})"
     )
 
 

@@ -14,12 +14,12 @@ Evidence = Mapping[str, Any]
 
 
 def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """C7: more than one thread has computed, under one OpenMP runtime. expect: {apart: {path pattern: why}}."""
+    """C7: more than one thread has computed, under one OpenMP runtime. expect: {bundled: {path pattern: why}}."""
     if "error" in evidence:
         return failed(f"threads: {root_cause(evidence['error'])}")
     problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]
-    apart = claim.expect.get("apart", {})
-    runtimes = [path for path in evidence["openmp"] if not any(PurePosixPath(path).match(one) for one in apart)]
+    bundled = claim.expect["bundled"]
+    runtimes = [path for path in evidence["openmp"] if not any(PurePosixPath(path).match(one) for one in bundled)]
     beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
     if len(runtimes) > 1:
         problems.append(f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}")

@@ -14,7 +14,7 @@ Evidence = Mapping[str, Any]
 
 
 def judge(claim: Claim, evidence: Evidence) -> Finding:
-    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, archs: [promised]}."""
+    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, archs: [claimed]}."""
     for view in ("cuda", "torch"):
         if "error" in evidence[view]:
             return failed(f"{view}: {cause(evidence[view]['error'])}{suspects(evidence)}")
@@ -35,7 +35,7 @@ def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Evidence)
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
     if len(wanted) != len(found):
-        yield f"the host lent {len(wanted)} GPUs, {len(found)} are seen"
+        yield f"the host injected {len(wanted)} GPUs, {len(found)} are seen"
         return
     for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
         if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):

@@ -18,7 +18,7 @@ Evidence = Mapping[str, Any]
 
 
 def judge(claim: Claim, evidence: Evidence) -> Finding:
-    """G1 to G9. expect: {cases: [names], tolerance: {dtype: rule}, figures, facts, ran, libraries, capability?}."""
+    """G1 to G9."""
     if reason := claim.expect.get("not_applicable"):
         return not_applicable(reason)
     if "error" in evidence:
@@ -38,7 +38,7 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     ]
     profile = evidence["kernels"]
     if profile["works"]:
-        problems += _unseen(claim.expect["ran"], profile)
+        problems += _unseen(claim.expect["expected_kernels"], profile)
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
@@ -69,7 +69,7 @@ def _case_problems(expect: Mapping[str, Any], found: Mapping[str, Mapping[str, A
         elif "error" in facts:
             yield f"{name}: {cause(facts['error'])}"
         elif facts["dtype"] not in expect["tolerance"]:
-            yield f"{name} ran in {facts['dtype']}, for which nothing is promised"
+            yield f"{name} ran in {facts['dtype']}, for which nothing is claimed"
         elif facts["finite"] is not True:
             yield f"{name}: results are not finite"
         else:

@@ -78,10 +78,10 @@ def _training_problems(evidence: Evidence) -> Iterator[str]:
 
 
 def _repetition_problems(evidence: Evidence) -> Iterator[str]:
-    again = evidence["again"]
-    if again["losses"] != evidence["losses"]:
-        pairs = zip(evidence["losses"], again["losses"], strict=False)
-        step = next((index for index, (one, other) in enumerate(pairs) if one != other), len(again["losses"]))
+    second = evidence["second_run"]
+    if second["losses"] != evidence["losses"]:
+        pairs = zip(evidence["losses"], second["losses"], strict=False)
+        step = next((index for index, (one, other) in enumerate(pairs) if one != other), len(second["losses"]))
         yield f"a second run's losses differ from step {step + 1} on"
-    elif again["fingerprint"] != evidence["fingerprint"]:
+    elif second["fingerprint"] != evidence["fingerprint"]:
         yield "a second run ends in other bits"

@@ -15,15 +15,17 @@ Evidence = Mapping[str, Any]
 
 
 def judge(claim: Claim, evidence: Evidence) -> Finding:
-    """M6: never red. expect: {device, ranks?, floor: bytes a second, link}."""
+    """M6: never red. expect: {device, ranks?, minimum: bytes a second, link}."""
     finding = of_ranks(claim, evidence, lambda _expect, _rank: iter(()), lambda _expect, _ranks: "")
     if finding.reason:
         return finding if finding.status is not_applicable("").status else unproven(f"warning: {finding.reason}")
     slowest = {way: min(_number(one[way]) for one in evidence["ranks"]) for way in ("all_reduce", "send")}
     said = f"all-reduce {_speed(slowest['all_reduce'])}, to the next rank {_speed(slowest['send'])}"
-    floor = claim.expect["floor"]
-    if not is_between(min(slowest.values()), floor, math.inf):
-        return unproven(f"warning: {said}; {claim.expect['link'] or 'this link'} should give {_speed(floor)} at least")
+    minimum = claim.expect["minimum"]
+    if not is_between(min(slowest.values()), minimum, math.inf):
+        return unproven(
+            f"warning: {said}; {claim.expect['link'] or 'this link'} should give {_speed(minimum)} at least"
+        )
     return passed(f"{said} ({claim.expect['link'] or 'link unknown'})")
 
 

@@ -32,16 +32,16 @@ def _exact_summary(expect: Evidence, ranks: Sequence[Evidence]) -> str:
 
 
 def settings(claim: Claim, evidence: Evidence) -> Finding:
-    """M1: what would bend NCCL. expect: {device, ranks?, lent: {variable: value that the trial sets}}."""
-    return of_ranks(claim, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable bends NCCL")
+    """M1: what would change how NCCL works."""
+    return of_ranks(claim, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
 
 
 def _setting_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
     for place, lines in rank["files"].items():
         if lines:
             yield f"{place} sets {listed(list(lines))}"
-    lent = expect.get("lent", {})
-    own = {name: value for name, value in rank["variables"].items() if lent.get(name) != value}
+    injected = expect.get("injected", {})
+    own = {name: value for name, value in rank["variables"].items() if injected.get(name) != value}
     if own:
         yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
 
@@ -63,7 +63,7 @@ def _library_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
         for owner in owners:
             if owner["version"].split("+")[0] != one["running"] and one["running"] != _three(owner["version"]):
                 yield f"NCCL {one['running']} runs, {owner['name']} is {owner['version']}"
-            if owner["as recorded"] is not True:
+            if owner["as_recorded"] is not True:
                 yield f"{one['path']} is not the file that {owner['name']} {owner['version']} brought"
         made_for = one["built"].get("cuda", "")
         if made_for and made_for.split(".")[0] != str(expect["cuda"]).split(".")[0]:
@@ -82,7 +82,7 @@ def _library_summary(_expect: Evidence, ranks: Sequence[Evidence]) -> str:
 
 
 def transport(claim: Claim, evidence: Evidence) -> Finding:
-    """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, lent}.
+    """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
 
     `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
     """
@@ -93,12 +93,12 @@ def _transport_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
     used = rank["connections"]
     if not used:
         yield "NCCL's log names no transport"
-    link = expect.get("link") or ("access" if rank["peer access"] else "apart")
-    if link in ("nvlink", "pcie") and rank["peer access"] is not True:
+    link = expect.get("link") or ("access" if rank["peer_access"] else "apart")
+    if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
         yield "the host's GPUs reach each other, the container's do not"
     allowed = ("P2P",) if link != "apart" else ("P2P", "SHM")
     if wrong := [way for way in used if way.partition("/")[0] not in allowed]:
-        blame = {name: value for name, value in rank["taken"].items() if name not in expect.get("lent", {})}
+        blame = {name: value for name, value in rank["taken"].items() if name not in expect.get("injected", {})}
         why = f" ({listed([f'{name}={value}' for name, value in blame.items()])})" if blame else ""
         yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
 

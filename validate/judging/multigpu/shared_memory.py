@@ -21,12 +21,12 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     size = evidence["size"]
     if not is_between(size, claim.expect["least"], math.inf):
         return failed(f"/dev/shm is too small: {_bytes(size)}, {_bytes(claim.expect['least'])} are needed")
-    if evidence["refuses more"] is not True:
+    if evidence["refuses_more"] is not True:
         return failed("control: a file larger than /dev/shm was not refused")
-    if evidence["right"] is not True or not evidence["handed over"]:
+    if evidence["right"] is not True or not evidence["handed_over"]:
         return failed("batches that workers hand over do not arrive as they were made")
     return passed(
-        f"{_bytes(size)}; workers handed over {evidence['handed over']} batches of {_bytes(evidence['batch'])}"
+        f"{_bytes(size)}; workers handed over {evidence['handed_over']} batches of {_bytes(evidence['batch'])}"
     )
 
 

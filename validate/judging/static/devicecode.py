@@ -16,12 +16,10 @@ Evidence = Mapping[str, Any]
 
 
 def judge(claim: Claim, evidence: Evidence) -> Finding:
-    """S5. expect: {files, also, archs: {arch: "cubin" or "jit"}, by_design, holes: [{file, archs, reason}], depth}; at
-    depth "surplus" {nvidia, by_design_of}, too. validate/probes/static/devicecode.py says what each is.
-    """
+    """S5, of three kinds: validate/contracts/static.py says what each expects."""
     found = evidence["files"]
-    if claim.expect["depth"] == "surplus":
-        return _sliced(claim, found)
+    if claim.expect["kind"] == "pruned":
+        return _pruned(claim, found)
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
     faults += [fault for path, facts in found.items() for fault in _hidden_faults(path, facts)]
     read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
@@ -36,14 +34,14 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     for path, facts in read.items():
         for arch, how in claim.expect["archs"].items():
             wrong = list(_arch_faults(path, facts, arch, how))
-            hole = _hole(claim, path, arch)
-            faults += [] if hole else wrong
-            warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({hole})"] if hole and wrong else []
+            gap = _known_gap(claim, path, arch)
+            faults += [] if gap else wrong
+            warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"] if gap and wrong else []
     return conclude(faults, "; ".join([_device_summary(claim, read), *warnings]))
 
 
-def _sliced(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
-    """No code but what the promised archs have a use for, and S5 for its comparisons."""
+def _pruned(claim: Claim, found: Mapping[str, Mapping[str, Any]]) -> Finding:
+    """No code but what the claimed archs have a use for, and S5 for its comparisons."""
     archs = listed([f"sm_{arch}" for arch in claim.expect["archs"]])
     faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
     # Recorded evidence of earlier suites lacks the latter two.
@@ -85,7 +83,7 @@ def _arch_faults(path: str, facts: Mapping[str, Any], arch: str, how: str) -> It
         if served.get(state):
             yield f"{served[state]} {of} {what} for sm_{arch}: {_readable(served, state)}"
     if served.get("jit") and how == "cubin":
-        what = "reach through PTX alone, where machine code is promised,"
+        what = "reach through PTX alone, where machine code is expected,"
         yield f"{served['jit']} {of} {what} sm_{arch}: {_readable(served, 'jit')}"
 
 
@@ -93,9 +91,9 @@ def _readable(served: Mapping[str, Any], state: str) -> str:
     return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
 
 
-def _hole(claim: Claim, path: str, arch: str) -> str:
+def _known_gap(claim: Claim, path: str, arch: str) -> str:
     """Why upstream's own build lacks this arch in this file; empty where it has no such excuse."""
-    rows = claim.expect.get("holes", ())
+    rows = claim.expect["known_gaps"]
     return next((row["reason"] for row in rows if int(arch) in row["archs"] and matches(path, [row["file"]])), "")
 
 

@@ -18,7 +18,7 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     """S7. expect: {required: {name: value}, denied: {pattern: why}, start_files: {name pattern: why}}."""
     required, denied = claim.expect["required"], claim.expect["denied"]
     faults = [
-        f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is promised"
+        f"{name} is {'not set' if found is None else repr(found)}, {required[name]!r} is expected"
         for name, found in evidence["required"].items()
         if found != required[name]
     ]
@@ -32,7 +32,7 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
             faults.append(f"{one['file']} sets {one['name']}={one['value']}: {_why(one['name'], denied)}")
     faults += [f"{path} is not empty: {listed(lines)}" for path, lines in evidence["settings_files"].items() if lines]
     faults += _start_faults(claim, evidence["start"])
-    good = f"{len(required)} variables as promised, none that misleads, no start-up code of unknown owner"
+    good = f"{len(required)} variables as expected, none that misleads, no start-up code of unknown owner"
     return conclude(faults, good)
 
 

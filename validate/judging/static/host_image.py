@@ -13,42 +13,42 @@ Evidence = Mapping[str, Any]
 
 
 def _labels(claim: Claim, evidence: Evidence) -> Finding:
-    """expect: {labels: {name: value}}. That the image holds what these values say is S1's to prove."""
-    found, promised = evidence["labels"], claim.expect["labels"]
+    """expect: {labels: {name: value}}. That the image holds what these values say is S1's to check."""
+    found, expected = evidence["labels"], claim.expect["labels"]
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
-        for name, value in promised.items()
+        for name, value in expected.items()
         if found.get(name) != value
     ]
-    return conclude(faults, f"{len(promised)} labels say what the matrix says")
+    return conclude(faults, f"{len(expected)} labels say what the matrix says")
 
 
 def _size(claim: Claim, evidence: Evidence) -> Finding:
     """expect: {bytes: the most}."""
     size, most = evidence["bytes"] / 1e9, claim.expect["bytes"] / 1e9
     if evidence["bytes"] > claim.expect["bytes"]:
-        return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is promised")
+        return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is expected")
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
 def _settings(claim: Claim, evidence: Evidence) -> Finding:
-    """expect: {capabilities: [what the container runtime must lend of the driver], entrypoint: [the promised one]}."""
+    """`capabilities` are what the container runtime must inject of the driver."""
     faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
-    promised = claim.expect.get("entrypoint", [])
-    if evidence["entrypoint"] != promised:
+    expected = claim.expect.get("entrypoint", [])
+    if evidence["entrypoint"] != expected:
         found = " ".join(evidence["entrypoint"])[:80] or "none"
-        faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(promised) or 'none'} is promised")
+        faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(expected) or 'none'} is expected")
     driver = evidence["driver"]
-    lent = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
-    lacking = [] if "all" in lent else [one for one in claim.expect["capabilities"] if one not in lent]
+    injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+    lacking = [] if "all" in injected else [one for one in claim.expect["capabilities"] if one not in injected]
     if lacking:
-        faults.append(f"NVIDIA_DRIVER_CAPABILITIES={','.join(lent)} lacks {listed(lacking)}")
+        faults.append(f"NVIDIA_DRIVER_CAPABILITIES={','.join(injected)} lacks {listed(lacking)}")
     if driver.get("NVIDIA_VISIBLE_DEVICES") in (None, "", "void", "none"):
         faults.append(f"NVIDIA_VISIBLE_DEVICES={driver.get('NVIDIA_VISIBLE_DEVICES')} hides every GPU")
     if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
         faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
-    start = f"entrypoint {' '.join(promised)}" if promised else "no entrypoint"
-    return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(lent)}")
+    start = f"entrypoint {' '.join(expected)}" if expected else "no entrypoint"
+    return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(injected)}")
 
 
 def _history(claim: Claim, evidence: Evidence) -> Finding:

@@ -37,14 +37,14 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
 def _version_faults(claim: Claim, found: Mapping[str, Any]) -> Iterator[str]:
     public, _, local = found["version"].partition("+")
     if public != claim.expect["version"] or local not in claim.expect["locals"]:
-        yield f"{claim.subject} {found['version']} is installed, {claim.expect['version']} is promised"
+        yield f"{claim.subject} {found['version']} is installed, {claim.expect['version']} is expected"
     if not found["has_record"]:
         yield f"{claim.subject} has no RECORD, so its files can't be told from others'"
 
 
 def _tag_faults(claim: Claim, found: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
     if evidence["python"] != claim.expect["python"]:
-        yield f"the interpreter is Python {evidence['python']}, {claim.expect['python']} is promised"
+        yield f"the interpreter is Python {evidence['python']}, {claim.expect['python']} is expected"
     tags = found["tags"]
     if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"]) for tag in tags):
         yield f"{claim.subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
@@ -96,20 +96,20 @@ def _module_faults(claim: Claim, module: str, found: Mapping[str, Any]) -> Itera
 def _torch_faults(claim: Claim, torch: Mapping[str, Any]) -> Iterator[str]:
     if torch["cuda"] != claim.expect["cuda"]:
         built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
-        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {claim.expect['cuda']} is promised"
+        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {claim.expect['cuda']} is expected"
     elif str(torch["__version__"]).partition("+")[0] != claim.expect["version"]:
-        yield f"{torch['file']} says {torch['__version__']}, {claim.expect['version']} is promised"
+        yield f"{torch['file']} says {torch['__version__']}, {claim.expect['version']} is expected"
 
 
 def _lock(claim: Claim, evidence: Evidence) -> Finding:
     """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
-    promised, found = claim.expect["versions"], evidence["installed"]
-    faults = [f"{name} {version} is not installed" for name, version in promised.items() if name not in found]
+    expected, found = claim.expect["versions"], evidence["installed"]
+    faults = [f"{name} {version} is not installed" for name, version in expected.items() if name not in found]
     for name, versions in found.items():
-        wanted = promised.get(name)
+        wanted = expected.get(name)
         if wanted is None:
             if claim.expect["closed"]:
                 faults.append(f"{name} {listed(versions)} is installed, but not in the lock")
         elif [version.partition("+")[0] for version in versions] != [wanted.partition("+")[0]]:
             faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {wanted}")
-    return conclude(faults, f"all {len(promised)} locked distributions, each at its version")
+    return conclude(faults, f"all {len(expected)} locked distributions, each at its version")

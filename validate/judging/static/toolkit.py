@@ -43,13 +43,13 @@ def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[
     if "error" in found:
         yield f"{found['files'][0]} does not run: {found['error']}"
     elif "minor" in found and found["minor"] != version:
-        yield f"{found['files'][0]} is of CUDA {found['minor']}, {version} is promised"
+        yield f"{found['files'][0]} is of CUDA {found['minor']}, {version} is expected"
     for path, soname in found.get("sonames", {}).items():
         stem, major = soname_major(soname or "")
         if not stem:
             yield f"{path} is no shared library"
         elif stem == "libcudart" and major != version.partition(".")[0]:
-            yield f"{path} is {soname}, CUDA {version} is promised"
+            yield f"{path} is {soname}, CUDA {version} is expected"
 
 
 def _home_faults(evidence: Evidence, home: str) -> Iterator[str]:

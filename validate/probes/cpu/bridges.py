@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart
+from validate.harness.forked import in_fork
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
 _BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))
@@ -19,7 +19,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {"numpy": _numpy, "torchvision": _torchvision}
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, apart(measures[claim.subject])
+        yield claim.subject, in_fork(measures[claim.subject])
 
 
 def _numpy() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart
+from validate.harness.forked import in_fork
 
 _ROWS, _COLUMNS = 37, 301
 """Odd, so that vectorised loops have a tail."""
@@ -27,7 +27,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         with tempfile.TemporaryDirectory(prefix="inductor-") as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
             importlib.import_module("torch")
-            yield claim.subject, apart(partial(_compiled, Path(cache)))
+            yield claim.subject, in_fork(partial(_compiled, Path(cache)))
 
 
 def _compiled(cache: Path) -> dict[str, Any]:

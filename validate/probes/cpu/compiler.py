@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart, attempt
+from validate.harness.forked import attempt, in_fork
 
 _TAIL_CHARACTERS = 1500
 _EXTENSION = """
@@ -42,7 +42,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     }
     for claim in claims:
         with tempfile.TemporaryDirectory(prefix="compiler-") as folder:
-            yield claim.subject, apart(partial(measures[claim.subject], Path(folder)))
+            yield claim.subject, in_fork(partial(measures[claim.subject], Path(folder)))
 
 
 def _c_extension(folder: Path) -> dict[str, Any]:

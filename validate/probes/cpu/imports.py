@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart, described
+from validate.harness.forked import described, in_fork
 
 _SECONDS = 120
 _MOST_LINES = 30
@@ -35,7 +35,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     for claim in claims:
         orders = {"first": first[claim.subject]} if claim.subject in first else {}
         if claim.expect["after"]:
-            orders["after torch"] = apart(partial(_after_torch, claim.expect["modules"]))
+            orders["after torch"] = in_fork(partial(_after_torch, claim.expect["modules"]))
         yield claim.subject, {"orders": orders}
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart, attempt, described
+from validate.harness.forked import attempt, described, in_fork
 
 _CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 
@@ -30,7 +30,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     owners = _owners_of_libraries()
     for claim in claims:
         installed = _installed(claim)
-        yield claim.subject, {**installed, **(apart(partial(_loaded, claim, installed, owners)) if installed else {})}
+        yield claim.subject, {**installed, **(in_fork(partial(_loaded, claim, installed, owners)) if installed else {})}
 
 
 def _installed(claim: Claim) -> dict[str, Any]:

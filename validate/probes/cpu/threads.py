@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart, attempt
+from validate.harness.forked import attempt, in_fork
 
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
 _SIZE = 1200
@@ -30,7 +30,7 @@ _BUSY_TICKS = 5
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, apart(partial(_worked, claim.expect["modules"]))
+        yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
 
 
 def _worked(modules: Sequence[str]) -> dict[str, Any]:

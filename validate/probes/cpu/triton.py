@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart, attempt
+from validate.harness.forked import attempt, in_fork
 from validate.probes.cpu._cubin import cubin_facts
 
 CONTROL_KERNEL = "add"
@@ -23,13 +23,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Evidence of each arch: the cubin each kernel became, what it says of itself, and the refused control."""
     with tempfile.TemporaryDirectory(prefix="triton-") as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
-        toolchain = apart(_toolchain)
+        toolchain = in_fork(_toolchain)
         controls: dict[int, dict[str, Any]] = {}
         for claim in claims:
             arch, bogus = claim.expect["arch"], claim.expect["bogus"]
             if bogus not in controls:
-                controls[bogus] = {"arch": bogus, **_briefly(apart(partial(_compiled, CONTROL_KERNEL, bogus)))}
-            kernels = {name: apart(partial(_compiled, name, arch)) for name in claim.expect["kernels"]}
+                controls[bogus] = {"arch": bogus, **_briefly(in_fork(partial(_compiled, CONTROL_KERNEL, bogus)))}
+            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in claim.expect["kernels"]}
             yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
 
 

@@ -65,7 +65,7 @@ class _GpuBench(Bench):
         return {
             **self._versions(),
             **first,
-            "again": {"losses": second["losses"], "fingerprint": second["fingerprint"]},
+            "second_run": {"losses": second["losses"], "fingerprint": second["fingerprint"]},
         }
 
     def _train(self) -> dict[str, Any]:

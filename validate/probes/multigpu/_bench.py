@@ -142,8 +142,8 @@ def whole(tensor: Any) -> Any:
 def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> dict[str, Any]:
     """The relative error of all tensors together; of each control too, and of what was found 1 % larger."""
     scaled = {name: value * SCALE for name, value in found.items()}
-    apart = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
-    return {"error": error(found, wanted), "controls": {f"scaled by {SCALE}": error(scaled, wanted), **apart}}
+    separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}
+    return {"error": error(found, wanted), "controls": {f"scaled by {SCALE}": error(scaled, wanted), **separate}}
 
 
 def error(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:

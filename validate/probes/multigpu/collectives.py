@@ -1,4 +1,4 @@
-"""M1: collectives on whole numbers, which NCCL runs, over which transport, and what bends it."""
+"""M1: collectives on whole numbers, which NCCL runs, over which transport, and what changes how it works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.environment import installed, surroundings
+from validate.environment import installed, user_environment
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench
 
@@ -141,12 +141,12 @@ def _send_receive(bench: Bench, size: int) -> tuple[Any, Any, Any]:
     return found, _data(bench, before, size), mine
 
 
-# ---- what bends NCCL
+# ---- what changes how NCCL works
 
 
 def settings() -> dict[str, Any]:
     """Variables of the image (and of the trial) for NCCL, and the lines of the files it reads settings from."""
-    given = surroundings.recorded().environ
+    given = user_environment.recorded().environ
     places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
     return {
         "variables": {name: value for name, value in sorted(given.items()) if _VARIABLES.fullmatch(name)},
@@ -202,7 +202,7 @@ def built(content: bytes) -> dict[str, str]:
 def _owner(owner: installed.Distribution, file: str) -> dict[str, Any]:
     recorded = next(entry.sha256 for entry in owner.entries or () if entry.path == file)
     digest = base64.urlsafe_b64encode(hashlib.sha256(Path(file).read_bytes()).digest()).decode().rstrip("=")
-    return {"name": owner.name, "version": owner.version, "as recorded": digest == recorded}
+    return {"name": owner.name, "version": owner.version, "as_recorded": digest == recorded}
 
 
 # ---- over which transport
@@ -215,7 +215,7 @@ def _transport(bench: Bench) -> dict[str, Any]:
     access = all(cuda.can_device_access_peer(bench.rank, one) for one in others)
     log = bench.folder / f"nccl.{os.getpid()}"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return {"peer access": access, **parsed(text)}
+    return {"peer_access": access, **parsed(text)}
 
 
 def parsed(log: str) -> dict[str, Any]:

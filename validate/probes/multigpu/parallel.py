@@ -82,11 +82,11 @@ def _context(bench: Bench) -> dict[str, Any]:
             found = _attention_gradient(torch, mine, rounded[1])
     total = found.float()
     distributed.all_reduce(total)
-    apart = sum(part.float() for part in parts)
+    separate = sum(part.float() for part in parts)
     return {
         "comparisons": {
             "gradients": {
-                **compared({"w": total}, {"w": exact}, apart={"w": apart}),
+                **compared({"w": total}, {"w": exact}, not_exchanged={"w": separate}),
                 "plain_error": compared({"w": plain}, {"w": exact})["error"],
             }
         },

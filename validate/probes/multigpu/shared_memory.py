@@ -28,9 +28,9 @@ def _measure() -> dict[str, Any]:
     """Its size, whether it refuses more than that (the control), and batches handed over by two workers."""
     room = os.statvfs(FOLDER)
     size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    found = {"size": size, "free": free, "refuses more": _refuses(free + (64 << 20)), "batch": _MOVED}
+    found = {"size": size, "free": free, "refuses_more": _refuses(free + (64 << 20)), "batch": _MOVED}
     if free < _MOVED * _WORKERS * 2:  # a worker would die of SIGBUS, and say no more than that
-        return {**found, "handed over": 0, "right": False}
+        return {**found, "handed_over": 0, "right": False}
     return {**found, **_handed_over()}
 
 
@@ -59,4 +59,4 @@ def _handed_over() -> dict[str, Any]:
     loader = data.DataLoader(_Batches(), batch_size=None, num_workers=_WORKERS, prefetch_factor=1)
     wanted = torch.arange(_MOVED // 8, dtype=torch.int64)
     right = [bool((batch == wanted + index).all()) and batch.is_shared() for index, batch in enumerate(loader)]
-    return {"handed over": len(right), "right": all(right)}
+    return {"handed_over": len(right), "right": all(right)}

@@ -28,7 +28,7 @@ def environment(_folder: Path) -> dict[str, str]:
 def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
     """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
     torch, deepspeed = bench.torch, importlib.import_module("deepspeed")
-    alone, apart, model = bench.model(), bench.model(), bench.model()
+    alone, separate, model = bench.model(), bench.model(), bench.model()
     before = weights(alone)
     engine, *_ = deepspeed.initialize(
         model=model,
@@ -47,16 +47,16 @@ def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
         with torch.no_grad():  # gloo refuses to gather into views that autograd knows
             engine.step()
         losses.append(float(loss.detach()))
-    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, apart)]
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, separate)]
     wanted = trained(alone, optimizers[0], [bench.everything(step) for step in range(_STEPS)])
-    trained(apart, optimizers[1], mine)
+    trained(separate, optimizers[1], mine)
     found = _gathered(deepspeed, engine)
     total = torch.tensor(losses, device=bench.device, dtype=torch.float64)
     bench.distributed.all_reduce(total)
     return {
         "comparisons": {
             "losses": compared({"loss": total / bench.ranks}, {"loss": torch.tensor(wanted, dtype=torch.float64)}),
-            "weights": compared(found, weights(alone), untrained=before, not_exchanged=weights(apart)),
+            "weights": compared(found, weights(alone), untrained=before, not_exchanged=weights(separate)),
         },
         "facts": {
             "stage": int(engine.zero_optimization_stage()),

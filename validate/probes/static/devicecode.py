@@ -1,17 +1,15 @@
-"""S5: what each kernel of a library is on each GPU architecture promised, read from the fat binaries themselves.
+"""S5: what each kernel of a library is on each GPU architecture claimed, read from the fat binaries themselves.
 
 For each arch, each region's serving entry is the one that the driver would take. A kernel in it is machine code
 (`cubin`), PTX that the driver compiles at first use (`jit`), not there though the region has it for other archs
 (`absent`), or there in name alone (`stub`: next to nothing, where the same kernel is real elsewhere). Kernels that
 carry another architecture in their own name, and those that the claim lists as made so by design, are counted apart.
 
-Claim `expect`: {"files": [patterns that must hold code], "also": [patterns that may], "archs": {arch: "cubin"/"jit"},
-"by_design": [{"kernels": pattern, "needed": [[from, to]], "reason"}], "depth": "kernel" or "file", ...}.
-
-`depth` "surplus" asks the opposite: which code no GPU of `archs` has a use for, in whatever files there are but
-NVIDIA's own; with "nvidia", in those too. It is what slicing would still take out (binaries/kernelstates.py), for
-which "by_design_of" has rows by distribution. Code that was taken out left zeros and a mark; code with that mark, which
-the driver passes over, is told at every depth: as what a target lacks, or as left where it should be gone.
+There are three kinds of claim (validate/contracts/static.py has what each expects): `kernels` looks at each kernel,
+`files` at each file as a whole, and `pruned` asks the opposite: which code no GPU of `archs` has a use for, in whatever
+files there are but NVIDIA's own; with `nvidia`, in those too. It is what pruning would still take out
+(binaries/kernel_states.py). Code that was taken out left zeros and a mark; code with that mark, which the driver passes
+over, is told for every kind: as what a target lacks, or as left where it should be gone.
 """
 
 from __future__ import annotations
@@ -23,13 +21,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from validate.binaries import elf, fatbin, kernelstates
+from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.fatbin import Entry, FatbinError, Region
-from validate.binaries.kernelstates import FAULTS, Code, Excuses
+from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
+from validate.contracts.static import DeviceCodeExpect, DeviceCodeKind, PrunedCodeExpect
+from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
 _MOST_NAMED = 5
@@ -40,13 +39,13 @@ class _Task:
     file: str
     shown: str
     targets: tuple[int, ...]
-    by_design: tuple[Mapping[str, Any], ...] | None
+    by_design: tuple[KernelByDesign, ...] | None
     """None: it is NVIDIA's own, which is judged as a whole."""
-    depth: str
+    kind: DeviceCodeKind
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = surroundings.recorded()
+    given = user_environment.recorded()
     start = interpreter.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
@@ -67,42 +66,42 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
     """Each file once that the claim names, by what is on the disk: RECORD is S2's business."""
-    patterns = [*claim.expect["files"], *claim.expect["also"]]
+    expect = cast(DeviceCodeExpect, claim.expect)
+    patterns = expect["files"] if expect["kind"] == "pruned" else [*expect["files"], *expect["also"]]
     chosen: dict[str, str] = {}
     for location in dict.fromkeys(distribution.location for distribution in everything):
         for pattern in patterns:
             for path in sorted(Path(location).glob(pattern)):
                 if path.is_file() and not path.is_symlink():
                     chosen.setdefault(str(path), str(path.relative_to(location)))
-    targets = tuple(int(arch) for arch in claim.expect["archs"])
-    if claim.expect["depth"] == "surplus":
-        return list(_sliced(claim, targets, chosen, everything))
-    by_design = tuple(claim.expect["by_design"])
-    return [_Task(path, shown, targets, by_design, claim.expect["depth"]) for path, shown in chosen.items()]
+    if expect["kind"] == "pruned":
+        return list(_pruned(expect, chosen, everything))
+    targets = tuple(int(arch) for arch in expect["archs"])
+    by_design = tuple(expect["by_design"]) if expect["kind"] == "kernels" else ()
+    return [_Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()]
 
 
-def _sliced(
-    claim: Claim, targets: tuple[int, ...], chosen: Mapping[str, str], everything: Sequence[Distribution]
-) -> Iterator[_Task]:
-    """Those that are no empty files, no text by the name of a library, and nobody's whom slicing lets be."""
+def _pruned(expect: PrunedCodeExpect, chosen: Mapping[str, str], everything: Sequence[Distribution]) -> Iterator[_Task]:
+    """Those that are no empty files, no text by the name of a library, and of nobody whose files are not pruned."""
+    targets = tuple(int(arch) for arch in expect["archs"])
     owners = installed.owners(everything)
     for path, shown in chosen.items():
         names = [owner.name for owner in owners.get(path, ())] or [""]
-        rows = tuple(row for name in names for row in claim.expect["by_design_of"].get(name, ()))
+        rows = tuple(row for name in names for row in expect["by_design_of"].get(name, ()))
         nvidias = any(fatbin.is_nvidias(name, path) for name in names)
         with Path(path).open("rb") as stream:
             begin = stream.read(elf.HEADER_BYTES)
         is_library = begin.startswith(elf.MAGIC) and not elf.is_32bit(begin)
-        if is_library and (claim.expect["nvidia"] or not nvidias):
-            yield _Task(path, shown, targets, None if nvidias else rows, "surplus")
+        if is_library and (expect["nvidia"] or not nvidias):
+            yield _Task(path, shown, targets, None if nvidias else rows, "pruned")
 
 
 def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
     subject, task = pair
-    depths = {"kernel": _by_kernel, "file": _by_file, "surplus": _surplus}
+    looks = {"kernels": _by_kernel, "files": _by_file, "pruned": _surplus}
     try:
         with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return subject, task.shown, depths[task.depth](data, task)
+            return subject, task.shown, looks[task.kind](data, task)
     except (FatbinError, OSError, ValueError) as error:
         return subject, task.shown, {"error": str(error)}
 
@@ -110,10 +109,10 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
 def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
     found = tuple(fatbin.regions(data))
-    entries = {_bare(entry) for region in found for entry in kernelstates.left(data, region)}
+    entries = {_bare(entry) for region in found for entry in kernel_states.left(data, region)}
     return {
         "archs": sorted({_arch(entry) for entry in entries}),
-        "served": {str(target): kernelstates.served(entries, target) for target in task.targets},
+        "served": {str(target): kernel_states.served(entries, target) for target in task.targets},
         "hidden": _hidden(found, task.targets),
     }
 
@@ -135,8 +134,8 @@ def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
     marked: list[Entry] = []
     whole = 0
     excuses = None if task.by_design is None else Excuses(task.by_design)
-    for found in kernelstates.surplus(data, task.targets, excuses):
-        left = frozenset(kernelstates.left(data, found.region))
+    for found in kernel_states.surplus(data, task.targets, excuses):
+        left = frozenset(kernel_states.left(data, found.region))
         archs |= {_arch(entry) for entry in left.difference(found.kept)}
         surplus += left.intersection(found.entries)
         marked += found.region.hidden

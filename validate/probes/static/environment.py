@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
-from validate.environment.surroundings import Surroundings
+from validate.environment import installed, interpreter, user_environment
+from validate.environment.user_environment import UserEnvironment
 
 _SHELL_FILES = (
     "/etc/environment",
@@ -52,7 +52,7 @@ _SET_BY_PYTHON = frozenset({"LC_CTYPE", "__PYVENV_LAUNCHER__"})
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = surroundings.recorded()
+    given = user_environment.recorded()
     for claim in claims:
         denied, required = claim.expect["denied"], claim.expect["required"]
         start = interpreter.start(given)
@@ -80,7 +80,7 @@ def _matching(environ: Mapping[str, str], patterns: Mapping[str, str]) -> dict[s
     }
 
 
-def _expand(pattern: str, given: Surroundings) -> list[Path]:
+def _expand(pattern: str, given: UserEnvironment) -> list[Path]:
     path = pattern.replace("~", given.environ.get("HOME") or "/nonexistent", 1) if pattern[0] == "~" else pattern
     folder, name = Path(path).parent, Path(path).name
     try:
@@ -89,7 +89,7 @@ def _expand(pattern: str, given: Surroundings) -> list[Path]:
         return []
 
 
-def _in_shell_files(given: Surroundings, denied: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterator[dict[str, str]]:
     for pattern in _SHELL_FILES:
         for file in _expand(pattern, given):
             for line in _lines(file):
@@ -98,7 +98,7 @@ def _in_shell_files(given: Surroundings, denied: Mapping[str, str]) -> Iterator[
                     yield {"file": str(file), "name": found[1], "value": found[2].strip()[:_LONGEST_VALUE]}
 
 
-def _settings_files(given: Surroundings) -> Iterator[tuple[str, list[str]]]:
+def _settings_files(given: UserEnvironment) -> Iterator[tuple[str, list[str]]]:
     for pattern in _SETTINGS_FILES:
         for file in _expand(pattern, given):
             lines = [line.strip() for line in _lines(file)]
@@ -118,7 +118,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
     return {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)}
 
 
-def _start_code(start: interpreter.Start, given: Surroundings) -> Iterator[dict[str, Any]]:
+def _start_code(start: interpreter.Start, given: UserEnvironment) -> Iterator[dict[str, Any]]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.owners(installed.distributions(entry or given.directory for entry in start.path))
     imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
+from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
 _MOST_LISTED = 40
@@ -25,8 +25,8 @@ _CODE = (".py", ".pyc", ".pth", ".so")
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    start = interpreter.start(surroundings.recorded())
-    folders = [entry or surroundings.recorded().directory for entry in start.path]
+    start = interpreter.start(user_environment.recorded())
+    folders = [entry or user_environment.recorded().directory for entry in start.path]
     everything = installed.distributions(folders)
     evidence = _compare(everything)
     for claim in claims:

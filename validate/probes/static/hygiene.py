@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.environment import credentials, installed, interpreter, surroundings
+from validate.environment import credentials, installed, interpreter, user_environment
 
 _LARGEST_TEXT = 128 << 10
 _MOST_LISTED = 40
@@ -27,7 +27,7 @@ _NEVER = ("/proc", "/sys", "/dev", "/judge")
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = surroundings.recorded()
+    given = user_environment.recorded()
     start = interpreter.start(given)
     folders = [entry or given.directory for entry in start.path]
     packages = {f"{one.location}/" for one in installed.distributions(folders)}

@@ -19,12 +19,12 @@ from typing import Any
 from validate.binaries.linking import Found, import_torch, objects, objects_under, read_all, stem
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
+from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = surroundings.recorded()
+    given = user_environment.recorded()
     search = SearchPath.of(given.environ, given.directory)
     files = Files()
     start = interpreter.start(given)

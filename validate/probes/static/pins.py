@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
+from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
 LOCK = "lock"
@@ -21,8 +21,8 @@ LOCK = "lock"
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     wanted = sorted({module for claim in claims for module in claim.expect.get("modules", ())})
-    start = interpreter.start(surroundings.recorded(), wanted)
-    folders = [entry or surroundings.recorded().directory for entry in start.path]
+    start = interpreter.start(user_environment.recorded(), wanted)
+    folders = [entry or user_environment.recorded().directory for entry in start.path]
     everything = installed.distributions(folders)
     owners = installed.owners(everything)
     for claim in claims:

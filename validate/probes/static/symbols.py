@@ -25,7 +25,7 @@ from validate.binaries.elf import ElfError
 from validate.binaries.linking import Found, import_torch, objects, read_all
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
+from validate.environment import installed, interpreter, user_environment
 
 _MOST_NAMED = 5
 _MOST_LISTED = 60
@@ -46,7 +46,7 @@ class _Task:
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = surroundings.recorded()
+    given = user_environment.recorded()
     search = SearchPath.of(given.environ, given.directory)
     start = interpreter.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)

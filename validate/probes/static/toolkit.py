@@ -18,8 +18,8 @@ from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath
 from validate.claims import Claim
-from validate.environment import installed, interpreter, surroundings
-from validate.environment.surroundings import Surroundings
+from validate.environment import installed, interpreter, user_environment
+from validate.environment.user_environment import UserEnvironment
 from validate.probes.static.pins import torch_version
 
 _SECONDS = 20
@@ -28,7 +28,7 @@ _CONFIGURATION = "/etc/ld.so.conf"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = surroundings.recorded()
+    given = user_environment.recorded()
     start = interpreter.start(given)
     of_torch = [one for one in installed.distributions(e or given.directory for e in start.path) if one.name == "torch"]
     for claim in claims:
@@ -144,12 +144,12 @@ def _link(path: Path) -> str | None:
     return os.path.realpath(path) if os.path.lexists(path) else None
 
 
-def _programs(given: Surroundings) -> dict[str, str | None]:
+def _programs(given: UserEnvironment) -> dict[str, str | None]:
     found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
     return {name: os.path.realpath(path) if path else None for name, path in found.items()}
 
 
-def _loader_folders(given: Surroundings) -> list[dict[str, Any]]:
+def _loader_folders(given: UserEnvironment) -> list[dict[str, Any]]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
     search = SearchPath.of(given.environ, given.directory)
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
@@ -175,7 +175,7 @@ def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield word, file
 
 
-def _driver_libraries(given: Surroundings) -> list[dict[str, Any]]:
+def _driver_libraries(given: UserEnvironment) -> list[dict[str, Any]]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     mounted = _mounts()
     search = SearchPath.of(given.environ, given.directory)

@@ -13,7 +13,7 @@ _RECORDED_IN = "VALIDATE_SURROUNDINGS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class UserEnvironment:
     """How a user's process would start in this image."""
 
     environ: Mapping[str, str]
@@ -23,7 +23,7 @@ class Surroundings:
     """The interpreter that ran the suite: the environment's own."""
 
 
-def of_this_process() -> Surroundings:
+def of_this_process() -> UserEnvironment:
     """Read from the kernel what this process was started with: sitecustomize may have edited os.environ since."""
     try:
         raw = Path("/proc/self/environ").read_bytes()
@@ -31,18 +31,18 @@ def of_this_process() -> Surroundings:
         environ = {name: value for name, _, value in pairs}
     except OSError:
         environ = dict(os.environ)
-    return Surroundings(environ=environ, directory=str(Path.cwd()), python=sys.executable)
+    return UserEnvironment(environ=environ, directory=str(Path.cwd()), python=sys.executable)
 
 
-def record(surroundings: Surroundings, file: Path) -> dict[str, str]:
+def record(user: UserEnvironment, file: Path) -> dict[str, str]:
     """Write them down for probes; the variable that tells where is to be added to a probe's environment."""
-    file.write_text(json.dumps(asdict(surroundings)), encoding="utf-8", errors="surrogateescape")
+    file.write_text(json.dumps(asdict(user)), encoding="utf-8", errors="surrogateescape")
     return {_RECORDED_IN: str(file)}
 
 
-def recorded() -> Surroundings:
+def recorded() -> UserEnvironment:
     """What the suite recorded before it started this probe; outside of the suite, this process's own."""
     file = os.environ.get(_RECORDED_IN)
     if not file:
         return of_this_process()
-    return Surroundings(**json.loads(Path(file).read_text(encoding="utf-8", errors="surrogateescape")))
+    return UserEnvironment(**json.loads(Path(file).read_text(encoding="utf-8", errors="surrogateescape")))

@@ -18,7 +18,7 @@ FOLDERS = pytest.mark.parametrize("folder", ["h100-pruned", "h100-pruned-nvidia"
 @FOLDERS
 def test_every_required_claim_of_the_gpu_tier_passes(folder: str) -> None:
     evidence = recorded.evidence(f"{IMAGE}/{folder}")
-    verdict = judge(evidence.promised, evidence, [Tier.GPU])
+    verdict = judge(evidence.claim_set, evidence, [Tier.GPU])
     assert verdict.overall is Status.PASS
     assert {row.claim.subject for row in verdict.claims if row.status is not Status.PASS} == {
         "flash-attn-dense",
@@ -29,20 +29,20 @@ def test_every_required_claim_of_the_gpu_tier_passes(folder: str) -> None:
 @FOLDERS
 def test_it_holds_code_for_its_arch_alone_and_every_file_is_as_recorded(folder: str) -> None:
     evidence = recorded.evidence(f"{IMAGE}/{folder}-static")
-    verdict = judge(evidence.promised, evidence, [Tier.STATIC])
+    verdict = judge(evidence.claim_set, evidence, [Tier.STATIC])
     assert {(row.claim.id, row.claim.subject): row.status for row in verdict.claims} == {
         ("S2", "files"): Status.PASS,
         ("S5", "torch"): Status.PASS,
         ("S5", "cuda-libraries"): Status.PASS,
-        ("S5", "sliced"): Status.PASS,
+        ("S5", "pruned"): Status.PASS,
     }
 
 
 def test_with_nvidias_libraries_sliced_none_of_theirs_may_hold_other_code() -> None:
     nvidia = recorded.evidence(f"{IMAGE}/h100-pruned-nvidia-static")
     untouched = recorded.evidence(f"{IMAGE}/h100-pruned-static")
-    (strict,) = (claim for claim in nvidia.promised.claims if claim.subject == "sliced")
-    (mild,) = (claim for claim in untouched.promised.claims if claim.subject == "sliced")
+    (strict,) = (claim for claim in nvidia.claim_set.claims if claim.subject == "pruned")
+    (mild,) = (claim for claim in untouched.claim_set.claims if claim.subject == "pruned")
     assert (strict.expect["nvidia"], mild.expect["nvidia"]) == (True, False)
 
 

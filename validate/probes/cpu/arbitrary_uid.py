@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
-from validate.harness.forked import apart, attempt
+from validate.harness.forked import attempt, in_fork
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -35,7 +35,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
                 "known": _known(os.getuid()),
                 "root_is_writable": os.access("/", os.W_OK) and not _is_read_only("/"),
                 "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
-                "steps": {name: apart(step) for name, step in steps.items()},
+                "steps": {name: in_fork(step) for name, step in steps.items()},
             },
         )
 

@@ -1,6 +1,6 @@
 """What each kernel of a fat-binary region is on a GPU, and which code no GPU asked for has a use for.
 
-S5 judges by it and the slicer cuts by it, so that slicing can't take away what S5 would have found.
+S5 judges by it and the pruner cuts by it, so that pruning can't take away what S5 would have found.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from validate.binaries import fatbin
 from validate.binaries.fatbin import Buffer, Entry, Kernel, Region
@@ -22,7 +22,7 @@ that, and at least REAL_BYTES, on another arch. Told by size, not by registers: 
 registers, and a stub that prints takes 24."""
 
 FAULTS = ("absent", "stub", "jit")
-"""What S5 has to say of a kernel. Code from PTX is none where no more is promised."""
+"""What S5 has to say of a kernel. Code from PTX is none where no more is claimed."""
 _ARCH_IN_NAME = re.compile(r"(?i)sm_?(1[0-2]\d|[5-9]\d)")
 
 
@@ -99,13 +99,23 @@ def served(entries: Iterable[Entry], target: int) -> str:
     return "none" if not ptx else "jit" if all(ptx) else "cubin"
 
 
+class KernelByDesign(TypedDict):
+    """Kernels that are empty, or left out, on archs where their library never calls them."""
+
+    kernels: str
+    """Pattern of their names."""
+    needed: list[list[int]]
+    """Archs, from and to, where they must be real."""
+    reason: str
+
+
 class Excuses:
     """Tells kernels that must not be real on an arch from those that lack.
 
-    Rows: `kernels` is a pattern of their names, `needed` the archs, from and to, where they must be real.
+    The first row that matches a kernel's name is taken.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Iterable[KernelByDesign]) -> None:
         self._rows = [(re.compile(fnmatch.translate(row["kernels"])), row["needed"]) for row in rows]
         self._needed: dict[str, Any] = {}
         self._tags: dict[str, list[int]] = {}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support import fatbins
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from tests.templates.test_slicing import BITS_32, FAULTY, K, code, sliced, without_sections
-from tests.validate.probes.test_static_code import coded, surplus
+from tests.validate.probes.test_static_code import code_claim, surplus
 from tests.validate.probes.test_static_probes import Site, judged, site
-from validate.binaries.kernelstates import Excuses
+from validate.binaries.kernel_states import Excuses
 from validate.judging import Status, static
 from validate.probes.static import devicecode
 
@@ -37,7 +37,7 @@ def verdict(claim: Any) -> tuple[Status, str]:
 @pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
 def test_a_fault_is_seen_in_the_sliced_library(site: Site, codes: list[Code], how: str) -> None:
     whole = fatbins.library(SOUND, fatbins.region(*codes))
-    claims = [coded({"90": how}, depth=depth) for depth in ("kernel", "file")]
+    claims = [code_claim({"90": how}, kind=kind) for kind in ("kernels", "files")]
     install(site, whole)
     as_shipped = [verdict(claim) for claim in claims]
     assert as_shipped[0][0] is Status.FAIL
@@ -64,7 +64,7 @@ def test_the_code_of_a_sound_region_is_surplus_all_the_same(site: Site, codes: l
 def test_a_library_of_nothing_but_faults_is_seen(site: Site) -> None:
     install(site, sliced(fatbins.library(fatbins.region(code(80), code(100)))))
     assert verdict(surplus())[0] is Status.PASS
-    status, reason = verdict(coded({"90": "cubin"}))
+    status, reason = verdict(code_claim({"90": "cubin"}))
     assert status is Status.FAIL and "1 of 1 kernels in pkg/lib.so have no code for sm_90" in reason
 
 
@@ -74,7 +74,7 @@ def test_an_excused_kernel_that_only_ptx_reaches_is_none_that_slicing_may_bring_
     whole = fatbins.library(fatbins.region(code(80)), region)
     for data in (whole, sliced(whole, 80)):
         install(site, data)
-        assert verdict(coded({"80": "cubin"}))[0] is Status.PASS
+        assert verdict(code_claim({"80": "cubin"}))[0] is Status.PASS
 
 
 NAMES = st.sampled_from(["k", "l", "wide", "x_sm80", "x_sm90", "x_sm100"])
@@ -97,7 +97,7 @@ def test_s5_says_the_same_before_and_after_slicing(
 ) -> None:
     """Of kernels. That a library has no code at all is another fault, so here it has some."""
     whole = fatbins.library(fatbins.region(code(target)), *regions)
-    claim = coded({str(target): how}, by_design=rows)
+    claim = code_claim({str(target): how}, by_design=rows)
     assert faults(sliced(whole, target, Excuses(rows)), claim) == faults(whole, claim)
 
 
@@ -105,7 +105,7 @@ def test_s5_says_the_same_before_and_after_slicing(
 @given(REGIONS, TARGETS, st.sampled_from(["cubin", "jit"]))
 def test_s5_says_the_same_of_nvidias_libraries(regions: list[bytes], target: int, how: str) -> None:
     whole = fatbins.library(*regions)
-    claim = coded({str(target): how}, depth="file")
+    claim = code_claim({str(target): how}, kind="files")
     assert faults(sliced(whole, target, None), claim) == faults(whole, claim)
 
 
@@ -114,8 +114,8 @@ def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        targets, by_design = tuple(map(int, claim.expect["archs"])), tuple(claim.expect["by_design"])
-        task = devicecode._Task(file.name, "pkg/lib.so", targets, by_design, claim.expect["depth"])
+        targets, by_design = tuple(map(int, claim.expect["archs"])), tuple(claim.expect.get("by_design", ()))
+        task = devicecode._Task(file.name, "pkg/lib.so", targets, by_design, claim.expect["kind"])
         *_, found = devicecode._look(("pkg", task))
     (served,) = found["served"].values()
     counted = {sort: served.get(sort, 0) for sort in FAULTS} if isinstance(served, dict) else {"": served}
@@ -133,13 +133,13 @@ def test_rows_of_one_package_excuse_no_other(site: Site) -> None:
     assert verdict(surplus(by_design={"pkg": [ROW]}))[0] is Status.FAIL
     install(site, sliced(whole, excuses=Excuses([ROW])))
     assert verdict(surplus(by_design={"pkg": [ROW]}))[0] is Status.PASS
-    assert verdict(coded({"90": "cubin"}, by_design=[ROW]))[0] is Status.PASS
+    assert verdict(code_claim({"90": "cubin"}, by_design=[ROW]))[0] is Status.PASS
 
 
 def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
     name = "nvidia/cublas/lib/libcublas.so.12"
     whole = fatbins.library(fatbins.region(code(80), code(100)))
-    claim = coded({"90": "cubin"}, files=[name], depth="file")
+    claim = code_claim({"90": "cubin"}, files=[name], kind="files")
     for data in (whole, sliced(whole, excuses=None)):
         install(site, data, name)
         assert verdict(surplus(nvidia=True))[0] is Status.PASS
@@ -148,7 +148,9 @@ def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
     assert verdict(surplus(nvidia=True))[0] is Status.FAIL
 
 
-@pytest.mark.parametrize("claim", [surplus(), surplus(nvidia=True), coded({"90": "cubin"}), coded({"90": "jit"})])
+@pytest.mark.parametrize(
+    "claim", [surplus(), surplus(nvidia=True), code_claim({"90": "cubin"}), code_claim({"90": "jit"})]
+)
 def test_device_code_that_no_section_table_leads_to_is_unreadable(site: Site, claim: Any) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": without_sections(fatbins.library(SOUND)), "pkg/other.so": ONLY_90})
     status, reason = verdict(claim)
