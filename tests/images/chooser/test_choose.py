@@ -12,7 +12,6 @@ from images.chooser import choose, models
 from images.chooser import machine as choose_machine
 from images.chooser.choose import Fit, Wish
 from images.chooser.machine import Machine
-from images.config import matrix
 from images.config.facts import DeviceCode
 from images.config.matrix import ROOT
 from images.config.names import Arch
@@ -20,8 +19,8 @@ from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
+from tests.support.small import SOURCES
 
-SOURCES = matrix.load()
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 
 

@@ -7,15 +7,16 @@ import pytest
 from images.config import matrix
 from images.errors import UserError
 from images.planning import plan
+from tests.support import small
 
-GOOD = matrix.MATRIX.read_text()
+GOOD = small.MATRIX.read_text()
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "matrix.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as error:
-        plan.check(matrix.load(matrix=file))
+        plan.check(matrix.load(file, small.FACTS))
     assert error.value.code == 2
     return [str(problem).replace(f"{tmp_path}/", "") for problem in error.value.problems]
 
@@ -66,7 +67,7 @@ def test_a_key_that_stands_twice_is_told(tmp_path: Path) -> None:
 def test_versions_are_never_floats(tmp_path: Path) -> None:
     file = tmp_path / "matrix.yaml"
     file.write_text(GOOD.replace('pip: "26.3"', "pip: 26.10"))
-    assert matrix.load(matrix=file).matrix.common["pip"] == "26.10"
+    assert matrix.load(file, small.FACTS).matrix.common["pip"] == "26.10"
 
 
 def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
@@ -79,9 +80,9 @@ def test_a_pin_in_no_layer_and_a_name_not_canonical(tmp_path: Path) -> None:
 def test_comments_do_not_change_the_revision(tmp_path: Path) -> None:
     file = tmp_path / "matrix.yaml"
     file.write_text(GOOD + "\n# a comment\n")
-    assert matrix.load(matrix=file).revision == matrix.load().revision
+    assert matrix.load(file, small.FACTS).revision == small.SOURCES.revision
     file.write_text(GOOD.replace('pip: "26.3"', 'pip: "26.2"'))
-    assert matrix.load(matrix=file).revision != matrix.load().revision
+    assert matrix.load(file, small.FACTS).revision != small.SOURCES.revision
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config import matrix, selectors
+from images.config import selectors
 from images.config.selectors import Condition, Glob
 from images.errors import UserError
 from images.planning import plan
-
-SOURCES = matrix.load()
+from tests.support.small import SOURCES
 
 conditions = st.one_of(
     st.builds(

@@ -1,4 +1,4 @@
-"""The plan over the project's own files: what is accepted, what is refused, and why."""
+"""The plan: that the project's own matrix is sound; over the small one, what is accepted, what is refused, and why."""
 
 import dataclasses
 import json
@@ -11,8 +11,9 @@ from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.planning import plan
 from images.planning.plan import Planned
+from tests.support.small import SOURCES
 
-SOURCES = matrix.load()
+REAL = matrix.load()
 LOCKABLE = """cu126-torch25 cu124-torch25 cu124-torch26 cu126-torch27 cu128-torch28 cu128-torch29 cu128-torch210
 cu130-torch211 cu130-torch212 cu130-torch213 cu130-torch214 cu132-torch215""".split()
 
@@ -30,14 +31,14 @@ def with_stack(torch: str, **pins: str) -> Sources:
 
 
 def test_the_matrix_is_sound() -> None:
-    names = [image.name for image in plan.check(SOURCES)]
+    names = [image.name for image in plan.check(REAL)]
     assert len(names) == len(set(names))
     assert set(LOCKABLE) <= set(names)
 
 
 @pytest.mark.parametrize("name", LOCKABLE)
 def test_images_of_the_default_index_are_accepted_and_need_no_other(name: str) -> None:
-    image = one(name).image
+    image = one(name, REAL).image
     assert image is not None
     assert image.index is None
 

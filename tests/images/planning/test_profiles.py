@@ -22,13 +22,14 @@ from images.planning.plan import Planned
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.claims.profile import BEHAVIOURS
+from tests.support.small import SOURCES
 from validate.claims import Claim, Tier
 from validate.judging import Status
 from validate.judging.profile.behaviour import judge as behaviour
 from validate.probes.cpu import profile_entrypoint
 
-SOURCES = matrix.load()
-PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
+REAL = matrix.load()
+PROFILED = [planned for planned in plan.plan(REAL) if planned.profile]
 
 
 def one(name: str, sources: Sources = SOURCES) -> Planned:
@@ -36,9 +37,9 @@ def one(name: str, sources: Sources = SOURCES) -> Planned:
     return planned
 
 
-def image(name: str) -> Image:
-    found = one(name).image
-    assert found is not None, one(name).reasons
+def image(name: str, sources: Sources = SOURCES) -> Image:
+    found = one(name, sources).image
+    assert found is not None, one(name, sources).reasons
     return found
 
 
@@ -63,7 +64,7 @@ def test_every_profile_of_the_matrix_is_accepted(planned: Planned) -> None:
     ],
 )
 def test_a_thin_profile_shares_all_other_layers_byte_for_byte(parent: str, child: str) -> None:
-    below, above = lock_file.read(image(parent)), lock_file.read(image(child))
+    below, above = lock_file.read(image(parent, REAL)), lock_file.read(image(child, REAL))
     for file in ("torch.txt", "kernels.txt", "libraries.txt", "toolkit.txt", "light.txt"):
         assert below.files[file] == above.files[file]
 
@@ -73,7 +74,7 @@ def test_a_thin_profile_shares_all_other_layers_byte_for_byte(parent: str, child
     [("cu124-torch25", "cu124-torch25-colossalai"), ("cu128-torch210", "cu128-torch210-unsloth")],
 )
 def test_overriding_libraries_leaves_torch_and_kernels_shared(parent: str, child: str) -> None:
-    below, above = lock_file.read(image(parent)), lock_file.read(image(child))
+    below, above = lock_file.read(image(parent, REAL)), lock_file.read(image(child, REAL))
     assert below.files["torch.txt"] == above.files["torch.txt"]
     assert below.files["kernels.txt"] == above.files["kernels.txt"]
 
@@ -98,7 +99,7 @@ def test_a_release_nobody_read_is_refused() -> None:
 
 
 def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_with_it_is_said() -> None:
-    waived = image("cu130-torch213-axolotl")
+    waived = image("cu130-torch213-axolotl", REAL)
     assert waived.waived == ("xformers",)
     assert any(text.startswith("axolotl 0.19.0 requires xformers") for text in waived.warnings)
     assert "xformers" not in lock_file.read(waived).versions(waived.layers)
@@ -145,17 +146,17 @@ def test_mistakes_in_profiles_are_told() -> None:
 
 
 def test_sources_are_locked_by_the_hash_of_their_archive_with_the_tools_that_build_them() -> None:
-    locked = lock_file.read(image("cu128-torch28-axolotl"))
+    locked = lock_file.read(image("cu128-torch28-axolotl", REAL))
     (axolotl,) = (package for package in locked.layers["profile"] if package.name == "axolotl")
     assert len(axolotl.hashes) == 1
     assert "setuptools==" in locked.files["build.txt"].decode()
-    assert "build.txt" not in lock_file.read(image("cu128-torch28-transformers")).files
+    assert "build.txt" not in lock_file.read(image("cu128-torch28-transformers", REAL)).files
 
 
 @pytest.mark.parametrize("planned", PROFILED, ids=lambda planned: planned.name)
 def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
     assert planned.image is not None
-    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts, no_gpu="none here"))
+    claims = image_claims(ClaimContext(image=planned.image, facts=REAL.facts, no_gpu="none here"))
     own = [claim for claim in claims.claims if claim.id in ("P1", "P2")]
     assert own
     assert all(claim.unproven == "none here" for claim in own if claim.tier is Tier.GPU)
@@ -205,14 +206,14 @@ def test_a_page_row_that_names_no_claim_is_told() -> None:
     row = profile_docs.PageRow(asks="something", by=["S1 nothing"])
     pages = {**profile_docs.pages(), "unsloth-setup": [row]}
     with pytest.raises(UserError, match="no image of the profile has a claim 'S1 nothing'"):
-        profile_docs.tables(SOURCES, pages, {})
+        profile_docs.tables(REAL, pages, {})
 
 
 def test_a_row_shows_the_worst_of_its_claims_and_how_many_were_measured() -> None:
     pages = profile_docs.pages()
     name = "cu128-torch28-transformers"
     verdicts = {name: {("S1", "accelerate"): Status.PASS, ("S1", "transformers"): Status.FAIL}}
-    table = profile_docs.tables(SOURCES, pages, verdicts)
+    table = profile_docs.tables(REAL, pages, verdicts)
     row = next(line for line in table.splitlines() if line.startswith("| accelerate >= 1.1.0"))
     assert "| FAIL (2 of 3) |" in row
 
@@ -226,7 +227,7 @@ def test_what_does_not_hold_is_listed_with_the_reason_and_what_holds_is_not() ->
         profile_docs.PageRow(asks="known", open="for this reason"),
     ]
     verdicts = {name: {("S1", "unsloth"): Status.PASS, ("S1", "torch"): Status.FAIL}}
-    text = profile_docs.tables(SOURCES, {**profile_docs.pages(), "unsloth-setup": rows}, verdicts)
+    text = profile_docs.tables(REAL, {**profile_docs.pages(), "unsloth-setup": rows}, verdicts)
     listed = [line for line in text.partition("## What does not hold yet")[2].splitlines() if "| unsloth |" in line]
     assert listed == [
         f"| unsloth | failed | `{name}`: FAIL |",
@@ -287,7 +288,7 @@ def test_snippets_give_nccl_its_memory_and_one_process_a_gpu() -> None:
 
 def test_snippets_name_images_that_exist() -> None:
     named = set(re.findall(r"cu\d+-torch\d+[a-z0-9-]*", (ROOT / "docs" / "using.md").read_text()))
-    assert named <= {planned.name for planned in plan.plan(SOURCES) if planned.accepted}
+    assert named <= {planned.name for planned in plan.plan(REAL) if planned.accepted}
 
 
 # --- what is published as source only ---------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lo
 
 
 def test_the_lock_brings_what_a_compiled_pin_requires_and_not_the_pin() -> None:
-    locked = lock_file.read(image("cu130-torch213-axolotl"))
+    locked = lock_file.read(image("cu130-torch213-axolotl", REAL))
     assert "ninja" in locked.versions(["profile"])
     assert "causal-conv1d" not in locked.versions(locked.inputs.layers)
 

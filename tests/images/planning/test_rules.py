@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.names import ImageName, Minor
 from images.planning import plan, rules
 from images.planning.plan import Planned
 from images.planning.rules import rule
+from tests.support.small import SOURCES
 
-SOURCES = matrix.load()
 FACTS = SOURCES.facts
 
 

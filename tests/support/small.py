@@ -1,0 +1,9 @@
+"""A small frozen matrix with facts of its own. Rule tests stand on it: a moved pin breaks none of them."""
+
+from pathlib import Path
+
+from images.config import matrix
+
+MATRIX = Path(__file__).with_name("small_matrix.yaml")
+FACTS = Path(__file__).with_name("small_facts.yaml")
+SOURCES = matrix.load(MATRIX, FACTS)
