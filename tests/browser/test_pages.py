@@ -164,7 +164,7 @@ def test_the_filter_leaves_the_rows_that_are_meant(page: Page, origin: str) -> N
     expect(page.locator("#shown")).to_have_text(f"{rows.count()} of {everything}")
     assert all("cu128-torch28" in name for name in rows.locator("th").all_inner_texts())
     page.get_by_label("Filter").fill("")
-    page.get_by_label("validated only").check()
+    page.get_by_label("with validation runs").check()
     assert rows.count() == 6
 
 
