@@ -35,10 +35,11 @@ Tiers = Annotated[
 ]
 ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]
 GateTiers = Annotated[
-    str, typer.Option("--gate", metavar="TIERS", help="Tiers that must be proven (static,cpu); default: the matrix's.")
+    str,
+    typer.Option("--gate", metavar="TIERS", help="Tiers that must pass (static,cpu); default: the matrix's."),
 ]
 RemoteRef = Annotated[str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")]
-PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Believe only what this cosign key signed.")]
+PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Accept only what this cosign key signed.")]
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
 BaseImage = Annotated[
     str, typer.Option("--base", metavar="auto|REF", help="What to build on: the matrix's base image, or a custom one.")

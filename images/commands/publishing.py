@@ -1,9 +1,10 @@
-"""From a proven image to the people: pushed, moved, checked, chosen."""
+"""Verbs of published images: `publish`, `promote`, `verify`, `choose`."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,129 +20,172 @@ from images.commands.options import (
     PublicKey,
     RemoteRef,
     ToRepository,
+    grouped,
 )
 from images.config import paths
+from images.config.matrix import Sources
 from images.engine import gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.planning import plan
-from images.publish import gate, publication
+from images.publish import gate, promote, publication, verify
+from images.publish.policy import ReleasePolicy
+from images.publish.publication import PublishOptions, PublishResult
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from images.site import published
-from validate.judging import Status
+from validate.claims import ClaimSet
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublishArguments:
+    """Which image is published, and what is attached to it."""
+
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to push; default: NAME itself.")] = ""
+    attestation: Annotated[
+        Path | None,
+        typer.Option("--attestation", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME."),
+    ] = None
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = ""
+
+
+@grouped
 def publish_verb(
-    name: OneName,
-    to: ToRepository,
-    gate_text: GateTiers = "",
-    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = "",
-    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to push; default: NAME itself.")] = "",
-    proof: Annotated[
-        Path | None, typer.Option("--proof", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME.")
-    ] = None,
-    engine: EngineUrl = None,
+    name: OneName, to: ToRepository, what: PublishArguments, gate_text: GateTiers = "", engine: EngineUrl = None
 ) -> None:
-    """Push a proven image, attach proof, SBOM and provenance, and move its tags last."""
+    """Push a validated image, attach attestation, SBOM and provenance, and move its tags last."""
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
-    repository = Repository.parse(to)
+    options = PublishOptions(
+        name=wanted.name,
+        repository=Repository.parse(to),
+        attestation=what.attestation or paths.in_workspace(Path("out", str(wanted.name))),
+        policy=_policy(gate_text, sources, lambda labels: trials.promised(wanted, labels, sources)),
+        locks=lock_file.written(lock_file.read(wanted)),
+        source=common.commit(),
+        key=what.key,
+    )
     with trials.open_engine(engine, install=False) as docker_engine, Progress() as progress:
-        reference = image or str(wanted.name)
-        order = publication.Order(
-            name=wanted.name,
-            repository=repository,
-            proof=proof or paths.in_workspace(Path("out", str(wanted.name))),
-            gate=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
-            whole_gate=sources.matrix.gate,
-            aliases=common.aliases_of(str(wanted.name), sources),
-            promised=trials.promised(wanted, docker_engine.inspect(reference).labels, sources),
-            locks=lock_file.written(lock_file.read(wanted)),
-            source=common.commit(),
-            key=key,
-        )
-        done = publication.publish(
+        result = publication.publish(
             docker_engine,
-            reference,
-            order,
+            what.image or str(wanted.name),
+            options,
             say=lambda text: progress.say(str(wanted.name), text, "dim"),
             on_event=progress.job(str(wanted.name)),
         )
-    _tell_published(done)
+    _print_result(result)
 
 
 def promote_verb(reference: RemoteRef, to: ToRepository, gate_text: GateTiers = "", key: PublicKey = "") -> None:
-    """Take a published image over into another repository of its registry, by digest, and move the tags there."""
-    sources = common.sources()
-    done = publication.promote(
-        Reference.parse(reference),
-        Repository.parse(to),
-        tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
-        whole_gate=sources.matrix.gate,
-        aliases=lambda name: common.aliases_of(name, sources),
-        promised=lambda remote: trials.promised_of(remote, sources),
-        key=key,
-    )
-    _tell_published(done)
+    """Promote a published image into another repository of its registry, by digest, and move the tags there."""
+    policy = _policy_of_published(gate_text, common.sources())
+    _print_result(promote.promote(Reference.parse(reference), Repository.parse(to), policy, key=key))
 
 
 def verify_verb(
     reference: RemoteRef,
     key: PublicKey = "",
-    unsigned: Annotated[bool, typer.Option("--unsigned", help="Take an image that nobody signed.")] = False,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Accept an image that nobody signed.")] = False,
     gate_text: GateTiers = "",
 ) -> None:
     """Check a published image: its signature, what is attached, and its labels against what was measured."""
-    sources = common.sources()
-    digest, checks = publication.verify(
-        Reference.parse(reference),
-        tiers=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
-        promised=lambda remote: trials.promised_of(remote, sources),
-        key=key,
-        unsigned=unsigned,
+    policy = _policy_of_published(gate_text, common.sources())
+    found = verify.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
+    common.results().print(tables.checks(found.reference, found.checks))
+    raise typer.Exit(0 if found.passed else 1)
+
+
+def _policy_of_published(gate_text: str, sources: Sources) -> ReleasePolicy:
+    return _policy(gate_text, sources, lambda labels: trials.promised_of(labels, sources))
+
+
+def _policy(
+    gate_text: str, sources: Sources, claims_of: Callable[[Mapping[str, str]], ClaimSet | None]
+) -> ReleasePolicy:
+    return ReleasePolicy(
+        gate=gate.parse_tiers(gate_text) if gate_text else sources.matrix.gate,
+        alias_gate=sources.matrix.gate,
+        aliases_of=lambda name: common.aliases_of(name, sources),
+        claims_of=claims_of,
     )
-    common.results().print(tables.checks(digest, checks))
-    raise typer.Exit(0 if all(check.status is Status.PASS for check in checks) else 1)
 
 
-def choose_verb(
-    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")] = "",
-    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = "",
-    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")] = "",
-    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="What to train with.")] = "none",
-    torch: Annotated[str, typer.Option("--torch", metavar="RANGE", help="'>=2.7', say.")] = "",
-    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = "",
-    devel: Annotated[bool, typer.Option("--devel", help="With a whole CUDA toolkit.")] = False,
-    source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = "",
+def _print_result(result: PublishResult) -> None:
+    seconds = ", ".join(f"{stage} {taken:.1f} s" for stage, taken in result.seconds.items())
+    typer.echo(f"{result.reference} ({result.bytes / 1e6:.0f} MB in layers; {seconds})")
+    typer.echo(f"tags: {' '.join(result.tags)}")
+    for reason in result.unmoved_aliases:
+        common.say(reason)
+    if not result.signed:
+        common.say("not signed: give --key cosign.key (publish) or cosign.pub (promote)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineArguments:
+    """The machine to choose for."""
+
+    gpu: Annotated[str, typer.Option("--gpu", metavar="MODEL", help="RTX 4090, say; default: this machine's.")] = ""
+    arch: Annotated[str, typer.Option("--arch", metavar="SM", help="Its architecture, where no table has it.")] = ""
+    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="Its driver, as nvidia-smi says.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WishArguments:
+    """What the image must have."""
+
+    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="What to train with.")] = "none"
+    torch: Annotated[str, typer.Option("--torch", metavar="RANGE", help="'>=2.7', say.")] = ""
+    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Default: each image's own default.")] = ""
+    devel: Annotated[bool, typer.Option("--devel", help="With the devel toolkit: nvcc and all headers.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferArguments:
+    """Where the images to choose from are listed."""
+
+    source: Annotated[str, typer.Option("--from", metavar="REPOSITORY", help="Only what is published there.")] = ""
     index: Annotated[
         str, typer.Option("--published", metavar="URL|FILE", help="What a site's index.json says, and no matrix.")
-    ] = "",
+    ] = ""
+
+
+@grouped
+def choose_verb(
+    machine: MachineArguments,
+    wish: WishArguments,
+    offered: OfferArguments,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
 ) -> None:
     """Which image to pull for a machine, why, and why not the nearest others."""
-    if index and source:
+    if offered.index and offered.source:
         cause = "each says which images there are"
         raise UserError(Problem(where="--from and --published", cause=cause, then="give one of them"))
-    machine = choose_machine.parse(gpu, arch, driver) if gpu or arch else _this_machine(driver)
-    rows = published.read(index).images if index else []
-    offers = [row.summary for row in rows] if index else _planned(source)
-    known = sorted({one.profile for one in offers if one.profile})
-    if profile != "none" and profile not in known:
-        then = f"there are none, {', '.join(known)}" if known else "there is only none"
-        raise UserError(Problem(where=f"--profile {profile}", cause="no image has this profile", then=then))
-    wish = choose.Wish(
-        profile=None if profile == "none" else profile, torch=choose.torch_range(torch), python=python, devel=devel
-    )
-    choice = choose.rank(offers, machine, wish)
+    found = _machine(machine)
+    rows = published.read(offered.index).images if offered.index else []
+    offers = [row.summary for row in rows] if offered.index else _planned(offered.source)
+    choice = choose.rank(offers, found, _wish(wish, offers))
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
         said = {row.name: choose.Known(get=row.get, told=row.sentence) for row in rows}
-        for line in choose.told(choice, machine, source, said):
+        for line in choose.told(choice, found, offered.source, said):
             typer.echo(line)
     raise typer.Exit(0 if choice.fitting else 1)
+
+
+def _wish(wish: WishArguments, offers: Sequence[choose.ImageSummary]) -> choose.Wish:
+    """Raises UserError for a profile that no image has."""
+    known = sorted({one.profile for one in offers if one.profile})
+    if wish.profile != "none" and wish.profile not in known:
+        then = f"there are none, {', '.join(known)}" if known else "there is only none"
+        raise UserError(Problem(where=f"--profile {wish.profile}", cause="no image has this profile", then=then))
+    return choose.Wish(
+        profile=None if wish.profile == "none" else wish.profile,
+        torch=choose.torch_range(wish.torch),
+        python=wish.python,
+        devel=wish.devel,
+    )
 
 
 def _planned(source: str) -> list[choose.ImageSummary]:
@@ -155,21 +199,13 @@ def _planned(source: str) -> list[choose.ImageSummary]:
     return [one for one in offers if one.name in tags]
 
 
-def _this_machine(driver: str) -> choose_machine.Machine:
-    """The GPUs of this machine, with another driver where one is named. Raises UserError where there is none."""
+def _machine(wanted: MachineArguments) -> choose_machine.Machine:
+    """The machine that is named, else this one. Raises UserError where that has no GPU."""
+    if wanted.gpu or wanted.arch:
+        return choose_machine.parse(wanted.gpu, wanted.arch, wanted.driver)
     found = next((seen for folder in ("", *gpus.DRIVER_FOLDERS) if (seen := gpus.inventory(folder))), None)
     if found is None:
         then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
         raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
     machine = choose_machine.detected(found)
-    return replace(machine, driver=choose_machine.parse_driver(driver)) if driver else machine
-
-
-def _tell_published(done: publication.Published) -> None:
-    seconds = ", ".join(f"{stage} {taken:.1f} s" for stage, taken in done.seconds.items())
-    typer.echo(f"{done.reference} ({done.bytes / 1e6:.0f} MB in layers; {seconds})")
-    typer.echo(f"tags: {' '.join(done.tags)}")
-    for reason in done.kept_back:
-        common.say(reason)
-    if not done.signed:
-        common.say("not signed: give --key cosign.key (publish) or cosign.pub (promote)")
+    return replace(machine, driver=choose_machine.parse_driver(wanted.driver)) if wanted.driver else machine

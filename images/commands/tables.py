@@ -15,7 +15,7 @@ from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 if TYPE_CHECKING:
-    from images.publish.publication import Check
+    from images.publish.checks import Check
 
 _COLOURS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow", Status.NOT_APPLICABLE: "dim"}
 

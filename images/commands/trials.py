@@ -21,7 +21,6 @@ from images.locking import lock_file
 from images.locking.lock_file import Lock
 from images.planning import plan
 from images.planning.image import Image
-from images.publish import publication
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from validate.claims import ClaimSet, Tier
@@ -57,13 +56,13 @@ def _claim_context(image: Image, lock: Lock, labels: Mapping[str, str], sources:
     return ClaimContext.of(image, lock, sources.facts, missing=missing, custom_base=custom_base)
 
 
-def promised_of(remote: publication.Remote, sources: Sources) -> ClaimSet | None:
+def promised_of(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
     """The same of a published image; None where it was built from another matrix."""
-    name, revision = (remote.labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    name, revision = (labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
     planned = next((one for one in plan.plan(sources) if one.name == name), None)
     if planned is None or planned.image is None or revision != planned.image.revision:
         return None
-    return promised(planned.image, remote.labels, sources)
+    return promised(planned.image, labels, sources)
 
 
 @dataclass(frozen=True, kw_only=True)

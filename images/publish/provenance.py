@@ -1,13 +1,17 @@
-"""How an image came to be, as an in-toto statement with SLSA's provenance predicate (slsa.dev/spec/v1.0/provenance)."""
+"""Provenance of an image: an in-toto statement with SLSA's predicate (slsa.dev/spec/v1.0/provenance)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from images.config.names import ImageName
+from images.errors import Problem, UserError
 from images.host.hashing import sha256
 
 MEDIA_TYPE = "application/vnd.in-toto+json"
@@ -18,9 +22,35 @@ BUILD_TYPE = "https://truetag.dev/build/v1"
 _BASE = "base:"
 
 
+class BaseRecord(BaseModel):
+    """The base image of a build. `digest` is empty where it was made on the machine."""
+
+    reference: str
+    origin: str
+    digest: str = ""
+
+
+class EngineRecord(BaseModel):
+    """The engine that built."""
+
+    version: str
+
+
+class BuildRecord(BaseModel):
+    """build.json as `nox -s build` wrote it, as far as the provenance has it."""
+
+    digest: str
+    base: BaseRecord
+    engine: EngineRecord
+    wheels: dict[str, str] = {}
+    """File name -> sha256 of the wheels that no index has."""
+    missing: dict[str, str] = {}
+    """What the image goes without -> why."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """What is known of a build."""
+class ProvenanceInput:
+    """What a statement is written from."""
 
     name: ImageName
     repository: str
@@ -34,40 +64,53 @@ class Made:
     """The checkout's commit, empty where there is none."""
     locks: Mapping[str, bytes]
     """Path below the project's root -> content."""
-    build: Mapping[str, Any]
-    """build.json as `nox -s build` wrote it."""
+    build: BuildRecord
     created: str
 
 
-def statement(made: Made) -> bytes:
+def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
+    """Read a folder's build.json. Raises UserError when it is not of this very image."""
+    path = folder / "build.json"
+    then = f"publish first where `nox -s build -- {name}` was run: its folder holds build.json"
+    try:
+        found = BuildRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        cause = f"the record of the build can't be read: {error}"
+        raise UserError(Problem(where=str(path), cause=cause, then=then), code=1) from None
+    if found.digest != image_id:
+        raise UserError(Problem(where=str(path), cause="is the record of another build", then=then), code=1)
+    return found
+
+
+def statement(given: ProvenanceInput) -> bytes:
     """The statement about one image. Pure."""
-    build = made.build
+    build = given.build
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": {"name": str(made.name), "matrixRevision": made.revision},
-            "internalParameters": {"missing": dict(build.get("missing") or {})},
-            "resolvedDependencies": [*_sources(made), _base(build["base"]), *_wheels(build.get("wheels") or {})],
+            "externalParameters": {"name": str(given.name), "matrixRevision": given.revision},
+            "internalParameters": {"missing": build.missing},
+            "resolvedDependencies": [*_sources(given), _base(build.base), *_wheels(build.wheels)],
         },
         "runDetails": {
-            "builder": {"id": f"{BUILD_TYPE}/docker-engine", "version": {"engine": str(build["engine"]["version"])}},
-            "metadata": {"finishedOn": made.created},
-            "byproducts": [{"name": "image-id", "digest": _digest(made.image_id)}],
+            "builder": {"id": f"{BUILD_TYPE}/docker-engine", "version": {"engine": build.engine.version}},
+            "metadata": {"finishedOn": given.created},
+            "byproducts": [{"name": "image-id", "digest": _digest(given.image_id)}],
         },
     }
-    subject = [{"name": made.repository, "digest": _digest(made.digest)}]
+    subject = [{"name": given.repository, "digest": _digest(given.digest)}]
     content = {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _sources(made: Made) -> list[dict[str, Any]]:
-    locks = [{"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(made.locks.items())]
-    return [{"name": "checkout", "digest": {"gitCommit": made.source}}, *locks] if made.source else locks
+def _sources(given: ProvenanceInput) -> list[dict[str, Any]]:
+    locks = [{"name": path, "digest": {"sha256": sha256(content)}} for path, content in sorted(given.locks.items())]
+    return [{"name": "checkout", "digest": {"gitCommit": given.source}}, *locks] if given.source else locks
 
 
-def _base(base: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": f"{_BASE}{base['reference']}", "annotations": {"origin": base["origin"]}}
-    return {**found, "digest": _digest(base["digest"])} if base.get("digest") else found
+def _base(base: BaseRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": f"{_BASE}{base.reference}", "annotations": {"origin": base.origin}}
+    return {**found, "digest": _digest(base.digest)} if base.digest else found
 
 
 def _wheels(wheels: Mapping[str, str]) -> list[dict[str, Any]]:

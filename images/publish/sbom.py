@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from images.engine import ContainerSpec, Engine
 from images.errors import Problem, UserError
 
-if TYPE_CHECKING:  # a sixth of what every verb would take to start, for the one that publishes
+if TYPE_CHECKING:  # slow to import
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.component import Component
 

@@ -44,13 +44,13 @@ def _is_signed(image: str, key: str, attachments: Collection[str]) -> bool:
         public.write(_cosign(["public-key", "--key", key], image))
         public.flush()
         try:
-            return covered(image, public.name) >= set(attachments)
+            return signed_attachments(image, public.name) >= set(attachments)
         except UserError:
             return False
 
 
-def covered(image: str, key: str) -> frozenset[str]:
-    """The digests of attachments that valid signatures of an image cover. Raises UserError where there is none."""
+def signed_attachments(image: str, key: str) -> frozenset[str]:
+    """Digests of attachments that an image's valid signatures cover. Raises UserError where there is none."""
     arguments = ["verify", "--insecure-ignore-tlog=true", "--output", "json", "--key", key, image]
     found: Any = json.loads(_cosign(arguments, image) or "[]")
     lists = [str((payload.get("optional") or {}).get(ATTACHMENTS, "")) for payload in found]

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from images.config import paths
 from images.errors import Problem, UserError
 from images.nightly.results import ClaimRow, Row, TierCount
-from images.publish import gate
+from images.publish import checks
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence
@@ -201,7 +201,7 @@ def _row(one: ClaimVerdict) -> ClaimRow:
 
 def packages(claims: Iterable[ClaimVerdict]) -> dict[str, str]:
     """Distribution -> version, of the S1 claims that passed."""
-    measured = ((one.claim.subject, gate.installed(one.evidence)) for one in claims if _is_package(one))
+    measured = ((one.claim.subject, checks.installed(one.evidence)) for one in claims if _is_package(one))
     return {name: version for name, version in measured if version}
 
 

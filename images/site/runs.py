@@ -13,8 +13,10 @@ from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome, TierCount
-from images.publish import gate, publication
-from images.publish.publication import Remote
+from images.publish import attachments
+from images.publish.attachments import PublishedImage
+from images.publish.attestation import Attestation
+from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
 from images.site.records import RunLine
@@ -178,55 +180,56 @@ def of_nightly(lines: Sequence[JobLine | results.BreakageLine]) -> Iterator[Run]
 def published(
     registry: Registry, names: Sequence[str], key: str, say: Callable[[str], None]
 ) -> tuple[tuple[Published, ...], tuple[Run, ...]]:
-    """The tags of these names that a registry has, and the proofs that are attached to what they mean.
+    """The tags of these names that a registry has, and the attestations of what they name.
 
-    With a key, only what its signature covers is believed, and what is not signed is told. Raises UserError: no access,
-    or an attached proof that its evidence denies.
+    With a key, only what its signature covers counts, and what is not signed is told. Raises UserError: no access, or
+    an attestation whose verdict is not what its evidence says.
     """
     tags = set(registry.tags())
     found, attached = [], []
     for name in (name for name in names if name in tags):
-        remote = publication.load(registry, registry.get(name))
+        remote = attachments.load(registry, registry.get(name))
         if key:
             try:
-                remote = publication.believed(remote, key)
+                remote = attachments.signed_only(remote, key)
             except UserError as error:
-                say(f"{name}: {error.problems[0].cause}: its proofs are not believed")
-                remote = replace(remote, attached=())
+                say(f"{name}: {error.problems[0].cause}: its attestations are ignored")
+                remote = replace(remote, attachments=())
         found.append(_published(name, remote, tags))
-        attached += [_attached(name, remote, number, proof) for number, proof in enumerate(remote.proofs, 1)]
+        attached += [_attached(name, remote, number, one) for number, one in enumerate(remote.attestations, 1)]
     return tuple(found), tuple(attached)
 
 
-def _published(name: str, remote: Remote, tags: Collection[str]) -> Published:
-    fixed = gate.immutable_tag(name, remote.standing.created, remote.image_id) if remote.standing else ""
+def _published(name: str, remote: PublishedImage, tags: Collection[str]) -> Published:
+    version = ImageVersion.of(remote.manifest.digest, remote.labels, remote.created)
+    fixed = immutable_tag(name, version.created, remote.image_id) if version else ""
     return Published(
         image=name,
         reference=remote.reference,
         digest=remote.image_id,
-        bytes=sum(layer.size for layer in remote.manifest.layers),
+        bytes=remote.compressed_size,
         tags=(name, *([fixed] if fixed in tags else [])),
     )
 
 
-def _attached(name: str, remote: Remote, number: int, proof: gate.Proof) -> Run:
-    if proof.verdict.image != name:
-        cause = f"its proof is of {proof.verdict.image}, the tag says {name}"
+def _attached(name: str, remote: PublishedImage, number: int, attestation: Attestation) -> Run:
+    if attestation.verdict.image != name:
+        cause = f"its attestation is of {attestation.verdict.image}, the tag says {name}"
         raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
     ImageName.parse(name)  # it becomes the path of a page
-    host = _object(proof.evidence_file).get("host") or {}
-    rows = VerdictFile.model_validate_json(proof.verdict_file).claims
+    host = _object(attestation.evidence_file).get("host") or {}
+    rows = VerdictFile.model_validate_json(attestation.verdict_file).claims
     return Run(
         image=name,
-        digest=proof.verdict.digest,
+        digest=attestation.verdict.digest,
         moment=_moment(host.get("date")),
         tiers=records.tier_counts(rows),
-        source=f"{remote.reference} (proof {number})",
+        source=f"{remote.reference} (attestation {number})",
         gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
         driver=str(host.get("driver") or ""),
-        size=_size(proof.verdict),
-        files={"verdict.json": proof.verdict_file, "evidence.json": proof.evidence_file},
-        **{**_detailed(proof.verdict), "claims": tuple(rows)},
+        size=_size(attestation.verdict),
+        files={"verdict.json": attestation.verdict_file, "evidence.json": attestation.evidence_file},
+        **{**_detailed(attestation.verdict), "claims": tuple(rows)},
     )
 
 

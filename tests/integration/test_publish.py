@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,8 +27,13 @@ from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError
 from images.planning import expectations
-from images.publish import publication, sbom, signing
-from images.publish.publication import PROOF, PROVENANCE, SBOM, Order, Published
+from images.publish import attachments, publication, sbom, signing
+from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM
+from images.publish.checks import Check
+from images.publish.policy import ReleasePolicy
+from images.publish.promote import promote, signature_tag
+from images.publish.publication import PublishOptions, PublishResult
+from images.publish.verify import verify
 from images.registry.auth import Credentials
 from images.registry.client import Registry
 from images.registry.distribution import File, referrers_tag
@@ -191,12 +196,12 @@ def publisher(login: None) -> Iterator[Engine]:
         yield found
 
 
-# --- thin images, proven for real -----------------------------------------------------------------------------------
+# --- thin images, really validated -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Thin:
-    """A small image with the labels of a big one, and the folder of its proof."""
+    """A small image with the labels of a big one, and the folder of its attestation."""
 
     info: ImageInfo
     folder: Path
@@ -204,7 +209,7 @@ class Thin:
 
 @pytest.fixture(scope="module")
 def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Thin]]:
-    """Builds an image with a Python and one distribution, and proves what it promises."""
+    """Builds an image with a Python and one distribution, and validates its claims."""
     made: list[str] = []
     scripts = {f"scripts/{path.name}": path.read_bytes() for path in (ROOT / "templates" / "scripts").iterdir()}
 
@@ -234,7 +239,7 @@ def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFa
         made.append(tag)
         engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **files}, tag)
         info = engine.inspect(tag)
-        folder = tmp_path_factory.mktemp("proof")
+        folder = tmp_path_factory.mktemp("attestation")
         evidence, verdict = validating.validate_image(engine, info.id, CLAIMS, (Tier.STATIC,))
         records.record_trial(folder, evidence, verdict)
         record: dict[str, Any] = {
@@ -262,23 +267,41 @@ def second(make: Callable[..., Thin], first: Thin) -> Thin:
 
 
 @pytest.fixture
-def order(proxy: Proxy, first: Thin, request: pytest.FixtureRequest) -> Order:
+def options(proxy: Proxy, first: Thin, request: pytest.FixtureRequest) -> PublishOptions:
     """To a repository that no other test uses."""
     place = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
-    return Order(
+    return PublishOptions(
         name=ImageName.parse(NAME),
         repository=Repository(proxy.host, f"staging/{place[:60].strip('-')}"),
-        proof=first.folder,
-        gate=(Tier.STATIC,),
-        whole_gate=(Tier.STATIC,),
-        aliases=("latest", "cu126"),
-        promised=CLAIMS,
+        attestation=first.folder,
+        policy=policy(aliases=("latest", "cu126")),
         locks={"locks/x/torch.txt": b"torch==2.7.1\n"},
     )
 
 
-def publish_it(engine: Engine, thin: Thin, order: Order) -> Published:
-    return publication.publish(engine, thin.info.id, replace(order, proof=thin.folder), say=lambda _text: None)
+def policy(
+    gate: Sequence[Tier] = (Tier.STATIC,),
+    alias_gate: Sequence[Tier] = (Tier.STATIC,),
+    aliases: Sequence[str] = (),
+    claims: ClaimSet = CLAIMS,
+) -> ReleasePolicy:
+    return ReleasePolicy(
+        gate=gate, alias_gate=alias_gate, aliases_of=lambda _name: aliases, claims_of=lambda _labels: claims
+    )
+
+
+def with_policy(options: PublishOptions, **changes: Any) -> PublishOptions:
+    return replace(options, policy=replace(options.policy, **changes))
+
+
+def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) -> tuple[str, tuple[Check, ...]]:
+    """What `verify` says of an image."""
+    found = verify(reference, by or policy(), **more)
+    return found.reference, found.checks
+
+
+def publish_it(engine: Engine, thin: Thin, options: PublishOptions) -> PublishResult:
+    return publication.publish(engine, thin.info.id, replace(options, attestation=thin.folder), say=lambda _text: None)
 
 
 def names(repository: Repository) -> dict[str, str]:
@@ -290,18 +313,20 @@ def names(repository: Repository) -> dict[str, str]:
 # --- publish --------------------------------------------------------------------------------------------------------
 
 
-def test_a_proven_image_is_published_with_all_that_belongs_to_it(publisher: Engine, first: Thin, order: Order) -> None:
-    done = publish_it(publisher, first, order)
+def test_a_validated_image_is_published_with_all_that_belongs_to_it(
+    publisher: Engine, first: Thin, options: PublishOptions
+) -> None:
+    done = publish_it(publisher, first, options)
     digest = done.reference.partition("@")[2]
     fixed = done.tags[0]
     assert re.fullmatch(rf"{NAME}-\d{{8}}-{first.info.id[7:19]}", fixed)
-    assert done.tags == (fixed, NAME, "latest", "cu126") and not done.kept_back
-    assert names(order.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
-    with Registry(order.repository) as source:
-        remote = publication.load(source, source.get(NAME))
+    assert done.tags == (fixed, NAME, "latest", "cu126") and not done.unmoved_aliases
+    assert names(options.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
+    with Registry(options.repository) as source:
+        remote = attachments.load(source, source.get(NAME))
         assert source.find(referrers_tag(digest)) is not None, "Debian's registry 2.8 has no referrers API"
     assert remote.image_id == first.info.id
-    assert {one.kind for one in remote.attached} == {PROOF, SBOM, PROVENANCE}
+    assert {one.artifact_type for one in remote.attachments} == {ATTESTATION, SBOM, PROVENANCE}
     (found,) = remote.of(SBOM)
     content = next(iter(found.files.values()))
     assert sbom.versions(content)["einops"] == "0.8.2"
@@ -309,101 +334,107 @@ def test_a_proven_image_is_published_with_all_that_belongs_to_it(publisher: Engi
     assert len(debian) == 1 and "distro=debian-12" in debian[0]["purl"]
 
 
-def test_its_files_are_what_was_judged(publisher: Engine, first: Thin, order: Order) -> None:
-    publish_it(publisher, first, order)
-    with Registry(order.repository) as source:
-        (found,) = publication.load(source, source.get(NAME)).of(PROOF)
+def test_its_files_are_what_was_judged(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    publish_it(publisher, first, options)
+    with Registry(options.repository) as source:
+        (found,) = attachments.load(source, source.get(NAME)).of(ATTESTATION)
     assert found.files == {name: (first.folder / name).read_bytes() for name in ("verdict.json", "evidence.json")}
 
 
-def test_verify_believes_it(publisher: Engine, first: Thin, order: Order) -> None:
-    publish_it(publisher, first, order)
-    reference = Reference(order.repository, NAME)
-    _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
+def test_verify_passes(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    publish_it(publisher, first, options)
+    reference = Reference(options.repository, NAME)
+    _, found = checked(reference, unsigned=True)
     assert {check.subject: check.status for check in found} == dict.fromkeys(
-        ("attachments", "proof", "labels", "SBOM", "provenance", "gate static"), Status.PASS
+        ("attachments", "attestation", "labels", "SBOM", "provenance", "gate static"), Status.PASS
     ), found
-    _, found = publication.verify(reference, tiers=(Tier.STATIC, Tier.GPU), promised=lambda _: CLAIMS)
+    _, found = checked(reference, policy(gate=(Tier.STATIC, Tier.GPU)))
     states = {check.subject: check.status for check in found}
     assert (states["signature"], states["gate static,gpu"]) == (Status.UNPROVEN, Status.FAIL)
 
 
-def test_a_second_time_nothing_is_sent(publisher: Engine, first: Thin, order: Order, proxy: Proxy) -> None:
-    before = publish_it(publisher, first, order)
+def test_a_second_time_nothing_is_sent(publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy) -> None:
+    before = publish_it(publisher, first, options)
     proxy.seen.clear()
-    assert publish_it(publisher, first, order).reference == before.reference
+    assert publish_it(publisher, first, options).reference == before.reference
     assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
-    with Registry(order.repository) as source:
+    with Registry(options.repository) as source:
         assert len(source.referrers(before.reference.partition("@")[2])) == 3
 
 
-def test_the_published_image_comes_back_by_its_tag(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+def test_the_published_image_comes_back_by_its_tag(
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions
+) -> None:
     thin = make()
-    publish_it(publisher, thin, order)
+    publish_it(publisher, thin, options)
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(thin.info.id) is None
-    pulled = publisher.pull(f"{order.repository}:latest")
+    pulled = publisher.pull(f"{options.repository}:latest")
     try:
         assert pulled.id == thin.info.id
         _, verdict = validating.validate_image(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
         assert verdict.overall is Status.PASS
     finally:
-        publisher.remove(f"{order.repository}:latest", force=True)
+        publisher.remove(f"{options.repository}:latest", force=True)
 
 
-def test_no_name_of_the_registry_is_left_in_the_engine(publisher: Engine, first: Thin, order: Order) -> None:
-    publish_it(publisher, first, order)
+def test_no_name_of_the_registry_is_left_in_the_engine(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    publish_it(publisher, first, options)
     assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-def refused(engine: Engine, thin: Thin, order: Order, words: str) -> None:
+def refused(engine: Engine, thin: Thin, options: PublishOptions, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        publish_it(engine, thin, order)
-    with Registry(order.repository) as found, pytest.raises(UserError):
+        publish_it(engine, thin, options)
+    with Registry(options.repository) as found, pytest.raises(UserError):
         found.tags()  # the repository does not even exist
 
 
-def test_another_images_proof_is_refused(publisher: Engine, first: Thin, second: Thin, order: Order) -> None:
-    refused(publisher, Thin(second.info, first.folder), order, "is the proof of cu126-torch27 sha256:")
+def test_another_images_attestation_is_refused(
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions
+) -> None:
+    refused(publisher, Thin(second.info, first.folder), options, "is the attestation of cu126-torch27 sha256:")
 
 
-def test_a_tier_that_was_not_judged_is_refused(publisher: Engine, first: Thin, order: Order) -> None:
-    refused(publisher, first, replace(order, gate=(Tier.STATIC, Tier.CPU)), "the cpu tier was not judged")
+def test_a_tier_that_was_not_judged_is_refused(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    refused(publisher, first, with_policy(options, gate=(Tier.STATIC, Tier.CPU)), "the cpu tier was not judged")
 
 
-def test_a_failed_claim_is_refused(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
-    refused(publisher, make(settings={"TRUETAG_TEST": "2"}), order, "S7 environment.*FAIL")
+def test_a_failed_claim_is_refused(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
+    refused(publisher, make(settings={"TRUETAG_TEST": "2"}), options, "S7 environment.*FAIL")
 
 
-def test_a_proof_of_less_than_the_matrix_promises_is_refused(publisher: Engine, first: Thin, order: Order) -> None:
+def test_an_attestation_with_fewer_claims_than_the_matrix_is_refused(
+    publisher: Engine, first: Thin, options: PublishOptions
+) -> None:
     more = replace(CLAIMS.claims[0], subject="torchao")
-    promised = ClaimSet(image=NAME, claims=(*CLAIMS.claims, more))
-    refused(publisher, first, replace(order, promised=promised), "lacks S1 torchao")
+    claims = ClaimSet(image=NAME, claims=(*CLAIMS.claims, more))
+    refused(publisher, first, with_policy(options, claims_of=lambda _: claims), "lacks S1 torchao")
 
 
-def test_an_edited_verdict_is_refused(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+def test_an_edited_verdict_is_refused(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
     thin = make(settings={"TRUETAG_TEST": "2"})
     file = thin.folder / "verdict.json"
     file.write_text(file.read_text().replace('"FAIL"', '"PASS"'))
-    refused(publisher, thin, order, "not what the evidence says: S7 environment is FAIL")
+    refused(publisher, thin, options, "not what the evidence says: S7 environment is FAIL")
 
 
-def test_labels_that_lie_move_no_tag(publisher: Engine, make: Callable[..., Thin], order: Order) -> None:
+def test_labels_that_lie_move_no_tag(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
     with pytest.raises(UserError, match=r"einops 0\.9\.0 is labelled, 0\.8\.2 was found"):
-        publish_it(publisher, make(pins='{"einops":"0.9.0"}'), order)
-    assert names(order.repository) == {}
+        publish_it(publisher, make(pins='{"einops":"0.9.0"}'), options)
+    assert names(options.repository) == {}
 
 
 def test_a_wrong_password_says_so_and_does_not_show_it(
-    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
     wrong = Credentials(user=USER, password="sesame-opens-nothing")
     with (
-        Registry(order.repository, credentials=lambda _host: wrong) as target,
+        Registry(options.repository, credentials=lambda _host: wrong) as target,
         pytest.raises(UserError, match="docker login") as told,
     ):
         target.check_access()
@@ -414,43 +445,43 @@ def test_a_wrong_password_says_so_and_does_not_show_it(
 
 
 def test_moving_tags_never_go_back(
-    publisher: Engine, first: Thin, second: Thin, make: Callable[..., Thin], order: Order
+    publisher: Engine, first: Thin, second: Thin, make: Callable[..., Thin], options: PublishOptions
 ) -> None:
-    publish_it(publisher, second, order)
-    before = names(order.repository)
+    publish_it(publisher, second, options)
+    before = names(options.repository)
     with pytest.raises(UserError, match=r"was built on .*, this on"):
-        publish_it(publisher, first, order)
+        publish_it(publisher, first, options)
     with pytest.raises(UserError, match=r"has torch 2\.7\.1, this is 2\.6\.0"):
-        publish_it(publisher, make(torch="2.6.0"), order)
-    assert names(order.repository) == before
+        publish_it(publisher, make(torch="2.6.0"), options)
+    assert names(options.repository) == before
 
 
-def test_aliases_stay_where_the_whole_gate_is_not_open(publisher: Engine, first: Thin, order: Order) -> None:
-    done = publish_it(publisher, first, replace(order, whole_gate=(Tier.STATIC, Tier.GPU)))
-    assert set(names(order.repository)) == {NAME}
-    assert [text for text in done.kept_back if "the gpu tier was not judged" in text]
+def test_aliases_stay_where_their_gate_is_closed(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    done = publish_it(publisher, first, with_policy(options, alias_gate=(Tier.STATIC, Tier.GPU)))
+    assert set(names(options.repository)) == {NAME}
+    assert [text for text in done.unmoved_aliases if "the gpu tier was not judged" in text]
 
 
 def test_when_a_tag_cannot_be_moved_none_is(
-    publisher: Engine, first: Thin, second: Thin, order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
-    publish_it(publisher, first, order)
-    before = names(order.repository)
+    publish_it(publisher, first, options)
+    before = names(options.repository)
     proxy.breaks("PUT", "manifests/cu126$")
     with pytest.raises(UserError, match="503"):
-        publish_it(publisher, second, order)
-    assert names(order.repository) == before
+        publish_it(publisher, second, options)
+    assert names(options.repository) == before
     proxy.rules.clear()
-    publish_it(publisher, second, order)
-    assert set(names(order.repository).values()) != set(before.values())
+    publish_it(publisher, second, options)
+    assert set(names(options.repository).values()) != set(before.values())
 
 
 def test_an_interrupt_between_two_tags_moves_none(
-    publisher: Engine, first: Thin, second: Thin, order: Order, proxy: Proxy
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
-    publish_it(publisher, first, order)
-    before = names(order.repository)
+    publish_it(publisher, first, options)
+    before = names(options.repository)
 
     def interrupt(method: str, path: str) -> bool:
         if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
@@ -460,39 +491,38 @@ def test_an_interrupt_between_two_tags_moves_none(
 
     proxy.rules.append(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        publish_it(publisher, second, order)
-    assert names(order.repository) == before
+        publish_it(publisher, second, options)
+    assert names(options.repository) == before
 
 
-def test_passing_trouble_is_tried_again(
-    publisher: Engine, make: Callable[..., Thin], order: Order, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+def test_transient_errors_are_retried(
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
     monkeypatch.setattr("images.engine.retrying._BACKOFF", 0.01)
     for method, path in (("POST", "uploads"), ("PUT", "uploads"), ("PUT", "manifests"), ("GET", "manifests")):
         proxy.breaks(method, path, times=2)
-    done = publish_it(publisher, make(), order)
-    assert names(order.repository)[NAME] == done.reference.partition("@")[2]
+    done = publish_it(publisher, make(), options)
+    assert names(options.repository)[NAME] == done.reference.partition("@")[2]
 
 
 def test_another_machine_adds_its_tier_and_the_aliases_follow(
-    publisher: Engine, first: Thin, order: Order, proxy: Proxy, tmp_path: Path
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, tmp_path: Path
 ) -> None:
     other = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
     whole = (Tier.STATIC, Tier.CPU)
-    both = replace(order, whole_gate=whole, promised=ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims)))
+    every = ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims))
+    both = with_policy(options, alias_gate=whole, claims_of=lambda _: every)
     publish_it(publisher, first, both)
-    assert set(names(order.repository)) == {NAME}
+    assert set(names(options.repository)) == {NAME}
     evidence, verdict = validating.validate_image(publisher, first.info.id, other, (Tier.CPU,))
     records.record_trial(tmp_path / "cpu", evidence, verdict)
     proxy.seen.clear()
-    done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), replace(both, gate=whole))
-    assert set(names(order.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
-    with Registry(order.repository) as source:
-        assert len(publication.load(source, source.get(NAME)).of(PROOF)) == 2
-    _, found = publication.verify(
-        Reference(order.repository, "latest"), tiers=whole, promised=lambda _: both.claim_set, unsigned=True
-    )
+    done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), with_policy(both, gate=whole))
+    assert set(names(options.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
+    with Registry(options.repository) as source:
+        assert len(attachments.load(source, source.get(NAME)).of(ATTESTATION)) == 2
+    _, found = checked(Reference(options.repository, "latest"), policy(gate=whole, claims=every), unsigned=True)
     assert {check.status for check in found} == {Status.PASS}, found
     assert done.tags[1:] == (NAME, "latest", "cu126")
 
@@ -501,56 +531,39 @@ def test_another_machine_adds_its_tier_and_the_aliases_follow(
 
 
 def test_promotion_sends_no_layer_and_changes_no_digest(
-    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
-    staged = publish_it(publisher, first, order)
-    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+    staged = publish_it(publisher, first, options)
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
     proxy.seen.clear()
-    done = publication.promote(
-        Reference(order.repository, NAME),
-        production,
-        tiers=(Tier.STATIC,),
-        whole_gate=(Tier.STATIC,),
-        aliases=lambda _name: ["latest"],
-        promised=lambda _remote: CLAIMS,
-    )
+    done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)))
     assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
     assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
     assert set(names(production)) == {NAME, "latest"} and staged.tags[0] in done.tags
-    _, found = publication.verify(
-        Reference(production, "latest"), tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True
-    )
+    _, found = checked(Reference(production, "latest"), unsigned=True)
     assert {check.status for check in found} == {Status.PASS}, found
 
 
-def test_promotion_to_less_than_the_whole_gate_moves_no_alias(
-    publisher: Engine, first: Thin, order: Order, proxy: Proxy
+def test_promotion_past_a_closed_alias_gate_moves_no_alias(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
-    publish_it(publisher, first, order)
-    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
-    done = publication.promote(
-        Reference(order.repository, NAME),
+    publish_it(publisher, first, options)
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    done = promote(
+        Reference(options.repository, NAME),
         production,
-        tiers=(Tier.STATIC,),
-        whole_gate=(Tier.STATIC, Tier.GPU),
-        aliases=lambda _name: ["latest"],
-        promised=lambda _remote: CLAIMS,
+        policy(alias_gate=(Tier.STATIC, Tier.GPU), aliases=("latest",)),
     )
-    assert set(names(production)) == {NAME} and done.kept_back == ("latest stays: the gpu tier was not judged",)
+    assert set(names(production)) == {NAME} and done.unmoved_aliases == ("latest stays: the gpu tier was not judged",)
 
 
-def test_what_is_proven_too_little_is_not_promoted(publisher: Engine, first: Thin, order: Order, proxy: Proxy) -> None:
-    publish_it(publisher, first, order)
-    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
+def test_what_the_gate_refuses_is_not_promoted(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, options)
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
     with pytest.raises(UserError, match="the gpu tier was not judged"):
-        publication.promote(
-            Reference(order.repository, NAME),
-            production,
-            tiers=(Tier.STATIC, Tier.GPU),
-            whole_gate=(Tier.STATIC, Tier.GPU),
-            aliases=lambda _name: [],
-            promised=lambda _remote: CLAIMS,
-        )
+        promote(Reference(options.repository, NAME), production, policy(gate=(Tier.STATIC, Tier.GPU)))
     with Registry(production) as found, pytest.raises(UserError):
         found.tags()
 
@@ -575,106 +588,86 @@ def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_a_signature_covers_the_image_and_what_is_attached(
-    publisher: Engine, first: Thin, order: Order, proxy: Proxy, keys: Path
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, keys: Path
 ) -> None:
-    done = publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
-    assert len(signing.covered(done.reference, str(keys / "cosign.pub"))) == 3
-    publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
-    with Registry(order.repository) as source:
-        signatures = source.get(publication.signature_tag(done.reference.partition("@")[2]))
+    done = publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    assert len(signing.signed_attachments(done.reference, str(keys / "cosign.pub"))) == 3
+    publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    with Registry(options.repository) as source:
+        signatures = source.get(signature_tag(done.reference.partition("@")[2]))
     assert len(signatures.layers) == 1, "what is signed is not signed twice"
-    reference = Reference(order.repository, NAME)
+    reference = Reference(options.repository, NAME)
 
     def verified(key: str) -> dict[str, Status]:
-        _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / key))
+        _, found = checked(reference, key=str(keys / key))
         return {check.subject: check.status for check in found}
 
     assert set(verified("cosign.pub").values()) == {Status.PASS}
     assert verified("other.pub")["signature"] is Status.FAIL
-    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
-    publication.promote(
-        reference,
-        production,
-        tiers=(Tier.STATIC,),
-        whole_gate=(Tier.STATIC,),
-        aliases=lambda _name: [],
-        promised=lambda _remote: CLAIMS,
-        key=str(keys / "cosign.pub"),
-    )
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    promote(reference, production, policy(), key=str(keys / "cosign.pub"))
     reference = Reference(production, NAME)
     assert set(verified("cosign.pub").values()) == {Status.PASS}
 
 
-def test_what_was_attached_without_a_signature_is_not_believed(
-    publisher: Engine, first: Thin, order: Order, keys: Path
+def test_what_was_attached_without_a_signature_is_ignored(
+    publisher: Engine, first: Thin, options: PublishOptions, keys: Path
 ) -> None:
-    publish_it(publisher, first, replace(order, key=str(keys / "cosign.key")))
-    with Registry(order.repository) as target:
+    publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    with Registry(options.repository) as target:
         forged = File(name="sbom.cdx.json", media_type=SBOM, content=b'{"components": []}')
         target.attach(target.get(NAME).descriptor, SBOM, [forged])
-    reference = Reference(order.repository, NAME)
-    _, found = publication.verify(
-        reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, key=str(keys / "cosign.pub")
-    )
+    reference = Reference(options.repository, NAME)
+    _, found = checked(reference, key=str(keys / "cosign.pub"))
     assert {check.status for check in found} == {Status.PASS}
     assert "1 more are not covered" in found[0].reason
-    _, found = publication.verify(reference, tiers=(Tier.STATIC,), promised=lambda _: CLAIMS, unsigned=True)
+    _, found = checked(reference, unsigned=True)
     assert [check for check in found if check.subject == "SBOM" and check.status is Status.FAIL]
 
 
 def test_oras_finds_and_fetches_what_is_attached(
-    publisher: Engine, first: Thin, order: Order, registry: str, tmp_path: Path, clients: None
+    publisher: Engine, first: Thin, options: PublishOptions, registry: str, tmp_path: Path, clients: None
 ) -> None:
-    done = publish_it(publisher, first, order)
-    place = f"{registry}/{order.repository.name}"
+    done = publish_it(publisher, first, options)
+    place = f"{registry}/{options.repository.name}"
     digest = done.reference.partition("@")[2]
     found = json.loads(oras("discover", "--format", "json", f"{place}@{digest}"))
     entries = {one["artifactType"]: one["digest"] for one in found.get("manifests") or found["referrers"]}
-    assert set(entries) == {PROOF, SBOM, PROVENANCE}
-    oras("pull", "-o", str(tmp_path), f"{place}@{entries[PROOF]}")
+    assert set(entries) == {ATTESTATION, SBOM, PROVENANCE}
+    oras("pull", "-o", str(tmp_path), f"{place}@{entries[ATTESTATION]}")
     assert (tmp_path / "verdict.json").read_bytes() == (first.folder / "verdict.json").read_bytes()
 
 
 def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     publisher: Engine,
     make: Callable[..., Thin],
-    order: Order,
+    options: PublishOptions,
     proxy: Proxy,
     keys: Path,
     trixie: Other,
 ) -> None:
-    """Build, prove, push, sign; pulled by its tag into another engine (26.1), verified and proven there; promoted."""
+    """Build, validate, push, sign; pulled by its tag into another engine (26.1) and validated there; promoted."""
     thin = make()
-    staged = publish_it(publisher, thin, replace(order, key=str(keys / "cosign.key")))
+    staged = publish_it(publisher, thin, replace(options, key=str(keys / "cosign.key")))
     assert staged.signed
     host, _, port = proxy.host.partition(":")
     assert host == "127.0.0.1"
     with trixie.lend(int(port)), connect(trixie.url) as other:
         assert other.find(thin.info.id) is None
-        pulled = other.pull(f"{order.repository}:{NAME}")
+        pulled = other.pull(f"{options.repository}:{NAME}")
         try:
             assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
             _, verdict = validating.validate_image(other, pulled.id, CLAIMS, (Tier.STATIC,))
             assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
         finally:
-            other.remove(f"{order.repository}:{NAME}", force=True)
-    checked = {
-        "tiers": (Tier.STATIC,),
-        "promised": lambda _remote: CLAIMS,
-        "key": str(keys / "cosign.pub"),
-    }
-    _, found = publication.verify(Reference(order.repository, NAME), **checked)
+            other.remove(f"{options.repository}:{NAME}", force=True)
+    key = str(keys / "cosign.pub")
+    _, found = checked(Reference(options.repository, NAME), key=key)
     assert {check.status for check in found} == {Status.PASS}, found
-    production = Repository(proxy.host, order.repository.name.replace("staging", "production"))
-    done = publication.promote(
-        Reference(order.repository, NAME),
-        production,
-        whole_gate=(Tier.STATIC,),
-        aliases=lambda _: ["latest"],
-        **checked,
-    )
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)), key=key)
     assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
-    _, found = publication.verify(Reference(production, "latest"), **checked)
+    _, found = checked(Reference(production, "latest"), key=key)
     assert {check.status for check in found} == {Status.PASS}, found
 
 

@@ -17,7 +17,7 @@ from images.errors import UserError
 from images.locking import lock_file
 from images.planning import plan
 from images.publish import provenance
-from images.publish.provenance import Made
+from images.publish.provenance import BuildRecord, ProvenanceInput
 
 SOURCES = matrix.load()
 INFO = ImageInfo(
@@ -151,7 +151,7 @@ def test_a_baked_image_is_recorded_as_it_was_ordered_and_as_the_engine_has_it() 
     fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim")
     record = bake.adopted(ordered, fits, {"flash-attn": "no wheel"})
     assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
-    made = Made(
+    made = ProvenanceInput(
         name=ImageName.parse("cu126-torch27"),
         repository="r.test/x",
         digest="sha256:2",
@@ -159,7 +159,7 @@ def test_a_baked_image_is_recorded_as_it_was_ordered_and_as_the_engine_has_it() 
         revision="0123456789ab",
         source="",
         locks={},
-        build=record,
+        build=BuildRecord.model_validate(record),
         created=INFO.created,
     )
     told = provenance.read(provenance.statement(made))

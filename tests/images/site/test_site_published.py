@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from images.bench import loopback
 from images.commands.site import write
-from images.publish.publication import PROOF
+from images.publish.attachments import ATTESTATION
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest
 from images.registry.reference import Repository
@@ -84,7 +84,7 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
         fixed = f"{NAME}-20261120-{digest[7:19]}"
         registry.put(manifest, fixed)
         registry.put(manifest, "cu999-torch99")
-        registry.attach(manifest.descriptor, PROOF, proof(NAME, digest))
+        registry.attach(manifest.descriptor, ATTESTATION, proof(NAME, digest))
     done = site(repository, tmp_path)
     assert done.returncode == 0, done.stderr
     images = {one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]}
@@ -101,7 +101,7 @@ def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
         manifest, digest = pushed(registry, NAME)
         lie = {"claims": [{**json.loads(proof(NAME, digest)[0].content)["claims"][0], "verdict": "FAIL"}]}
-        registry.attach(manifest.descriptor, PROOF, proof(NAME, digest, lie))
+        registry.attach(manifest.descriptor, ATTESTATION, proof(NAME, digest, lie))
     done = site(f"{repository}/lying", tmp_path)
     assert done.returncode == 1 and "not what the evidence says" in done.stderr
     assert not list(tmp_path.iterdir()), "written last"
@@ -110,9 +110,9 @@ def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository:
 def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
         manifest, digest = pushed(registry, NAME)
-        registry.attach(manifest.descriptor, PROOF, proof("cu126-torch27", digest))
+        registry.attach(manifest.descriptor, ATTESTATION, proof("cu126-torch27", digest))
     done = site(f"{repository}/mistaken", tmp_path)
-    assert done.returncode == 1 and f"its proof is of cu126-torch27, the tag says {NAME}" in done.stderr
+    assert done.returncode == 1 and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
 
 
 def chosen(place: str, *arguments: str) -> Called:

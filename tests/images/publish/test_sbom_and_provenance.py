@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from images.config.names import ImageName
+from images.errors import UserError
 from images.publish import provenance, sbom
 
 DIGEST = "sha256:" + "ab" * 32
@@ -58,6 +60,7 @@ def test_versions_are_read_back_without_local_parts_and_toolkit() -> None:
 
 
 BUILD: dict[str, Any] = {
+    "digest": "sha256:" + "ef" * 32,
     "base": {"reference": "debian:bookworm-slim", "origin": "digest", "digest": "sha256:" + "11" * 32},
     "engine": {"version": "20.10.24"},
     "wheels": {"flash_attn-2.8.3.whl": "22" * 32},
@@ -66,7 +69,7 @@ BUILD: dict[str, Any] = {
 
 
 def statement(**build: Any) -> dict[str, Any]:
-    made = provenance.Made(
+    given = provenance.ProvenanceInput(
         name=ImageName.parse("cu126-torch27"),
         repository="ghcr.io/me/images",
         digest=DIGEST,
@@ -74,10 +77,10 @@ def statement(**build: Any) -> dict[str, Any]:
         revision="0123456789ab",
         source="c0ffee",
         locks={"locks/cu126-torch27/torch.txt": b"torch==2.7.1\n"},
-        build={**BUILD, **build},
+        build=provenance.BuildRecord.model_validate({**BUILD, **build}),
         created="2026-11-21T02:20:36Z",
     )
-    return json.loads(provenance.statement(made))  # type: ignore[no-any-return]
+    return json.loads(provenance.statement(given))  # type: ignore[no-any-return]
 
 
 def test_provenance_is_an_in_toto_statement_about_the_digest() -> None:
@@ -105,3 +108,21 @@ def test_provenance_is_read_back() -> None:
     assert provenance.read(bare)["base-digest"] == ""
     with pytest.raises(ValueError, match="it is a"):
         provenance.read(content.replace(b"slsa.dev/provenance", b"example.org/other"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "can't be read"),
+        ("{", "can't be read"),
+        ("{}", "can't be read"),
+        (json.dumps({**BUILD, "digest": "sha256:2"}), "another build"),
+    ],
+)
+def test_a_record_of_another_build_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "build.json").write_text(content)
+    with pytest.raises(UserError, match=words):
+        provenance.read_build_record(tmp_path, "cu126-torch27", BUILD["digest"])
+    (tmp_path / "build.json").write_text(json.dumps(BUILD))
+    assert provenance.read_build_record(tmp_path, "cu126-torch27", BUILD["digest"]).engine.version == "20.10.24"

@@ -1,0 +1,31 @@
+"""Attestations are judged again, and refused where they were edited."""
+
+import json
+from typing import Any
+
+import pytest
+
+from images.errors import UserError
+from images.publish import attestation
+from tests.support.attested import PIP, evidence, files, judged
+
+
+def test_an_attestation_is_judged_again() -> None:
+    verdict_file, evidence_file = files(evidence(PIP))
+    assert attestation.read(verdict_file, evidence_file, "here").verdict == judged(PIP)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v, e: (v.replace(b'"PASS"', b'"FAIL"'), e), "not what the evidence says"),
+        (lambda v, e: (v, e.replace(b'"26.3"', b'"26.4"')), "changed after it was measured"),
+        (lambda v, e: (v.replace(b"ab", b"cd"), e), "the verdict is of cu126-torch27 sha256:cdcd"),
+        (lambda v, e: (b"{}", e), "is no attestation"),
+        (lambda v, e: (v, b"nonsense"), "is no attestation"),
+        (lambda v, e: (json.dumps({**json.loads(v), "claims": []}).encode(), e), "S1 pip is PASS"),
+    ],
+)
+def test_an_attestation_that_was_edited_is_refused(change: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        attestation.read(*change(*files(evidence(PIP))), "here")

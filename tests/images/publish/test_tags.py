@@ -1,0 +1,200 @@
+"""How tags move: states, transitions, and all or nothing, against a registry of the test's own."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from images.errors import UserError
+from images.publish import tags
+from images.publish.tags import Action, ImageVersion, TagKind, TagState
+from images.registry.client import Registry
+from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
+from images.registry.reference import Repository
+from images.registry.retries import RegistryRetry
+from tests.support.attested import DIGEST, NAME
+from tests.support.http_server import Reply, Server, registry_answers, serving
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+
+
+def version(torch: str = "2.7.1", age: int = 0, digest: str = DIGEST) -> ImageVersion:
+    return ImageVersion(digest=digest, name=NAME, torch=torch, created=NOW - timedelta(hours=age))
+
+
+OTHER = "sha256:" + "cd" * 32
+
+
+@pytest.mark.parametrize(
+    ("digest", "old", "state"),
+    [
+        (None, None, TagState.FREE),
+        (OTHER, None, TagState.FOREIGN),
+        (DIGEST, version(age=5), TagState.CURRENT),
+        (OTHER, version(age=5, digest=OTHER), TagState.OLDER),
+        (OTHER, version(age=-5, digest=OTHER), TagState.NEWER),
+        (OTHER, version("2.10.0", age=5, digest=OTHER), TagState.NEWER),
+        (OTHER, version("2.6.0", age=-5, digest=OTHER), TagState.OLDER),
+        (OTHER, version(digest=OTHER), TagState.OLDER),
+    ],
+)
+def test_the_state_of_a_tag(digest: str | None, old: ImageVersion | None, state: TagState) -> None:
+    assert tags.state_of(version(), digest, old) is state
+
+
+def test_the_table_in_the_docstring_is_the_table_in_the_code() -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in (tags.__doc__ or "").splitlines() if "|" in line
+    ]
+    written = {TagState(row[0].lower()): tuple(map(Action, row[2:])) for row in rows[2:]}
+    assert rows[0][2:] == ["IMMUTABLE", "NAME", "ALIAS"]
+    assert written == {
+        state: (actions[TagKind.IMMUTABLE], actions[TagKind.NAME], actions[TagKind.ALIAS])
+        for state, actions in tags.TRANSITIONS.items()
+    }
+    assert set(written) == set(TagState)
+
+
+def test_an_images_version_is_read_from_its_labels() -> None:
+    labels = {"dev.truetag.torch": "2.7.1", "dev.truetag.image": NAME}
+    found = ImageVersion.of(DIGEST, labels, "2026-11-21T03:20:36.065910682Z")
+    assert found and found.created == datetime(2026, 11, 21, 3, 20, 36, 65910, tzinfo=UTC)
+    assert ImageVersion.of(DIGEST, {}, "2026-11-21T03:20:36Z") is None
+    assert ImageVersion.of(DIGEST, {**labels, "dev.truetag.torch": "new"}, "2026-11-21T03:20:36Z") is None
+    assert ImageVersion.of(DIGEST, labels, "yesterday") is None
+
+
+def test_the_tag_that_never_moves() -> None:
+    assert tags.immutable_tag(NAME, NOW, DIGEST) == "cu126-torch27-20261121-abababababab"
+
+
+# --- plans and moves ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Store:
+    """A registry that can be told to refuse tags, and a client of it."""
+
+    server: Server
+    client: Registry
+    refused: set[str] = field(default_factory=set)
+    """`PUT latest`: these requests get status 403."""
+
+    def image(self, torch: str = "2.7.1", age: int = 0, *, tag: str = "", labelled: bool = True) -> Manifest:
+        """Store an image of some hours, and let a tag name it."""
+        labels = {"dev.truetag.torch": torch, "dev.truetag.image": NAME} if labelled else {}
+        created = f"{NOW - timedelta(hours=age):%Y-%m-%dT%H:%M:%SZ}"
+        config = json.dumps({"created": created, "config": {"Labels": labels}}).encode()
+        self.client.put_blob(config)
+        data = {"config": Descriptor.of("application/x.config", config).as_json(), "layers": []}
+        manifest = Manifest(media_type=OCI_MANIFEST, content=json.dumps(data).encode())
+        self.client.put(manifest, tag)
+        return manifest
+
+    def named(self, *names: str) -> list[str | None]:
+        """The digests that tags name."""
+        return [found.digest if (found := self.client.find(name)) else None for name in names]
+
+    def plan(self, manifest: Manifest, refusal: str = "") -> tuple[tags.TagChange, ...]:
+        """Of NAME and two aliases."""
+        new = version(digest=manifest.digest)
+        kinds = {NAME: TagKind.NAME, "latest": TagKind.ALIAS, "cu126": TagKind.ALIAS}
+        return tags.plan(self.client, new, kinds, refusal)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    with serving() as server, Registry(Repository(server.host, "x"), credentials=lambda _: None) as client:
+        found = Store(server, client)
+        stores = registry_answers()
+
+        def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+            if f"{method} {path.rpartition('/')[2]}" in found.refused:
+                return 403, {}, b""
+            return stores(method, path, headers, body)
+
+        server.answer = answer
+        yield found
+
+
+def actions(changes: tuple[tags.TagChange, ...]) -> list[tuple[str, Action]]:
+    return [(change.tag, change.action) for change in changes]
+
+
+def test_a_plan_follows_the_table(store: Store) -> None:
+    new = store.image(tag=NAME)
+    store.image(age=5, tag="latest")
+    assert actions(store.plan(new)) == [(NAME, Action.KEEP), ("latest", Action.MOVE), ("cu126", Action.CREATE)]
+
+
+def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:
+    new = store.image()
+    store.image(age=-5, tag=NAME)
+    store.image("2.8.0", tag="latest")
+    changes = store.plan(new)
+    assert actions(changes) == [(NAME, Action.REFUSE), ("latest", Action.LEAVE), ("cu126", Action.CREATE)]
+    assert changes[1].reason == "latest has torch 2.8.0, this is 2.7.1"
+    with pytest.raises(UserError, match=r"was built on 2026-11-21 08:00, this on 2026-11-21 03:00"):
+        tags.move(store.client, new, changes)
+    assert store.named("cu126") == [None]
+
+
+@pytest.mark.parametrize("foreign", ["unlabelled", "index"])
+def test_what_is_not_ours_is_never_replaced(store: Store, foreign: str) -> None:
+    new = store.image()
+    if foreign == "index":
+        store.client.put(Manifest(media_type=OCI_INDEX, content=b"{}"), NAME)
+    else:
+        store.image(labelled=False, tag=NAME)
+    with pytest.raises(UserError, match="an image that is not ours"):
+        tags.move(store.client, new, store.plan(new))
+
+
+def test_an_immutable_tag_is_never_moved(store: Store) -> None:
+    new = store.image()
+    store.image(age=5, tag="dated")
+    changes = tags.plan(store.client, version(digest=new.digest), {"dated": TagKind.IMMUTABLE})
+    with pytest.raises(UserError, match="such tags are never moved"):
+        tags.move(store.client, new, changes)
+
+
+def test_aliases_stay_where_their_gate_is_closed(store: Store) -> None:
+    new = store.image()
+    old = store.image(age=5, tag="latest")
+    changes = store.plan(new, "the gpu tier was not judged")
+    tags.move(store.client, new, changes)
+    assert store.named(NAME, "latest", "cu126") == [new.digest, old.digest, None]
+    assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {"the gpu tier was not judged"}
+
+
+def test_existing_tags_move_before_new_ones_are_created(store: Store) -> None:
+    new = store.image()
+    store.image(age=5, tag="cu126")
+    changes = store.plan(new)
+    store.server.seen.clear()
+    tags.move(store.client, new, changes)
+    put = [path.rpartition("/")[2] for method, path, _ in store.server.seen if method == "PUT"]
+    assert put == ["cu126", NAME, "latest"]
+
+
+def test_when_one_tag_is_refused_all_are_put_back(store: Store) -> None:
+    new = store.image()
+    old = store.image(age=5, tag=NAME)
+    store.image(age=5, tag="latest")
+    changes = store.plan(new)
+    store.refused.add("PUT latest")
+    with pytest.raises(UserError, match="403"):
+        tags.move(store.client, new, changes)
+    assert store.named(NAME, "latest", "cu126") == [old.digest, old.digest, None]
+
+
+def test_a_tag_that_cannot_be_put_back_is_told(store: Store) -> None:
+    new = store.image()
+    store.image(age=5, tag=NAME)
+    changes = store.plan(new)
+    store.refused |= {"PUT cu126", "DELETE latest"}
+    with pytest.raises(UserError, match="latest could not be put back"):
+        tags.move(store.client, new, changes)
