@@ -22,7 +22,7 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
         "wheel-cuda": str(image.wheel_cuda),
         "toolkit-cuda": str(image.toolkit_cuda),
         "archs": " ".join(map(str, image.archs)),
-        "sliced": _sliced(image) if base_context.origin != Origin.CUSTOM else "",
+        "pruned": _pruned(image) if base_context.origin != Origin.CUSTOM else "",
         "min-driver": image.min_driver,
         "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
         "matrix-revision": image.revision,
@@ -44,7 +44,7 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
     return {key: value for key, value in sorted({**oci, **own}.items()) if value}
 
 
-def _sliced(image: Image) -> str:
+def _pruned(image: Image) -> str:
     """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
     if image.pruning is None:
         return ""

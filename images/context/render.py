@@ -22,7 +22,7 @@ USER = 1001
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
 
-SLICER_MODULES = (
+PRUNER_MODULES = (
     "__init__.py",
     "binaries/__init__.py",
     "binaries/elf.py",
@@ -33,7 +33,7 @@ SLICER_MODULES = (
     "environment/__init__.py",
     "environment/installed.py",
 )
-"""What of the suite the slicer reads device code with."""
+"""What of the suite the pruner reads device code with."""
 
 _OFFLINE = b"""\
 unset UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
@@ -58,7 +58,7 @@ class Stage:
     toolkit_above: bool = False
     from_source: bool = False
     """Some of its packages are built while they are installed."""
-    sliced: bool = True
+    pruned: bool = True
     """Device code of other architectures is taken out, in an image that is for one."""
     wheels_kept: bool = True
     """The engine keeps its wheels for other builds: of all but the largest layers, which images share as they are."""
@@ -97,7 +97,7 @@ def render(
     files.update(parted(files, image.layers[0]))
     scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
     files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
-    files.update(_slicer(image.pruning) if image.pruning else ())
+    files.update(_pruner(image.pruning) if image.pruning else ())
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
@@ -121,7 +121,7 @@ def content_of(file: bytes | Path) -> bytes:
 
 
 def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras: Extras) -> str:
-    macros = step_macros(offline=extras.offline, slicing=image.pruning is not None)
+    macros = step_macros(offline=extras.offline, pruning=image.pruning is not None)
     return (
         environment()
         .get_template("Dockerfile.j2")
@@ -135,7 +135,7 @@ def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras:
             labels=labels(image, base_context, extras.missing),
             installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
             mounts=macros.mounts,
-            slice=macros.slice,
+            prune=macros.prune,
             seal=macros.seal,
             epoch=EPOCH,
             suite=bool(extras.suite),
@@ -143,27 +143,27 @@ def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras:
     )
 
 
-def _slicer(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
+def _pruner(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
     """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
-    order = {
+    options = {
         "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
         "nvidia": wanted.nvidia,
         "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
         "by_design": device_code.KERNELS_BY_DESIGN,
     }
-    yield "slicer/order.json", json.dumps(order, indent=1).encode()
-    yield "slicer/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
-    for name in ("__main__.py", "slicing.py"):
-        yield f"slicer/{name}", (TEMPLATES / "slicer" / name).read_bytes()
-    for name in SLICER_MODULES:
-        yield f"slicer/validate/{name}", (SUITE / name).read_bytes()
+    yield "pruner/options.json", json.dumps(options, indent=1).encode()
+    yield "pruner/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
+    for name in ("__main__.py", "pruning.py"):
+        yield f"pruner/{name}", (TEMPLATES / "pruner" / name).read_bytes()
+    for name in PRUNER_MODULES:
+        yield f"pruner/validate/{name}", (SUITE / name).read_bytes()
 
 
 def parted(files: Context, bottom: str) -> Context:
     """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
 
     They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
-    architectures have the same libraries as long as those are not sliced.
+    architectures have the same libraries as long as those are not pruned.
     """
     whole = content_of(files[f"locks/{bottom}.txt"])
     names = [line.split("==")[0] for line in whole.decode().splitlines() if line and not line.startswith((" ", "#"))]
@@ -174,7 +174,7 @@ def parted(files: Context, bottom: str) -> Context:
     return {f"locks/{LIBRARIES}.txt": less(whole, frozenset(names) - libraries), f"locks/{bottom}.txt": others}
 
 
-def libraries(index: str, *, sliced: bool = False) -> Stage:
+def libraries(index: str, *, pruned: bool = False) -> Stage:
     """The stage that `parted` gave a lock of its own."""
     return Stage(
         name=LIBRARIES,
@@ -182,7 +182,7 @@ def libraries(index: str, *, sliced: bool = False) -> Stage:
         holds=("NVIDIA's libraries",),
         lock=True,
         index=index,
-        sliced=sliced,
+        pruned=pruned,
         wheels_kept=False,
     )
 
@@ -190,7 +190,7 @@ def libraries(index: str, *, sliced: bool = False) -> Stage:
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
     below = "system"
     if f"locks/{LIBRARIES}.txt" in files:
-        yield libraries("" if extras.offline else index(image), sliced=bool(image.pruning and image.pruning.nvidia))
+        yield libraries("" if extras.offline else index(image), pruned=bool(image.pruning and image.pruning.nvidia))
         below = LIBRARIES
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]

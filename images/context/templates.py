@@ -33,9 +33,9 @@ def environment(
     return made
 
 
-def step_macros(*, offline: bool = False, slicing: bool = False) -> Any:
-    """Macros of a build step: `mounts`, and `slice` and `seal` as its last commands."""
-    return environment().get_template("macros.j2").make_module({"offline": offline, "slicing": slicing, "epoch": EPOCH})
+def step_macros(*, offline: bool = False, pruning: bool = False) -> Any:
+    """Macros of a build step: `mounts`, and `prune` and `seal` as its last commands."""
+    return environment().get_template("macros.j2").make_module({"offline": offline, "pruning": pruning, "epoch": EPOCH})
 
 
 def quoted(value: str) -> str:

@@ -141,7 +141,7 @@ def _dockerfile(image: Image, recipe: Recipe, base_context: BaseContext, inputs:
             jobs=inputs.jobs,
             installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
             mounts=macros.mounts,
-            slice=macros.slice,
+            prune=macros.prune,
             seal=macros.seal,
             epoch=EPOCH,
             layers=[*below, torch],

@@ -32,7 +32,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
-    --mount=type=bind,source=slicer,target=/run/slicer \
+    --mount=type=bind,source=pruner,target=/run/pruner \
     --mount=type=bind,source=scripts/toolkit.sh,target=/run/scripts/toolkit.sh \
     --mount=type=bind,source=locks/toolkit.txt,target=/run/locks/toolkit.txt \
     sh /run/scripts/toolkit.sh /opt/venv/bin/python 12.6 runtime
@@ -55,12 +55,12 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
-    --mount=type=bind,source=slicer,target=/run/slicer \
+    --mount=type=bind,source=pruner,target=/run/pruner \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/torch.txt,target=/run/locks/torch.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt \
-    && /opt/venv/bin/python -I -B /run/slicer \
+    && /opt/venv/bin/python -I -B /run/pruner \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
 
 # ---- kernels: xformers 0.0.31.post1, flash-attn 2.8.3, bitsandbytes 0.49.1, torchao 0.11.0
@@ -70,12 +70,12 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
-    --mount=type=bind,source=slicer,target=/run/slicer \
+    --mount=type=bind,source=pruner,target=/run/pruner \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/kernels.txt,target=/run/locks/kernels.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt \
-    && /opt/venv/bin/python -I -B /run/slicer \
+    && /opt/venv/bin/python -I -B /run/pruner \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
 
 # ---- libraries: transformers 4.57.6, accelerate 1.12.0, peft 0.18.1, datasets 4.5.0, safetensors 0.7.0, einops 0.8.2, pip 26.3
@@ -85,12 +85,12 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
-    --mount=type=bind,source=slicer,target=/run/slicer \
+    --mount=type=bind,source=pruner,target=/run/pruner \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/libraries.txt,target=/run/locks/libraries.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/libraries.txt \
-    && /opt/venv/bin/python -I -B /run/slicer \
+    && /opt/venv/bin/python -I -B /run/pruner \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=toolkit,source=/usr/local/cuda-12.6,target=/run/toolkit \
@@ -105,12 +105,12 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
     --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
-    --mount=type=bind,source=slicer,target=/run/slicer \
+    --mount=type=bind,source=pruner,target=/run/pruner \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/light.txt,target=/run/locks/light.txt \
     sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/light.txt \
-    && /opt/venv/bin/python -I -B /run/slicer \
+    && /opt/venv/bin/python -I -B /run/pruner \
     && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
 
 # ---- the image
@@ -139,8 +139,8 @@ LABEL dev.truetag.archs="sm_90" \
       dev.truetag.matrix-revision="4ac8c3c64451" \
       dev.truetag.min-driver="525.60.13" \
       dev.truetag.pins="{\"accelerate\":\"1.12.0\",\"bitsandbytes\":\"0.49.1\",\"datasets\":\"4.5.0\",\"einops\":\"0.8.2\",\"flash-attn\":\"2.8.3\",\"liger-kernel\":\"0.6.4\",\"nvidia-ml-py\":\"12.560.30\",\"peft\":\"0.18.1\",\"pip\":\"26.3\",\"safetensors\":\"0.7.0\",\"torch\":\"2.7.1\",\"torchao\":\"0.11.0\",\"transformers\":\"4.57.6\",\"triton\":\"3.3.1\",\"xformers\":\"0.0.31.post1\"}" \
+      dev.truetag.pruned="sm_90" \
       dev.truetag.python="3.11" \
-      dev.truetag.sliced="sm_90" \
       dev.truetag.toolkit-cuda="12.6" \
       dev.truetag.torch="2.7.1" \
       dev.truetag.wheel-cuda="12.6" \

@@ -37,7 +37,7 @@ _USUAL_BEGIN = struct.pack("<IHH", _MAGIC, 1, _REGION.size)
 _ENTRY = struct.Struct("<HHIQIIIIQQQQ")
 _PTX, _CUBINS = 1, (2, 16)
 TAKEN_OUT = 0x80
-"""The kind that slicing gives an entry whose code it took out: one that CUDA has no meaning for. The driver passes it
+"""The kind that pruning gives an entry whose code it took out: one that CUDA has no meaning for. The driver passes it
 over and says "no kernel image is available"; of zeros alone it says "unknown error" (both seen on an H100)."""
 _LZ4, _ZSTD = 0x2000, 0x8000
 _ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000
@@ -102,9 +102,9 @@ class Region:
     offset: int
     entries: tuple[Entry, ...]
     taken_out: tuple[Entry, ...] = ()
-    """What slicing marked: whether it was PTX is not known any more, nor does it matter."""
+    """What pruning marked: whether it was PTX is not known any more, nor does it matter."""
     hidden: tuple[Entry, ...] = ()
-    """Marked like that, and still there: code that the driver passes over. Slicing leaves none such."""
+    """Marked like that, and still there: code that the driver passes over. Pruning leaves none such."""
     loaded: bool = True
     """Its section is one that the driver reads."""
 

@@ -37,5 +37,5 @@ def test_nvidias_libraries_are_pruned_in_the_copy_alone(tmp_path: Path) -> None:
     project.copy()
     before = project.sources().matrix
     changed = project.with_nvidia_pruned().sources().matrix
-    assert not before.slice.nvidia and changed.slice.nvidia
-    assert changed.model_copy(update={"slice": before.slice}) == before
+    assert not before.prune.nvidia and changed.prune.nvidia
+    assert changed.model_copy(update={"prune": before.prune}) == before

@@ -126,19 +126,19 @@ def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
     assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
 
 
-def test_only_images_for_one_arch_are_sliced_and_in_the_step_that_installs() -> None:
-    plain, sliced = context(image("cu126-torch27")), context(image("cu126-torch27-sm90"))
-    assert not [path for path in plain if path.startswith("slicer/")]
-    assert b"slicer" not in plain["Dockerfile"]
+def test_only_images_for_one_arch_are_pruned_and_in_the_step_that_installs() -> None:
+    plain, pruned = context(image("cu126-torch27")), context(image("cu126-torch27-sm90"))
+    assert not [path for path in plain if path.startswith("pruner/")]
+    assert b"pruner" not in plain["Dockerfile"]
     steps = [
-        step for step in sliced["Dockerfile"].decode().split("\nRUN ") if "install.sh" in step and "torch.txt" in step
+        step for step in pruned["Dockerfile"].decode().split("\nRUN ") if "install.sh" in step and "torch.txt" in step
     ]
     assert len(steps) == 1
-    installs, slices, seals = (
-        steps[0].index(text) for text in ("sh /run/scripts/install.sh", "-B /run/slicer", "seal.py 1")
+    installs, prunes, seals = (
+        steps[0].index(text) for text in ("sh /run/scripts/install.sh", "-B /run/pruner", "seal.py 1")
     )
-    assert installs < slices < seals
-    before, after = stages(plain["Dockerfile"]), stages(sliced["Dockerfile"])
+    assert installs < prunes < seals
+    before, after = stages(plain["Dockerfile"]), stages(pruned["Dockerfile"])
     assert all(before[name] == after[name] for name in ("system", "tools", "cuda")), "NVIDIA's libraries are shared"
 
 

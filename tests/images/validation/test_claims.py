@@ -200,17 +200,17 @@ def test_an_image_for_one_arch_promises_that_nothing_else_is_left() -> None:
     assert pruned.required and not pruned.unproven
     assert (pruned.expect["archs"], pruned.expect["nvidia"]) == ({"90": "cubin"}, False)
     assert set(pruned.expect["by_design_of"]) == set(device_code.KERNELS_BY_DESIGN)
-    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90"
+    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90"
     assert "but NVIDIA's own" in pruned.statement
     assert not [claim for claim in claims("cu126-torch27").claims if claim.subject == "pruned"]
 
 
-def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_sliced() -> None:
+def test_what_a_base_of_ones_own_brought_is_not_promised_to_be_pruned() -> None:
     found = claims("cu126-torch27-sm90", custom_base=True)
     pruned = one(found, "S5", "pruned")
     assert not pruned.required and "custom base" in pruned.unproven
     labels = one(found, "S8", "labels").expect["labels"]
-    assert "dev.truetag.sliced" not in labels and labels["dev.truetag.base-origin"] == "custom"
+    assert "dev.truetag.pruned" not in labels and labels["dev.truetag.base-origin"] == "custom"
 
 
 def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_so() -> None:
@@ -219,4 +219,4 @@ def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_s
     assert planned.image is not None
     found = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
     assert one(found, "S5", "pruned").expect["nvidia"] is True
-    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.sliced"] == "sm_90 nvidia"
+    assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"

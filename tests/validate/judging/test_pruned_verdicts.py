@@ -1,4 +1,4 @@
-"""S5 says of a sliced library what it says of the library as its package brings it: slicing hides no fault."""
+"""S5 says of a pruned library what it says of the library as its package brings it: pruning hides no fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import fatbins
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
-from tests.templates.test_slicing import BITS_32, FAULTY, K, code, sliced, without_sections
+from tests.templates.test_pruning import BITS_32, FAULTY, K, code, pruned, without_sections
 from tests.validate.probes.test_static_code import code_claim, surplus
 from tests.validate.probes.test_static_probes import Site, judged, site
 from validate.binaries.kernel_states import Excuses
@@ -41,14 +41,14 @@ def test_a_fault_is_seen_in_the_sliced_library(site: Site, codes: list[Code], ho
     install(site, whole)
     as_shipped = [verdict(claim) for claim in claims]
     assert as_shipped[0][0] is Status.FAIL
-    install(site, sliced(whole))
+    install(site, pruned(whole))
     assert [verdict(claim)[0] for claim in claims] == [status for status, _ in as_shipped]
     assert verdict(claims[0]) == as_shipped[0]
 
 
 @pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
 def test_what_is_left_to_show_a_fault_is_no_surplus_and_is_said(site: Site, codes: list[Code]) -> None:
-    install(site, sliced(fatbins.library(SOUND, fatbins.region(*codes))))
+    install(site, pruned(fatbins.library(SOUND, fatbins.region(*codes))))
     status, reason = verdict(surplus())
     assert status is Status.PASS
     assert "1 regions that lack kernels for it are as their packages bring them" in reason
@@ -62,7 +62,7 @@ def test_the_code_of_a_sound_region_is_surplus_all_the_same(site: Site, codes: l
 
 
 def test_a_library_of_nothing_but_faults_is_seen(site: Site) -> None:
-    install(site, sliced(fatbins.library(fatbins.region(code(80), code(100)))))
+    install(site, pruned(fatbins.library(fatbins.region(code(80), code(100)))))
     assert verdict(surplus())[0] is Status.PASS
     status, reason = verdict(code_claim({"90": "cubin"}))
     assert status is Status.FAIL and "1 of 1 kernels in pkg/lib.so have no code for sm_90" in reason
@@ -72,7 +72,7 @@ def test_an_excused_kernel_that_only_ptx_reaches_is_none_that_slicing_may_bring_
     """Its name excuses that it has no code; where machine code is promised, its PTX is a fault."""
     region = fatbins.region(Code(arch=90, kernels={"x_sm90": 4000}), Code(arch=75, kernels={"j_sm90": 0}, ptx=True))
     whole = fatbins.library(fatbins.region(code(80)), region)
-    for data in (whole, sliced(whole, 80)):
+    for data in (whole, pruned(whole, 80)):
         install(site, data)
         assert verdict(code_claim({"80": "cubin"}))[0] is Status.PASS
 
@@ -98,7 +98,7 @@ def test_s5_says_the_same_before_and_after_slicing(
     """Of kernels. That a library has no code at all is another fault, so here it has some."""
     whole = fatbins.library(fatbins.region(code(target)), *regions)
     claim = code_claim({str(target): how}, by_design=rows)
-    assert faults(sliced(whole, target, Excuses(rows)), claim) == faults(whole, claim)
+    assert faults(pruned(whole, target, Excuses(rows)), claim) == faults(whole, claim)
 
 
 @settings(max_examples=500, deadline=None)
@@ -106,7 +106,7 @@ def test_s5_says_the_same_before_and_after_slicing(
 def test_s5_says_the_same_of_nvidias_libraries(regions: list[bytes], target: int, how: str) -> None:
     whole = fatbins.library(*regions)
     claim = code_claim({str(target): how}, kind="files")
-    assert faults(sliced(whole, target, None), claim) == faults(whole, claim)
+    assert faults(pruned(whole, target, None), claim) == faults(whole, claim)
 
 
 def faults(data: bytes, claim: Any) -> tuple[Status, dict[str, Any]]:
@@ -131,7 +131,7 @@ def test_rows_of_one_package_excuse_no_other(site: Site) -> None:
     install(site, whole)
     assert verdict(surplus(by_design={"other": [ROW]}))[0] is Status.PASS
     assert verdict(surplus(by_design={"pkg": [ROW]}))[0] is Status.FAIL
-    install(site, sliced(whole, excuses=Excuses([ROW])))
+    install(site, pruned(whole, excuses=Excuses([ROW])))
     assert verdict(surplus(by_design={"pkg": [ROW]}))[0] is Status.PASS
     assert verdict(code_claim({"90": "cubin"}, by_design=[ROW]))[0] is Status.PASS
 
@@ -140,7 +140,7 @@ def test_nvidias_library_without_any_code_stays_as_it_is(site: Site) -> None:
     name = "nvidia/cublas/lib/libcublas.so.12"
     whole = fatbins.library(fatbins.region(code(80), code(100)))
     claim = code_claim({"90": "cubin"}, files=[name], kind="files")
-    for data in (whole, sliced(whole, excuses=None)):
+    for data in (whole, pruned(whole, excuses=None)):
         install(site, data, name)
         assert verdict(surplus(nvidia=True))[0] is Status.PASS
         assert verdict(claim) == (Status.FAIL, f"{name} has no code for sm_90, but sm_100, sm_80")

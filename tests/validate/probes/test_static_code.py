@@ -280,7 +280,7 @@ def test_code_that_was_only_half_taken_out_is_found(site: Site) -> None:
     assert judged(devicecode, surplus()).status is Status.FAIL
 
 
-def test_nvidias_own_libraries_count_only_where_they_are_sliced(site: Site) -> None:
+def test_nvidias_own_libraries_count_only_where_they_are_pruned(site: Site) -> None:
     install(site, ONLY)
     site.install("nvidia-cublas-cu12", "1.0", {"nvidia/cublas/lib/libx.so.12": fatbins.library(ALL)})
     assert judged(devicecode, surplus()).status is Status.PASS
@@ -288,7 +288,7 @@ def test_nvidias_own_libraries_count_only_where_they_are_sliced(site: Site) -> N
     assert found.status is Status.FAIL and "libx.so.12" in found.reason
 
 
-def test_an_environment_without_device_code_is_not_sliced_but_broken(site: Site) -> None:
+def test_an_environment_without_device_code_is_not_pruned_but_broken(site: Site) -> None:
     site.install("pkg", "1.0", {"pkg/lib.so": fatbins.elf([], machine=62), "pkg/text.so": b"INPUT(-lc)"})
     assert judged(devicecode, surplus()).status is Status.FAIL
 
@@ -355,7 +355,7 @@ def test_code_behind_the_mark_that_is_for_others_hides_nothing(site: Site, besid
     assert judged(devicecode, code_claim({str(target): "cubin"})).status is Status.PASS
 
 
-def test_a_slicer_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site: Site) -> None:
+def test_a_pruner_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site: Site) -> None:
     for section in (".nv_fatbin", "__nv_relfatbin"):
         for region in (marks((80, False), (90, False)), marks((80, False), beside=cubins(90)), marks((90, False))):
             site.install("pkg", "1.0", {"pkg/lib.so": fatbins.library(region, section=section)})
@@ -363,7 +363,7 @@ def test_a_slicer_that_marks_and_takes_nothing_out_is_found_wherever_it_was(site
             assert found.status is Status.FAIL and "marked as taken out, and still there" in found.reason
 
 
-def test_a_library_sliced_for_another_gpu_serves_nothing(site: Site) -> None:
+def test_a_library_pruned_for_another_gpu_serves_nothing(site: Site) -> None:
     install(site, marks((90, True)), ONLY)
     found = judged(devicecode, code_claim({"90": "cubin"}))
     assert found.status is Status.FAIL and "was emptied" in found.reason

@@ -1,4 +1,4 @@
-"""Slicing takes out what one GPU architecture has no use for, and nothing else; damaged files are refused untouched."""
+"""Pruning takes out what one GPU architecture has no use for, and nothing else; damaged files are refused untouched."""
 
 import csv
 import hashlib
@@ -29,7 +29,7 @@ from validate.binaries.kernel_states import Excuses
 
 
 def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "templates" / "slicer" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "templates" / "pruner" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their annotations up there
@@ -37,14 +37,14 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-slicing = _load("slicing")
+pruning = _load("pruning")
 NONE = Excuses(())
 
 
-def sliced(data: bytes, arch: int = 90, excuses: Excuses | None = NONE) -> bytes:
-    """As slice_file would leave it."""
+def pruned(data: bytes, arch: int = 90, excuses: Excuses | None = NONE) -> bytes:
+    """As prune_file would leave it."""
     result = bytearray(data)
-    cut = slicing.cut(data, arch, excuses)
+    cut = pruning.cut(data, arch, excuses)
     for begin, end in cut.spans:
         result[begin:end] = bytes(end - begin)
     for at in cut.marks:
@@ -85,7 +85,7 @@ def code(arch: int, *, ptx: bool = False, flags: int = 0x11) -> Code:
     ],
 )
 def test_exact_code_stays_else_what_serves_in_its_place(codes: list[Code], kept: set[str]) -> None:
-    assert left(sliced(fatbins.library(fatbins.region(*codes)))) == [kept]
+    assert left(pruned(fatbins.library(fatbins.region(*codes)))) == [kept]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_exact_code_stays_else_what_serves_in_its_place(codes: list[Code], kept:
     ],
 )
 def test_the_best_of_the_same_major_stands_in(arch: int, codes: list[Code], kept: set[str]) -> None:
-    assert left(sliced(fatbins.library(fatbins.region(*codes)), arch)) == [kept]
+    assert left(pruned(fatbins.library(fatbins.region(*codes)), arch)) == [kept]
 
 
 def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
@@ -107,7 +107,7 @@ def test_each_region_and_each_section_is_a_matter_of_its_own() -> None:
     data = fatbins.elf(
         [(".nv_fatbin", 1, 0, one + two), ("__nv_relfatbin", 1, 0, one), (".nv_fatbin", 1, 0, one)], machine=62
     )
-    assert left(sliced(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
+    assert left(pruned(data)) == [{"sm90"}, {"ptx80"}, {"sm90"}, {"sm90"}]
 
 
 @pytest.mark.parametrize("kind", [4, 8, 64, 0x80])
@@ -117,12 +117,12 @@ def test_entries_of_unknown_kinds_stay(kind: int) -> None:
     known = fatbins.entry(code(80)) + fatbins.entry(code(90))
     header = (0xBA55ED50).to_bytes(4, "little") + (1).to_bytes(2, "little") + (16).to_bytes(2, "little")
     data = fatbins.library(header + len(known + entry).to_bytes(8, "little") + known + entry)
-    after = sliced(data)
+    after = pruned(data)
     assert bytes(entry) in after and fatbins.entry(code(80)) in data and fatbins.entry(code(80)) not in after
 
 
 def test_a_library_without_device_code_is_let_be() -> None:
-    assert slicing.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90, NONE).entries == ()
+    assert pruning.cut(fatbins.elf([(".text", 1, 0, b"code")], machine=62), 90, NONE).entries == ()
 
 
 # ---- what S5 would have found
@@ -146,32 +146,32 @@ FAULTY = {
 @pytest.mark.parametrize("codes", FAULTY.values(), ids=FAULTY)
 def test_a_region_with_a_fault_stays_whole_and_the_others_do_not(codes: list[Code]) -> None:
     faulty, sound = fatbins.region(*codes), fatbins.region(code(80), code(90))
-    after = sliced(fatbins.library(sound, faulty))
+    after = pruned(fatbins.library(sound, faulty))
     assert faulty in after and left(after)[0] == {"sm90"}
 
 
 def test_kernels_that_s5_excuses_are_no_fault() -> None:
     by_name = fatbins.library(fatbins.region(*many(80, gemm_sm80=4000), *many(90)))
-    assert left(sliced(by_name)) == [{"sm90"}]
+    assert left(pruned(by_name)) == [{"sm90"}]
     by_design = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
     row = {"kernels": "wi*", "needed": [[80, 89]], "reason": "-"}
-    assert left(sliced(by_design)) == [{"sm80", "sm90"}]
-    assert left(sliced(by_design, excuses=Excuses([row]))) == [{"sm90"}]
+    assert left(pruned(by_design)) == [{"sm80", "sm90"}]
+    assert left(pruned(by_design, excuses=Excuses([row]))) == [{"sm90"}]
 
 
 def test_nvidias_are_judged_as_a_whole() -> None:
     """A region without code for the GPU is nothing rare there; a library without any is a fault that S5 must see."""
     sound, other = fatbins.region(code(80), code(90)), fatbins.region(code(80), code(100))
-    assert left(sliced(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
+    assert left(pruned(fatbins.library(sound, other), excuses=None)) == [{"sm90"}, set()]
     emptied = fatbins.region(code(80), Code(arch=90, kernels=K, emptied=True))
     linked = fatbins.elf([(".nv_fatbin", 1, 0, other), ("__nv_relfatbin", 1, 0, sound)], machine=62)
     for nothing in (fatbins.library(other), fatbins.library(emptied), linked):
-        assert sliced(nothing, excuses=None) == nothing
+        assert pruned(nothing, excuses=None) == nothing
 
 
 def test_code_for_the_device_linker_is_no_matter_of_s5() -> None:
     data = fatbins.library(fatbins.region(code(80), code(100)), section="__nv_relfatbin")
-    assert left(sliced(data)) == [set()]
+    assert left(pruned(data)) == [set()]
 
 
 def without_sections(data: bytes) -> bytes:
@@ -185,15 +185,15 @@ BITS_32 = b"\x7fELF\x01\x01\x01" + bytes(200)
 @pytest.mark.parametrize("content", [BITS_32, BITS_32[:8], b"\x7fELF\x01"])
 def test_a_32_bit_helper_is_let_be(tmp_path: Path, content: bytes) -> None:
     files = {"pkg/helper.so": content, "pkg/lib.so": GOOD}
-    slicing.slice_packages([install(tmp_path, "pkg", files)], ordered(), lambda _: None)
+    pruning.prune_packages([install(tmp_path, "pkg", files)], ordered(), lambda _: None)
     assert (tmp_path / "pkg/helper.so").read_bytes() == content
-    assert (tmp_path / "pkg/lib.so").read_bytes() == sliced(GOOD)
+    assert (tmp_path / "pkg/lib.so").read_bytes() == pruned(GOOD)
 
 
 def test_a_library_without_section_headers_is_let_be(tmp_path: Path) -> None:
     files = {"pkg/stripped.so": without_sections(GOOD), "pkg/host.so": without_sections(fatbins.elf([], machine=62))}
     record = install(tmp_path, "pkg", files)
-    slicing.slice_packages([record], ordered(), lambda _: None)
+    pruning.prune_packages([record], ordered(), lambda _: None)
     assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
 
 
@@ -211,7 +211,7 @@ LIBRARIES = st.lists(st.lists(CODES, max_size=6), max_size=4).map(
 @settings(max_examples=300, deadline=None)
 @given(LIBRARIES, st.sampled_from([75, 80, 86, 89, 90, 100, 103, 120]))
 def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch: int) -> None:
-    cut, after = slicing.cut(data, arch, NONE), sliced(data, arch)
+    cut, after = pruning.cut(data, arch, NONE), pruned(data, arch)
     assert len(after) == len(data)
     may_change = {
         index for begin, end in (*cut.spans, *((at, at + 2) for at in cut.marks)) for index in range(begin, end)
@@ -219,7 +219,7 @@ def test_nothing_moves_nothing_else_changes_and_twice_is_once(data: bytes, arch:
     assert all(
         one == other for index, (one, other) in enumerate(zip(data, after, strict=True)) if index not in may_change
     )
-    assert slicing.cut(after, arch, NONE).entries == ()
+    assert pruning.cut(after, arch, NONE).entries == ()
     for before, region in zip(fatbin.regions(data, fatbin.ALL), fatbin.regions(after, fatbin.ALL), strict=True):
         assert region.entries == (before.needed(arch) or before.entries)
         assert region.serving(arch) == before.serving(arch)
@@ -252,7 +252,7 @@ def test_a_damaged_file_is_refused_or_only_loses_code_of_its_entries(changes: li
     for position, value in changes:
         damaged[position] = value
     try:
-        after = sliced(bytes(damaged))
+        after = pruned(bytes(damaged))
     except fatbin.FatbinError:
         return
     assert len(after) == len(damaged)
@@ -274,7 +274,7 @@ def test_no_damaged_header_takes_the_code_that_was_asked_for(flags: int, excuses
             damaged = bytearray(good)
             damaged[at] ^= value
             try:
-                after = sliced(bytes(damaged), excuses=excuses)
+                after = pruned(bytes(damaged), excuses=excuses)
             except fatbin.FatbinError:
                 continue
             arch = int.from_bytes(damaged[second + 28 : second + 32], "little")
@@ -286,10 +286,10 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, cut: int) -> None
     file = tmp_path / "lib.so"
     file.write_bytes(GOOD[:cut])
     if cut < 4:
-        assert slicing.plan_file(file, 90, NONE).entries == ()
+        assert pruning.plan_file(file, 90, NONE).entries == ()
         return
-    with pytest.raises(slicing.SlicingError, match=r"lib\.so"):
-        slicing.plan_file(file, 90, NONE)
+    with pytest.raises(pruning.PruningError, match=r"lib\.so"):
+        pruning.plan_file(file, 90, NONE)
 
 
 def test_sections_over_one_another_are_refused() -> None:
@@ -299,7 +299,7 @@ def test_sections_over_one_another_are_refused() -> None:
     offset = table + 2 * 64 + 24
     data[offset : offset + 8] = (80).to_bytes(8, "little")
     with pytest.raises(fatbin.FatbinError, match="overlaps"):
-        slicing.cut(bytes(data), 90, NONE)
+        pruning.cut(bytes(data), 90, NONE)
 
 
 def with_section(data: bytes, index: int, *, offset: int, size: int) -> bytes:
@@ -311,7 +311,7 @@ def with_section(data: bytes, index: int, *, offset: int, size: int) -> bytes:
 def test_code_over_the_files_own_header_is_refused() -> None:
     data = with_section(fatbins.library(fatbins.region(code(80), code(90))), 1, offset=0, size=64)
     with pytest.raises(fatbin.FatbinError, match="overlaps with something else"):
-        slicing.cut(data, 90, NONE)
+        pruning.cut(data, 90, NONE)
 
 
 def test_code_over_the_section_headers_is_refused() -> None:
@@ -321,16 +321,16 @@ def test_code_over_the_section_headers_is_refused() -> None:
     data[inside : inside + 192] = data[table : table + 192]
     data[40:48] = inside.to_bytes(8, "little")
     with pytest.raises(fatbin.FatbinError, match="overlaps with something else"):
-        slicing.cut(bytes(data), 90, NONE)
+        pruning.cut(bytes(data), 90, NONE)
 
 
 @pytest.mark.parametrize("second", [".nv_fatbin", "__nv_relfatbin"])
 def test_two_sections_of_code_over_one_another_are_refused(second: str) -> None:
     region = fatbins.region(code(80), code(90))
     good = fatbins.elf([(".nv_fatbin", 1, 0, region), (second, 1, 0, region)], machine=62)
-    assert len(slicing.cut(good, 90, NONE).entries) == 2
+    assert len(pruning.cut(good, 90, NONE).entries) == 2
     with pytest.raises(fatbin.FatbinError, match="sections of device code overlap"):
-        slicing.cut(with_section(good, 2, offset=64, size=len(region)), 90, NONE)
+        pruning.cut(with_section(good, 2, offset=64, size=len(region)), 90, NONE)
 
 
 # ---- files and RECORDs
@@ -362,11 +362,11 @@ def as_recorded(record: Path) -> Iterator[str]:
 
 
 def ordered(arch: int = 90, **more: object) -> object:
-    return slicing.Order(arch=arch, **{"nvidia": False, **more})
+    return pruning.PruneOptions(arch=arch, **{"nvidia": False, **more})
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_package_is_sliced_and_its_record_stays_true(tmp_path: Path, end: str) -> None:
+def test_a_package_is_pruned_and_its_record_stays_true(tmp_path: Path, end: str) -> None:
     files = {
         "pkg/__init__.py": b"",
         "pkg/lib.so.1": GOOD,
@@ -376,13 +376,13 @@ def test_a_package_is_sliced_and_its_record_stays_true(tmp_path: Path, end: str)
     record = install(tmp_path, "pkg", files, end)
     before = record.read_bytes().split(end.encode())
     told: list[object] = []
-    slicing.slice_packages([record], ordered(), told.append)
-    assert (tmp_path / "pkg/lib.so.1").read_bytes() == sliced(GOOD)
+    pruning.prune_packages([record], ordered(), told.append)
+    assert (tmp_path / "pkg/lib.so.1").read_bytes() == pruned(GOOD)
     assert list(as_recorded(record)) == [*files, "pkg-1.0.dist-info/RECORD"]
     after = record.read_bytes().split(end.encode())
     assert [one for one, two in zip(before, after, strict=True) if one != two] == [before[1]]
     assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
-    slicing.slice_packages([record], ordered(), told.append)
+    pruning.prune_packages([record], ordered(), told.append)
     assert len(told) == 1
 
 
@@ -392,10 +392,10 @@ def test_mode_times_and_the_other_name_of_a_hard_link_stay(tmp_path: Path) -> No
     cache.hardlink_to(file)
     file.chmod(0o751)
     os.utime(file, (1, 2))
-    slicing.slice_packages([record], ordered(), lambda _: None)
+    pruning.prune_packages([record], ordered(), lambda _: None)
     status = file.stat()
     assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o751, 2)
-    assert cache.read_bytes() == GOOD and file.read_bytes() == sliced(GOOD)
+    assert cache.read_bytes() == GOOD and file.read_bytes() == pruned(GOOD)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "lib.so", "pkg-1.0.dist-info"]
 
 
@@ -411,7 +411,7 @@ def test_owners_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         whole(target, uid, gid)
 
     monkeypatch.setattr(os, "fchown", fchown)
-    slicing.slice_packages([record], ordered(), lambda _: None)
+    pruning.prune_packages([record], ordered(), lambda _: None)
     assert given == before == [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "lib.so", record)]
 
 
@@ -421,16 +421,16 @@ def test_a_link_to_a_library_stays_a_link(tmp_path: Path) -> None:
     link.unlink()
     link.symlink_to("lib.so.1")
     told: list[object] = []
-    slicing.slice_packages([record], ordered(), told.append)
+    pruning.prune_packages([record], ordered(), told.append)
     assert [change.path for change in told] == ["pkg/lib.so.1"]  # type: ignore[attr-defined]
-    assert link.is_symlink() and link.read_bytes() == sliced(GOOD)
+    assert link.is_symlink() and link.read_bytes() == pruned(GOOD)
 
 
 def test_what_is_taken_out_takes_no_disk(tmp_path: Path) -> None:
     big = fatbins.library(fatbins.region(Code(arch=80, kernels={f"k{i}_sm80": 9 for i in range(90_000)}), code(90)))
     record = install(tmp_path, "pkg", {"lib.so": big})
     before = (tmp_path / "lib.so").stat()
-    slicing.slice_packages([record], ordered(), lambda _: None)
+    pruning.prune_packages([record], ordered(), lambda _: None)
     after = (tmp_path / "lib.so").stat()
     assert after.st_size == before.st_size > 2_000_000
     assert after.st_blocks < before.st_blocks / 10
@@ -441,10 +441,10 @@ def test_one_bad_file_leaves_every_package_as_it_was(tmp_path: Path) -> None:
     bad[GOOD.index(b"\x50\xed\x55\xba")] = 0
     one = install(tmp_path, "one", {"one/lib.so": GOOD})
     two = install(tmp_path, "two", {"two/lib.so": bytes(bad)})
-    with pytest.raises(slicing.SlicingError, match=r"two/lib\.so"):
-        slicing.slice_packages([one, two], ordered(), lambda _: None)
+    with pytest.raises(pruning.PruningError, match=r"two/lib\.so"):
+        pruning.prune_packages([one, two], ordered(), lambda _: None)
     assert (tmp_path / "one/lib.so").read_bytes() == GOOD and (tmp_path / "two/lib.so").read_bytes() == bad
-    assert not list(tmp_path.rglob("*.slicing"))
+    assert not list(tmp_path.rglob("*.pruning"))
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,18 +454,18 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "sendfile", full)
-    with pytest.raises(slicing.SlicingError, match="No space left"):
-        slicing.slice_packages([record], ordered(), lambda _: None)
+    with pytest.raises(pruning.PruningError, match="No space left"):
+        pruning.prune_packages([record], ordered(), lambda _: None)
     assert (tmp_path / "lib.so").read_bytes() == GOOD
-    assert not list(tmp_path.rglob("*.slicing"))
+    assert not list(tmp_path.rglob("*.pruning"))
 
 
 def test_a_write_that_ends_early_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = install(tmp_path, "pkg", {"lib.so": GOOD})
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda target, content, at: whole(target, content[:1], at))
-    slicing.slice_packages([record], ordered(), lambda _: None)
-    assert (tmp_path / "lib.so").read_bytes() == sliced(GOOD)
+    pruning.prune_packages([record], ordered(), lambda _: None)
+    assert (tmp_path / "lib.so").read_bytes() == pruned(GOOD)
     assert list(as_recorded(record)) == ["lib.so", "pkg-1.0.dist-info/RECORD"]
 
 
@@ -483,28 +483,28 @@ def test_a_record_that_finds_the_disk_full_stays_and_is_named(tmp_path: Path, mo
         return written[0]
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(slicing.SlicingError, match=r"RECORD: .*No space left"):
-        slicing.slice_packages([record], ordered(), lambda _: None)
+    with pytest.raises(pruning.PruningError, match=r"RECORD: .*No space left"):
+        pruning.prune_packages([record], ordered(), lambda _: None)
     assert written and record.read_bytes() == before
-    assert not list(tmp_path.rglob("*.slicing"))
+    assert not list(tmp_path.rglob("*.pruning"))
 
 
 def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "pkg-1.0.dist-info" / "RECORD").mkdir(parents=True)
-    with pytest.raises(slicing.SlicingError, match="RECORD: "):
-        slicing.slice_packages([tmp_path / "pkg-1.0.dist-info" / "RECORD"], ordered(), lambda _: None)
+    with pytest.raises(pruning.PruningError, match="RECORD: "):
+        pruning.prune_packages([tmp_path / "pkg-1.0.dist-info" / "RECORD"], ordered(), lambda _: None)
 
 
 @pytest.mark.parametrize("line", [b"pkg/\xff.py,,\n", b'"' + b"x" * 200_000 + b'",,\n'], ids=["no UTF-8", "no csv"])
 def test_a_record_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
     record = install(tmp_path, "pkg", {"lib.so": GOOD})
     record.write_bytes(before := record.read_bytes() + line)
-    with pytest.raises(slicing.SlicingError, match="RECORD: "):
-        slicing.slice_packages([record], ordered(), lambda _: None)
+    with pytest.raises(pruning.PruningError, match="RECORD: "):
+        pruning.prune_packages([record], ordered(), lambda _: None)
     assert (record.read_bytes(), (tmp_path / "lib.so").read_bytes()) == (before, GOOD)
-    removing = slicing._Plan(record=record, gone={"gone.so": 0}, cuts={})
-    with ThreadPoolExecutor() as pool, pytest.raises(slicing.SlicingError, match="RECORD: "):
-        slicing._carry_out(removing, pool, lambda _: None)
+    removing = pruning._Plan(record=record, gone={"gone.so": 0}, cuts={})
+    with ThreadPoolExecutor() as pool, pytest.raises(pruning.PruningError, match="RECORD: "):
+        pruning._carry_out(removing, pool, lambda _: None)
 
 
 NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}
@@ -513,15 +513,15 @@ NVIDIAS = {"nvidia/cublas/lib/libcublas.so.12": GOOD}
 @pytest.mark.parametrize(
     ("name", "files"), [("nvidia_cublas_cu12", NVIDIAS), ("torch", {"torch/lib/libcublas.so.12": GOOD})]
 )
-def test_nvidias_own_libraries_are_sliced_only_where_the_matrix_says_so(
+def test_nvidias_own_libraries_are_pruned_only_where_the_matrix_says_so(
     tmp_path: Path, name: str, files: dict[str, bytes]
 ) -> None:
     record = install(tmp_path, name, files)
     (path,) = files
-    slicing.slice_packages([record], ordered(), lambda _: None)
+    pruning.prune_packages([record], ordered(), lambda _: None)
     assert (tmp_path / path).read_bytes() == GOOD
-    slicing.slice_packages([record], ordered(nvidia=True), lambda _: None)
-    assert (tmp_path / path).read_bytes() == sliced(GOOD, excuses=None)
+    pruning.prune_packages([record], ordered(nvidia=True), lambda _: None)
+    assert (tmp_path / path).read_bytes() == pruned(GOOD, excuses=None)
     list(as_recorded(record))
 
 
@@ -529,8 +529,8 @@ def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Pat
     names = [f"bnb/lib_{one}.so" for one in ("cuda118", "cuda126", "cpu", "rocm62")]
     record = install(tmp_path, "bnb", {"bnb/__init__.py": b"", **dict.fromkeys(names, GOOD)})
     keep = ("bnb/lib_cuda126.so", "bnb/lib_cpu.so")
-    one = slicing.Alternatives(files="bnb/lib_*.so", keep=keep)
-    slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    one = pruning.Alternatives(files="bnb/lib_*.so", keep=keep)
+    pruning.prune_packages([record], ordered(alternatives=(one,)), lambda _: None)
     assert list(as_recorded(record)) == ["bnb/__init__.py", *keep, "bnb-1.0.dist-info/RECORD"]
     assert sorted(path.name for path in (tmp_path / "bnb").iterdir()) == ["__init__.py", "lib_cpu.so", "lib_cuda126.so"]
 
@@ -538,9 +538,9 @@ def test_libraries_that_nothing_loads_are_removed_with_their_lines(tmp_path: Pat
 def test_a_library_that_two_packages_list_is_removed_for_both(tmp_path: Path) -> None:
     files = {"bnb/lib_cuda118.so": GOOD, "bnb/lib_cpu.so": GOOD}
     records = [install(tmp_path, name, files) for name in ("one", "two")]
-    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+    one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
     told: list[object] = []
-    slicing.slice_packages(records, ordered(alternatives=(one,)), told.append)
+    pruning.prune_packages(records, ordered(alternatives=(one,)), told.append)
     for record in records:
         assert list(as_recorded(record)) == ["bnb/lib_cpu.so", f"{record.parent.name}/RECORD"]
     assert not (tmp_path / "bnb/lib_cuda118.so").exists()
@@ -553,16 +553,16 @@ def test_a_library_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: 
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
-    with pytest.raises(slicing.SlicingError, match=r"lib_cuda118\.so: .*not permitted"):
-        slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cpu.so",))
+    with pytest.raises(pruning.PruningError, match=r"lib_cuda118\.so: .*not permitted"):
+        pruning.prune_packages([record], ordered(alternatives=(one,)), lambda _: None)
 
 
 def test_alternatives_without_the_one_that_is_needed_are_refused(tmp_path: Path) -> None:
     record = install(tmp_path, "bnb", {"bnb/lib_cuda118.so": GOOD})
-    one = slicing.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
-    with pytest.raises(slicing.SlicingError, match=r"lib_cuda126\.so should stay"):
-        slicing.slice_packages([record], ordered(alternatives=(one,)), lambda _: None)
+    one = pruning.Alternatives(files="bnb/lib_*.so", keep=("bnb/lib_cuda126.so",))
+    with pytest.raises(pruning.PruningError, match=r"lib_cuda126\.so should stay"):
+        pruning.prune_packages([record], ordered(alternatives=(one,)), lambda _: None)
     assert (tmp_path / "bnb/lib_cuda118.so").exists()
 
 
@@ -573,7 +573,7 @@ def program(folder: Path) -> tuple[Path, Path]:
     """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.pruning
-    for path, content in render._slicer(planned.image.pruning):
+    for path, content in render._pruner(planned.image.pruning):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
@@ -581,19 +581,19 @@ def program(folder: Path) -> tuple[Path, Path]:
     return folder / "venv/bin/python", site
 
 
-def test_the_program_slices_what_this_step_installed(tmp_path: Path) -> None:
+def test_the_program_prunes_what_this_step_installed(tmp_path: Path) -> None:
     """In a process of its own, from the files of the context alone, by the interpreter of the environment."""
     python, site = program(tmp_path)
     names = ("cuda118", "cuda126", "cpu")
     record = install(site, "bitsandbytes", {f"bitsandbytes/libbitsandbytes_{one}.so": GOOD for one in names})
-    done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
+    done = subprocess.run([python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "libbitsandbytes_cuda118.so: removed" in done.stdout and "libbitsandbytes_cuda126.so:" in done.stdout
     assert len(list(as_recorded(record))) == 3
     install(site, "damaged", {"damaged/lib.so": GOOD[:-1]})
-    done = subprocess.run([python, "-I", "-B", tmp_path / "slicer"], capture_output=True, text=True)
+    done = subprocess.run([python, "-I", "-B", tmp_path / "pruner"], capture_output=True, text=True)
     assert done.returncode == 1 and "damaged/lib.so" in done.stderr and "Traceback" not in done.stderr
-    assert not list(tmp_path.rglob("__pycache__/slicing*"))
+    assert not list(tmp_path.rglob("__pycache__/pruning*"))
 
 
 def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
@@ -603,23 +603,23 @@ def test_what_earlier_steps_installed_is_let_be(tmp_path: Path) -> None:
     before = old.read_bytes()
     time.sleep(0.05)  # the kernel counts in steps of up to 0.01
     new = install(site, "new", {"new/lib.so": GOOD})
-    (tmp_path / "slicer/seal.py").write_text(f"def began():\n    return {new.stat().st_ctime!r}\n\n\n_SLACK = 0\n")
-    subprocess.run([python, "-I", "-B", tmp_path / "slicer"], check=True, capture_output=True)
+    (tmp_path / "pruner/seal.py").write_text(f"def began():\n    return {new.stat().st_ctime!r}\n\n\n_SLACK = 0\n")
+    subprocess.run([python, "-I", "-B", tmp_path / "pruner"], check=True, capture_output=True)
     assert (site / "old/lib.so").read_bytes() == GOOD and old.read_bytes() == before
-    assert (site / "new/lib.so").read_bytes() == sliced(GOOD)
+    assert (site / "new/lib.so").read_bytes() == pruned(GOOD)
 
 
 def test_kernels_are_excused_by_the_rows_of_their_own_package(tmp_path: Path) -> None:
     python, site = program(tmp_path)
-    order = tmp_path / "slicer/order.json"
+    order = tmp_path / "pruner/options.json"
     row = {"kernels": "wide*", "needed": [[80, 89]], "reason": "-"}
     order.write_text(json.dumps({**json.loads(order.read_text()), "by_design": {"flash-attn": [row]}}))
     data = fatbins.library(fatbins.region(*many(80, wide=4000), *many(90)))
     for name in ("flash_attn", "other"):
         install(site, name, {f"{name}/lib.so": data})
-    subprocess.run([python, "-I", "-B", tmp_path / "slicer"], check=True, capture_output=True)
+    subprocess.run([python, "-I", "-B", tmp_path / "pruner"], check=True, capture_output=True)
     assert (site / "other/lib.so").read_bytes() == data
-    assert (site / "flash_attn/lib.so").read_bytes() == sliced(data, excuses=Excuses([row])) != data
+    assert (site / "flash_attn/lib.so").read_bytes() == pruned(data, excuses=Excuses([row])) != data
 
 
 def plain(found: object) -> object:
@@ -630,8 +630,8 @@ def plain(found: object) -> object:
 def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.pruning
-    files = dict(render._slicer(planned.image.pruning))
-    assert json.loads(files["slicer/order.json"]) == {
+    files = dict(render._pruner(planned.image.pruning))
+    assert json.loads(files["pruner/options.json"]) == {
         "arch": 90,
         "nvidia": False,
         "alternatives": [

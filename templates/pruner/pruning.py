@@ -33,8 +33,8 @@ _CHUNK = 1 << 24
 _MARK = fatbin.TAKEN_OUT.to_bytes(2, "little")
 
 
-class SlicingError(Exception):
-    """A package can't be sliced. Nothing of the file that it names was changed."""
+class PruningError(Exception):
+    """A package can't be pruned. Nothing of the file that it names was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Alternatives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class PruneOptions:
     """What to take out."""
 
     arch: int
@@ -59,7 +59,7 @@ class Order:
     by_design: Mapping[str, Sequence[KernelByDesign]] = field(default_factory=dict)
     """Kernels that S5 excuses, as its claims have them, by package (canonical name)."""
 
-    def may_slice(self, name: str, path: str) -> bool:
+    def may_prune(self, name: str, path: str) -> bool:
         return self.nvidia or not fatbin.is_nvidias(name, path)
 
     def excuses(self, name: str, path: str) -> Excuses | None:
@@ -140,7 +140,7 @@ def _require_apart(data: Buffer, sections: Sequence[Section]) -> None:
 
 
 def plan_file(path: Path, arch: int, excuses: Excuses | None, each: Each = map) -> Cut:
-    """What to take out of a library; nothing of what no 64-bit process loads as one. Raises SlicingError."""
+    """What to take out of a library; nothing of what no 64-bit process loads as one. Raises PruningError."""
     try:
         with path.open("rb") as stream:
             begin = stream.read(elf.HEADER_BYTES)
@@ -149,18 +149,18 @@ def plan_file(path: Path, arch: int, excuses: Excuses | None, each: Each = map) 
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return cut(data, arch, excuses, each)
     except (FatbinError, OSError, ValueError) as error:
-        raise SlicingError(f"{path}: {error}") from error
+        raise PruningError(f"{path}: {error}") from error
 
 
-def slice_file(path: Path, wanted: Cut) -> None:
-    """Slice one library in its place. Raises OSError.
+def prune_file(path: Path, wanted: Cut) -> None:
+    """Prune one library in its place. Raises OSError.
 
     The new file takes the old one's name in one step, with its mode, owner and times. It is another inode, so whatever
     else the old one is linked to (an installer's cache) is not changed; and what was taken out is a hole, on no disk.
     """
     with path.open("rb") as stream:
         source, status = stream.fileno(), os.fstat(stream.fileno())
-        beside = path.with_name(f".{path.name}.slicing")
+        beside = path.with_name(f".{path.name}.pruning")
         with _new(beside) as target:
             os.ftruncate(target, wanted.size)
             for begin, end in wanted.kept():
@@ -202,14 +202,14 @@ def _copy(source: int, target: int, begin: int, end: int) -> None:
         begin += sent
 
 
-def slice_packages(records: Sequence[Path], order: Order, tell: Callable[[Change], None]) -> None:
-    """Slice what these RECORD files list, and renew them, so that hashes stay true.
+def prune_packages(records: Sequence[Path], options: PruneOptions, tell: Callable[[Change], None]) -> None:
+    """Prune what these RECORD files list, and renew them, so that hashes stay true.
 
-    All files are read before one is written. Raises SlicingError.
+    All files are read before one is written. Raises PruningError.
     """
     packages = [(record, installed.canonical(record.parent.name.partition("-")[0])) for record in records]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        plans = [_plan(record, name, order, pool) for record, name in packages if order.may_slice(name, "")]
+        plans = [_plan(record, name, options, pool) for record, name in packages if options.may_prune(name, "")]
         for plan in plans:
             _carry_out(plan, pool, tell)
 
@@ -227,13 +227,13 @@ class _Plan:
         return self.record.parent.parent / path
 
 
-def _plan(record: Path, name: str, order: Order, pool: ThreadPoolExecutor) -> _Plan:
+def _plan(record: Path, name: str, options: PruneOptions, pool: ThreadPoolExecutor) -> _Plan:
     location = record.parent.parent
     listed = [path for path in _listed(record) if ".so" in path.rpartition("/")[2] and (location / path).is_file()]
-    gone = frozenset(_superfluous(listed, order.alternatives))
-    rest = [path for path in listed if path not in gone and order.may_slice(name, path)]
+    gone = frozenset(_superfluous(listed, options.alternatives))
+    rest = [path for path in listed if path not in gone and options.may_prune(name, path)]
     paths = [path for path in rest if not (location / path).is_symlink()]
-    cuts = {path: plan_file(location / path, order.arch, order.excuses(name, path), pool.map) for path in paths}
+    cuts = {path: plan_file(location / path, options.arch, options.excuses(name, path), pool.map) for path in paths}
     return _Plan(
         record=record,
         gone={path: (location / path).stat().st_size for path in sorted(gone)},
@@ -243,7 +243,7 @@ def _plan(record: Path, name: str, order: Order, pool: ThreadPoolExecutor) -> _P
 
 def _carry_out(plan: _Plan, pool: ThreadPoolExecutor, tell: Callable[[Change], None]) -> None:
     changes = [_remove(plan, path) for path in plan.gone]
-    changes += pool.map(lambda path: _slice(plan, path), plan.cuts)
+    changes += pool.map(lambda path: _prune(plan, path), plan.cuts)
     if changes:
         with _refused(plan.record):
             _renew(plan.record, {change.path: change for change in changes})
@@ -261,7 +261,7 @@ def _superfluous(listed: Sequence[str], alternatives: Iterable[Alternatives]) ->
         found = [path for path in listed if fnmatch.fnmatchcase(path, one.files)]
         for pattern in one.keep if found else ():
             if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
-                raise SlicingError(f"of {one.files}, {pattern} should stay, and it is not there")
+                raise PruningError(f"of {one.files}, {pattern} should stay, and it is not there")
         yield from (path for path in found if not any(fnmatch.fnmatchcase(path, pattern) for pattern in one.keep))
 
 
@@ -272,10 +272,10 @@ def _remove(plan: _Plan, path: str) -> Change:
     return Change(path=path, size=plan.gone[path], taken_out=plan.gone[path], digest="")
 
 
-def _slice(plan: _Plan, path: str) -> Change:
+def _prune(plan: _Plan, path: str) -> Change:
     file, wanted = plan.file(path), plan.cuts[path]
     with _refused(file):
-        slice_file(file, wanted)
+        prune_file(file, wanted)
         return Change(path=path, size=wanted.size, taken_out=wanted.taken_out, digest=_digest(file))
 
 
@@ -285,7 +285,7 @@ def _refused(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeError, csv.Error) as error:
-        raise SlicingError(f"{file}: {error}") from error
+        raise PruningError(f"{file}: {error}") from error
 
 
 def _digest(file: Path) -> str:
@@ -302,7 +302,7 @@ def _renew(record: Path, changes: Mapping[str, Change]) -> None:
     lines = io.StringIO(record.read_bytes().decode(), newline="\n")
     content = "".join(_line(line, changes) for line in lines)
     status = record.stat()
-    beside = record.with_name(".RECORD.slicing")
+    beside = record.with_name(".RECORD.pruning")
     with _new(beside) as target:
         _write(target, content.encode(), 0)
         os.fchown(target, status.st_uid, status.st_gid)

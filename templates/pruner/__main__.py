@@ -1,4 +1,4 @@
-"""slicer: takes device code for other GPUs out of what this build step installed, as order.json beside it says.
+"""pruner: takes device code for other GPUs out of what this build step installed, as options.json beside it says.
 
 Says on stdout what became of each file, and ends with 1, nothing half done, where one can't be read.
 """
@@ -11,17 +11,19 @@ import sysconfig
 from pathlib import Path
 
 import seal
-from slicing import Alternatives, Change, Order, SlicingError, slice_packages
+from pruning import Alternatives, Change, PruneOptions, PruningError, prune_packages
 
 
 def main() -> None:
-    said = json.loads(Path(__file__).with_name("order.json").read_text())
+    said = json.loads(Path(__file__).with_name("options.json").read_text())
     alternatives = tuple(Alternatives(files=one["files"], keep=tuple(one["keep"])) for one in said["alternatives"])
-    order = Order(arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives, by_design=said["by_design"])
+    options = PruneOptions(
+        arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives, by_design=said["by_design"]
+    )
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     since = seal.began() - seal._SLACK
     found = (record for place in places for record in Path(place).glob("*.dist-info/RECORD"))
-    slice_packages(sorted(record for record in found if record.stat().st_ctime >= since), order, tell)
+    prune_packages(sorted(record for record in found if record.stat().st_ctime >= since), options, tell)
 
 
 def tell(change: Change) -> None:
@@ -32,5 +34,5 @@ def tell(change: Change) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except SlicingError as error:
-        sys.exit(f"slicing: {error}")
+    except PruningError as error:
+        sys.exit(f"pruning: {error}")
