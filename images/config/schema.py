@@ -182,7 +182,7 @@ class Exclusion(Row):
 
 
 class Nightly(Row):
-    """What a night builds twice: as locked, and with the newest versions."""
+    """What a nightly run builds twice: as locked, and with the newest versions."""
 
     track: list[SelectorText] = []
     """Which images."""

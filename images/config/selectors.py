@@ -97,18 +97,19 @@ def parse(text: str) -> Selector:
     return condition
 
 
-def _wrong(it: Condition) -> str:
-    if it.key not in (*_VERSIONED, "arch", "profile"):
-        return f"there is nothing called {it.key!r} to select by"
-    if it.key not in _VERSIONED and it.op not in ("=", "!="):
-        return f"{it.key} is compared with = or != only"
+def _wrong(condition: Condition) -> str:
+    if condition.key not in (*_VERSIONED, "arch", "profile"):
+        return f"there is nothing called {condition.key!r} to select by"
+    if condition.key not in _VERSIONED and condition.op not in ("=", "!="):
+        return f"{condition.key} is compared with = or != only"
     try:
-        if it.key in _VERSIONED and str(Minor.parse(it.value)) != it.value:
-            return f"images are told apart by X.Y alone, and {it.value} is more: write {Minor.parse(it.value)}"
-        if it.key == "arch":
-            Arch.parse(it.value)
-        if it.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", it.value):
-            return f"{it.value!r} is no profile name"
+        if condition.key in _VERSIONED and str(Minor.parse(condition.value)) != condition.value:
+            minor = Minor.parse(condition.value)
+            return f"images are told apart by X.Y alone, and {condition.value} is more: write {minor}"
+        if condition.key == "arch":
+            Arch.parse(condition.value)
+        if condition.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", condition.value):
+            return f"{condition.value!r} is no profile name"
     except ValueError as error:
         return str(error)
     return ""

@@ -64,7 +64,7 @@ class NoSolution(UserError):  # noqa: N818  # said as an outcome
     """The requirements contradict each other: no set of versions fits them all."""
 
 
-# UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose: a further place to look can only offer other
+# UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose: a further place to look can only add other
 # builds of the same versions, such as a CPU torch.
 _PASSED = re.compile(
     r"PATH|HOME|TMPDIR|NETRC|XDG_\w+|SSL_CERT_(?:FILE|DIR)|(?:HTTPS?|ALL|NO)_PROXY|(?:https?|all|no)_proxy"

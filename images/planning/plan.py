@@ -154,7 +154,7 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
 
 
 def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
-    """Selectors of nights that match no image: what they were to track, or to expect, would be forgotten silently."""
+    """Selectors of the nightly run that match no image: what they name would be left out without a word."""
     tracked = sources.matrix.nightly.track
     rows: list[tuple[yamlfile.Path, str]] = [(("nightly", "track", index), text) for index, text in enumerate(tracked)]
     rows += [(("xfail", index, "select"), row.select) for index, row in enumerate(sources.matrix.xfail)]

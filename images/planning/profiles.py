@@ -28,7 +28,7 @@ class Resolved:
     waived: Mapping[str, str]
     """Distribution that is required and left out -> why."""
     unproven: Mapping[str, str]
-    """`C10` or `C10 subject` -> why it can't be proven."""
+    """`C10` or `C10 subject` -> why it stays UNPROVEN."""
     environment: Mapping[str, str] = field(default_factory=dict)
     entrypoint: str = ""
 
