@@ -40,8 +40,8 @@ class Engine:
 def measured(engine: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run ranks on an engine. Why they have not the limits that they should have."""
     monkeypatch.setattr(trial, "_record", lambda _line: SimpleNamespace())
-    room = trial._Room(claims=ClaimSet(image="a", claims=()), ranks=True)
-    return trial._run_suite(engine, IMAGE, room, trial.Trial(tiers=()))[2]
+    plan = trial._ContainerPlan(claims=ClaimSet(image="a", claims=()), ranks=True)
+    return trial._run_suite(engine, IMAGE, plan, trial.Trial(tiers=()))[2]
 
 
 def test_ranks_run_without_limits_where_the_engine_may_not_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
