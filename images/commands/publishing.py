@@ -61,7 +61,7 @@ def publish_verb(
         name=wanted.name,
         repository=Repository.parse(to),
         attestation=what.attestation or paths.in_workspace(Path("out", str(wanted.name))),
-        policy=_policy(gate_text, sources, lambda labels: trials.promised(wanted, labels, sources)),
+        policy=_policy(gate_text, sources, lambda labels: trials.claims_of(wanted, labels, sources)),
         locks=lock_file.written(lock_file.read(wanted)),
         source=common.commit(),
         key=what.key,
@@ -97,7 +97,7 @@ def verify_verb(
 
 
 def _policy_of_published(gate_text: str, sources: Sources) -> ReleasePolicy:
-    return _policy(gate_text, sources, lambda labels: trials.promised_of(labels, sources))
+    return _policy(gate_text, sources, lambda labels: trials.claims_of_published(labels, sources))
 
 
 def _policy(

@@ -45,8 +45,8 @@ class TrialArguments:
         return self.tier or ()
 
 
-def promised(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
-    """What today's matrix promises of an image with these labels."""
+def claims_of(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
+    """The claims that today's matrix writes for an image with these labels."""
     return image_claims(_claim_context(image, lock_file.read(image), labels, sources))
 
 
@@ -56,13 +56,13 @@ def _claim_context(image: Image, lock: Lock, labels: Mapping[str, str], sources:
     return ClaimContext.of(image, lock, sources.facts, missing=missing, custom_base=custom_base)
 
 
-def promised_of(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
+def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
     """The same of a published image; None where it was built from another matrix."""
     name, revision = (labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
     planned = next((one for one in plan.plan(sources) if one.name == name), None)
     if planned is None or planned.image is None or revision != planned.image.revision:
         return None
-    return promised(planned.image, labels, sources)
+    return claims_of(planned.image, labels, sources)
 
 
 @dataclass(frozen=True, kw_only=True)

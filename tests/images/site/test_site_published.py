@@ -64,7 +64,7 @@ def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[Fil
     run = recorded.evidence(RECORDED)
     claims = tuple(claim for claim in run.claims if (claim.id, claim.subject) == ("S1", "pip"))
     host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
-    evidence = replace(run, image=name, digest=digest, claims=claims, host=host)
+    evidence = replace(run, image=name, digest=digest, claims=claims, host=host, recorded_sha256="")
     verdict = report.json_data(judge(evidence.claim_set, evidence))
     files = {
         "verdict.json": json.dumps({**verdict, **(lie or {})}).encode(),
