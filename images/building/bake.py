@@ -1,4 +1,4 @@
-"""Rendered contexts into a docker-bake.json: many images in one go, and what they share built once. Pure.
+"""Turns rendered contexts into a docker-bake.json: many images in one build, shared stages built once. Pure.
 
 Each image's Dockerfile stays whole: plain `docker build` of its context still makes the same image. A stage that
 several images have in common (the same instructions over the same files) becomes a target of its own, and BuildKit is
@@ -21,7 +21,7 @@ from images.host.hashing import sha256
 
 FILE = "docker-bake.json"
 INPUTS = "inputs.json"
-"""Beside each context: what a baked image is made from, as far as it is known before it is built."""
+"""Beside each context: revision, base and wheels of an image, recorded before it is built."""
 _TARGET = "{target}"
 """Stands for the target's name in a cache's address."""
 _KEY = 8
@@ -53,7 +53,7 @@ class Rendered:
 
 @dataclass(frozen=True, kw_only=True)
 class BakeOptions:
-    """Where buildx puts results and caches. `cache_from` and `cache_to` are buildx's own words, but for `{target}`."""
+    """Where buildx puts results and caches. `cache_from` and `cache_to` have its syntax, plus `{target}`."""
 
     repository: str = ""
     """Where images are pushed; empty: into the engine that buildx works for."""
@@ -100,13 +100,13 @@ def bake(images: Sequence[Rendered], options: BakeOptions) -> dict[str, Any]:
 
 
 def inputs(image: Rendered) -> dict[str, Any]:
-    """What is recorded of one image before anybody builds it: the part of build.json that no builder could tell."""
+    """The inputs of one image: the part of build.json that the builder does not know."""
     wheels = {path.removeprefix("wheels/"): digest for path, digest in image.digests.items() if path.endswith(".whl")}
     return {"image": image.name, "revision": image.revision, "base": dict(image.base), "wheels": wheels}
 
 
 def adopted(inputs: Mapping[str, Any], info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
-    """build.json of a baked image, from its inputs and what the engine says of it.
+    """build.json of a baked image, from its inputs and the engine's description of it.
 
     Raises UserError where its labels are not of these inputs: another image, or one of another matrix.
     """
@@ -217,7 +217,7 @@ def _nodes(images: Sequence[Rendered]) -> dict[str, _Node]:
 
 
 def _reachable(nodes: Mapping[str, _Node]) -> dict[str, _Node]:
-    """Without stages that no image needs: BuildKit does not build them either."""
+    """The stages that some image needs. BuildKit does not build others either."""
     wanted = [key for key, node in nodes.items() if node.final]
     seen: set[str] = set()
     while wanted:

@@ -24,12 +24,12 @@ from images.wheels.prebuilt import FindWheel
 _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
 )
-"""An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without what nobody writes."""
+"""An image as FROM takes it: https://pkg.go.dev/github.com/distribution/reference, without its rare forms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextOptions:
-    """What contexts are made from, besides the image: where wheels that no index has may lie."""
+    """What a context is made from, besides the image and its base."""
 
     facts: Facts
     host: HostSettings
@@ -43,7 +43,10 @@ class ContextOptions:
 
 
 def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
-    """The base `wanted`; auto: by its pinned digest, else by its tag. Raises UserError for what is no reference."""
+    """The base context without asking an engine. auto: the pinned digest, else the tag.
+
+    Raises UserError if `wanted` is no image reference.
+    """
     if wanted != base_images.AUTO:
         if not _FROM.fullmatch(wanted):
             then = "write NAME:TAG, HOST/NAME:TAG or NAME@sha256:..."
@@ -60,12 +63,12 @@ class PreparedContext:
 
     gathered: prebuilt.Gathered
     claimed: ClaimContext
-    """Of the image's claims, without a host."""
+    """What the image's claims are written from, without the host of a trial."""
     files: Context
 
 
 def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptions) -> PreparedContext:
-    """Wheels that no index has, the embedded suite, and the Dockerfile with all it mounts.
+    """Gather wheels, write the embedded suite, and render the Dockerfile with all that it mounts.
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
     """

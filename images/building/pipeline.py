@@ -38,7 +38,7 @@ wheels of the smaller layers, less than 2 GB. The largest layers are unpacked in
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """How to build, as the command line says it."""
+    """How to build, from the command line."""
 
     out: Path
     cache: Path
@@ -57,12 +57,12 @@ class BuildOptions:
     """Where wheels lie that were compiled here (`wheels.cache.wheel_finder`)."""
     locks: Path = field(default_factory=lambda: paths.workspace().locks)
     suffix: str = ""
-    """Added to an image's name (-canary): what is built to be tried never takes the name itself."""
+    """Added to an image's name (-canary), so that a trial build never takes the name itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What came of one image."""
+    """The result of building one image."""
 
     name: str
     info: ImageInfo
@@ -117,14 +117,14 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
 
 
 def _find_gpus(job: _Job) -> tuple[Attachment, Sequence[Tier]]:
-    """Before anything is built: a way to the GPUs that can't be had stops the build at once."""
+    """GPUs and tiers of the trial. Asked first: if GPUs can't be attached as told, nothing is built."""
     attachment, tiers = validating.find_gpus(job.engine, job.image, job.options.gpus, job.options.tiers)
     job.say(str(attachment))
     return attachment, tiers
 
 
 def _prepare(job: _Job, locked: Lock, base: AcquiredBase) -> PreparedContext:
-    """Wheels, suite and Dockerfile: the build context, also written to `out/NAME/context`."""
+    """Prepare the build context, and write it to `out/NAME/context`."""
     prepared = contexts.prepare(job.image, locked, base_images.base_context(base), _context_options(job))
     _tell_missing(job, prepared.gathered.missing)
     records.write_context(prepared.files, job.folder / "context")
@@ -143,7 +143,7 @@ def _context_options(job: _Job) -> ContextOptions:
 
 
 def _build_candidate(job: _Job, files: Context) -> BuildResult:
-    """`NAME-candidate`, built by the engine."""
+    """Build `NAME-candidate` with the engine."""
     candidate = f"{job.name}-candidate"
     network = job.host.network(local=job.engine.facts.local, offline=job.options.offline)
     job.engine.untag(candidate)  # what an earlier build left: from here on the tag is this one's, or nobody's
@@ -159,7 +159,7 @@ def _build_candidate(job: _Job, files: Context) -> BuildResult:
 def _validate(
     job: _Job, image_id: str, claimed: ClaimContext, attachment: Attachment, tiers: Sequence[Tier]
 ) -> tuple[Evidence, Verdict]:
-    """Claims, trial and verdict."""
+    """Write the claims, run the trial, judge."""
 
     def tell(found: Record) -> None:
         job.say(f"measured {found.probe} in {found.seconds:.1f} s ({found.outcome})")
@@ -169,7 +169,7 @@ def _validate(
 
 
 def _record(job: _Job, result: BuildResult, base: AcquiredBase, prepared: PreparedContext) -> ImageInfo:
-    """What was built, into build.json."""
+    """Write build.json."""
     info = job.engine.inspect(result.image_id)
     built = records.BuildRecord(
         image=str(job.image.name), info=info, result=result, base=base, gathered=prepared.gathered
@@ -179,7 +179,7 @@ def _record(job: _Job, result: BuildResult, base: AcquiredBase, prepared: Prepar
 
 
 def _name_unless_withheld(job: _Job, info: ImageInfo, verdict: Verdict, tiers: Sequence[Tier]) -> str:
-    """Why the image stays a candidate; empty: it has its name."""
+    """Name the image if the verdict allows it. Returns why not; empty if it was named."""
     withheld = validating.why_withheld(verdict, tiers)
     if not withheld:
         validating.give_name(job.engine, info.id, job.name)

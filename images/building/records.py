@@ -29,7 +29,7 @@ class BuildRecord:
 
 
 def write_context(context: Context, folder: Path) -> None:
-    """A context to disk, for reading and for plain `docker build`. Files of an earlier one are removed.
+    """Write a context to disk, for reading and for plain `docker build`. Files of an earlier one are removed.
 
     Index addresses with passwords may be among the host's settings: nobody else can read those.
     """
@@ -49,7 +49,7 @@ def write_context(context: Context, folder: Path) -> None:
 
 
 def _place(file: Path, target: Path) -> None:
-    """A large file into a context, copied only across file systems. A symlink would lead out of the context."""
+    """Place a large file in a context; copy only across file systems. A symlink would lead out of the context."""
     try:
         target.hardlink_to(file)
     except OSError:
@@ -57,7 +57,7 @@ def _place(file: Path, target: Path) -> None:
 
 
 def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
-    """build.json: digest, layers, steps and their times, base, wheels."""
+    """Write build.json: digest, layers, steps and their times, base, wheels."""
     info, result, base = built.info, built.result, built.base
     history = engine.history(info.id)
     facts = {
@@ -80,7 +80,7 @@ def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
 
 
 def record_trial(folder: Path, evidence: Evidence, verdict: Verdict) -> None:
-    """evidence.json, verdict.json, junit.xml, report.md and report.html."""
+    """Write evidence.json, verdict.json, junit.xml, report.md and report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evidence.json").write_text(evidence.dumps() + "\n")
     (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")

@@ -20,7 +20,7 @@ Which = Callable[[Sequence[CacheRecord]], Sequence[CacheRecord]]
 _CACHE_ID = re.compile(rb"\bid=truetag-uv\b")
 _FROM = re.compile(rb"^FROM .+\n(USER root\n)?", re.MULTILINE)
 _ROUNDS = 8
-"""Times that records are asked to go: what a build that was cut short still holds goes a moment later."""
+"""Attempts to delete records: those of an interrupted build can be deleted only a moment later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def nothing_new_kept(engine: Engine, image: str, which: Which = tuple) -> Iterat
 
 
 def forget(engine: Engine, which: Which) -> None:
-    """Empty the build cache of what `which` finds in it, as far as nothing else stands on that."""
+    """Delete what `which` chooses from the build cache, except parents of other records."""
     for _ in range(_ROUNDS):
         left = which(engine.build_cache())
         if not left:
@@ -90,7 +90,7 @@ def forget(engine: Engine, which: Which) -> None:
 
 
 def topmost_first(records: Sequence[CacheRecord]) -> list[CacheRecord]:
-    """In an order in which they can go: what others stand on can't. Pure."""
+    """In an order in which they can be deleted: children before parents. Pure."""
     ordered: list[CacheRecord] = []
     left = list(records)
     while left:

@@ -1,4 +1,4 @@
-"""Validates an image that is there: the tiers that this machine can judge, the trial, and the name it earns."""
+"""Validates an existing image: the tiers that this machine can judge, the trial, and the name it earns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def validate_image(
 
 
 def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
-    """Why an image stays a candidate; empty if it earned its name: what any machine can judge was, and none failed."""
+    """Why an image stays a candidate; empty if it gets its name.
+
+    It gets it when the tiers that every machine can judge were judged, and no claim failed.
+    """
     if failed := verdict.of(Status.FAIL):
         return f"{len(failed)} claims failed"
     left_out = [tier for tier in ANYWHERE if tier not in tiers]
@@ -55,7 +58,7 @@ def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
 
 
 def give_name(engine: Engine, image_id: str, name: str) -> None:
-    """Name the very image that was judged: by now a build beside this one may have made another candidate."""
+    """Name the image that was judged, by ID: a parallel build may have replaced the candidate by now."""
     engine.tag(image_id, name)
     candidate = engine.find(f"{name}-candidate")
     if candidate and candidate.id == image_id:

@@ -1,4 +1,4 @@
-"""The base image: by digest, by tag, made from a Debian mirror, or a custom base; its Python is read before use."""
+"""Base images: acquired by digest, by tag, from a Debian mirror, or custom; and their pinned digests."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def acquire(
     host: HostSettings,
     say: Callable[[str], None],
 ) -> AcquiredBase:
-    """Have a base in the engine. `wanted` is `auto` or the reference of a custom base.
+    """Acquire a base image: afterwards the engine has it. `wanted` is `auto` or the reference of a custom base.
 
     auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
-    from a Debian mirror. `say` gets a sentence about everything that isn't the ordinary way. Raises UserError.
+    from a Debian mirror. `say` is told of everything but a base found by its digest. Raises UserError.
     """
     with _ONE_AT_A_TIME:
         if wanted != AUTO:
@@ -137,7 +137,7 @@ def _digest(info: ImageInfo) -> str:
 
 
 def base_context(base: AcquiredBase) -> BaseContext:
-    """What the Dockerfile must know of the base that was acquired."""
+    """The base context of an acquired base."""
     plain = BaseContext(reference=base.reference, origin=str(base.origin), digest=base.digest)
     if base.python is None:
         return plain
@@ -151,7 +151,7 @@ def base_context(base: AcquiredBase) -> BaseContext:
 
 
 def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
-    """A base keeps what fits a pin. Raises UserError with all that contradicts one: it is never reinstalled."""
+    """Raises UserError with all of the base that contradicts the image's pins: nothing of a base is reinstalled."""
     if base.python and (wrong := contradictions(image, base.python)):
         cause = f"contradicts the pins of {image.name}: {'; '.join(wrong)}"
         then = "pin what it has in matrix.yaml, or take another base"

@@ -1,4 +1,4 @@
-"""An image's labels: written by a build, and read back from an image that is there. Pure."""
+"""An image's labels: written by a build, and read back from an existing image. Pure."""
 
 from __future__ import annotations
 

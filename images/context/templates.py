@@ -34,7 +34,7 @@ def environment(
 
 
 def step_macros(*, offline: bool = False, pruning: bool = False) -> Any:
-    """Macros of a build step: `mounts`, and `prune` and `seal` as its last commands."""
+    """Macros of a build step: `mounts`, and its last commands `prune` and `seal`."""
     return environment().get_template("macros.j2").make_module({"offline": offline, "pruning": pruning, "epoch": EPOCH})
 
 

@@ -40,7 +40,7 @@ _STEP = "/run/recipe/compile.sh"
 
 @dataclass(frozen=True, kw_only=True)
 class WheelOptions:
-    """How to build, as the command line says it."""
+    """How to build wheels, from the command line."""
 
     out: Path
     """Logs go to OUT/wheels/NAME/."""
@@ -72,7 +72,7 @@ class BuiltWheel:
     from_cache: int
     """Objects that an earlier call, one that was interrupted say, had finished."""
     seconds: float
-    """0: it was taken as it lay there."""
+    """0: it was in the wheel cache."""
 
     def __str__(self) -> str:
         size = f"{self.cached.record['bytes'] / 1e6:.1f} MB"
@@ -85,9 +85,9 @@ class BuiltWheel:
 def wheel_builder(
     engine: Engine, matrix: Matrix, options: WheelOptions, host: HostSettings, progress: Progress
 ) -> FindWheel:
-    """Looks as `wheel_finder` does, and compiles what is not there and nobody else publishes.
+    """A finder that compiles what the wheel cache lacks and nobody else publishes.
 
-    What it is given raises UserError for a required pin that can't be compiled; an optional one is told and left out.
+    The finder raises UserError for a required pin that can't be compiled. An optional one is left out with a warning.
     """
     look = wheel_finder(matrix, options.cache, lambda image: read_base_compilers(engine, image, options.base))
     one_at_a_time = threading.Lock()
@@ -209,7 +209,7 @@ def _built(
 
 
 def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:
-    """What a custom base has for compiling; None: `reference` is none. Raises UserError: it can't be read."""
+    """The compilers of a custom base; None for `auto`. Raises UserError if they can't be read."""
     if reference == base_images.AUTO:
         return None
     info = engine.find(reference) or engine.pull(reference)

@@ -33,7 +33,7 @@ _NOT_COMPILED = "which is published as source only and not compiled for this ima
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """What was found of the pins that no lock holds."""
+    """Wheels of the pins that no lock holds."""
 
     files: Mapping[str, Path]
     """File name -> wheel on this machine."""

@@ -18,7 +18,7 @@ from images.planning.image import Image, Pin
 
 FOLDER = TEMPLATES / "wheel"
 _METHOD = 1
-"""Raised when the builder changes in a way that changes what comes out of it."""
+"""Increased when the builder changes in a way that changes what comes out of it."""
 _GIB = 1024**3
 
 
@@ -171,7 +171,7 @@ def _told(row: SourceRow, archs: Sequence[Arch]) -> dict[str, str]:
 
 
 def beside(image: Image) -> tuple[Pin, ...]:
-    """What is installed beside the new wheel: torch's layer."""
+    """Pins that are installed beside the new wheel: those of torch's layer."""
     return tuple(pin for pin in image.pins if pin.layer == image.layers[0])
 
 
