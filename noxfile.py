@@ -89,7 +89,7 @@ def _add(verb: str, purpose: str) -> None:
         _verb(session, verb)
 
     run.__doc__ = purpose
-    nox.session(run, name=verb)
+    nox.session(name=verb)(run)
 
 
 for _name, _purpose in VERBS.items():

@@ -8,10 +8,13 @@ Environment: TRUETAG_ARCHS ("80 90"), TRUETAG_PTX ("90" or empty), TRUETAG_NVCC 
 JSON line a compilation).
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
 _PAIR = re.compile(r"arch=compute_(?P<arch>\d+)[af]?,code=(?P<codes>.+)")
@@ -36,10 +39,10 @@ class Code:
     variant: str = ""
     """`a`: for this architecture alone; `f`: for its family."""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"arch=compute_{self.virtual},code={self.kind}_{self.arch}{self.variant}"
 
-    def serves(self, arch):
+    def serves(self, arch: int) -> bool:
         """Whether a GPU of `arch` runs this machine code (CUDA C++ Programming Guide, "Binary Compatibility")."""
         if self.kind == "compute":
             return False
@@ -50,14 +53,15 @@ class Code:
 class Change:
     """What was done to one command."""
 
-    given: list
-    kept: list
-    added: list
+    given: list[str]
+    kept: list[str]
+    added: list[str]
 
 
-def rewrite(arguments, archs, ptx):
+def rewrite(arguments: Sequence[str], archs: Sequence[int], ptx: Sequence[int]) -> tuple[list[str], Change]:
     """The arguments with the asked architectures alone, and what was done to get there."""
-    rest, given = [], []
+    rest: list[str] = []
+    given: list[Code] = []
     words = iter(arguments)
     for word in words:
         option, joined, value = word.partition("=")
@@ -74,7 +78,7 @@ def rewrite(arguments, archs, ptx):
     return [*rest, *pairs], Change(*shown)
 
 
-def _codes(option, value):
+def _codes(option: str, value: str) -> list[Code]:
     """What one option would make; `-arch=native` and the like name nothing that could be kept."""
     if option in _PAIR_OPTIONS:
         match = _PAIR.fullmatch(value.replace("'", "").replace('"', ""))
@@ -85,15 +89,15 @@ def _codes(option, value):
     found = _CODE.fullmatch(value)
     if not found:
         return []
-    virtual = found["arch"] + found["variant"]
-    return [_code(virtual, found), Code(virtual, "compute", int(found["arch"]), found["variant"])]
+    own = found["arch"] + found["variant"]
+    return [_code(own, found), Code(own, "compute", int(found["arch"]), found["variant"])]
 
 
-def _code(virtual, found):
+def _code(virtual: str, found: re.Match[str]) -> Code:
     return Code(virtual, found["kind"], int(found["arch"]), found["variant"])
 
 
-def _wanted(code, given, archs, ptx):
+def _wanted(code: Code, given: Sequence[Code], archs: Sequence[int], ptx: Collection[int]) -> bool:
     """Whether it is asked for: PTX by name, machine code if nothing given serves some asked architecture better."""
     if code.kind == "compute":
         return code.arch in ptx
@@ -104,7 +108,7 @@ def _wanted(code, given, archs, ptx):
     return False
 
 
-def main():
+def main() -> None:
     archs = [int(text) for text in os.environ["TRUETAG_ARCHS"].split()]
     ptx = [int(text) for text in os.environ.get("TRUETAG_PTX", "").split()]
     real = os.environ["TRUETAG_NVCC"]

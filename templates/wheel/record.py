@@ -4,16 +4,19 @@ Usage: record.py FOLDER, with dist/*.whl, ccache.log (CCACHE_STATSLOG), nvcc.log
 are there only if something was compiled.
 """
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 _HITS = {"direct_cache_hit", "preprocessed_cache_hit"}
 _NO_OBJECT = {"called_for_link", "called_for_preprocessing", "no_input_file", "autoconf_test"}
 
 
-def objects(log):
+def objects(log: str) -> dict[str, int]:
     """Counts of a ccache log: `# FILE`, then a line for each counter that this call raised."""
     found = {"compiled": 0, "from_cache": 0, "not_cached": 0}
     for block in log.split("# ")[1:]:
@@ -27,7 +30,7 @@ def objects(log):
     return found
 
 
-def shim(log):
+def shim(log: str) -> dict[str, Any]:
     """The shim's log, summed up: how many commands, and what was asked for, kept and added in any of them."""
     entries = [json.loads(line) for line in log.splitlines()]
     named = {word: sorted({code for entry in entries for code in entry[word]}) for word in ("given", "kept", "added")}
@@ -35,11 +38,11 @@ def shim(log):
     return {"commands": len(entries), **named, "dropped": dropped}
 
 
-def _text(path):
+def _text(path: Path) -> str:
     return path.read_text() if path.is_file() else ""
 
 
-def main(folder):
+def main(folder: Path) -> None:
     (wheel,) = (folder / "dist").glob("*.whl")
     gcc = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     nvcc = _text(folder / "nvcc.version").strip().splitlines()

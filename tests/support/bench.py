@@ -76,6 +76,6 @@ def bench_on(engine: Any, **more: Any) -> tuple[Bench, list[str]]:
 ON = results.Machine(**MACHINE)  # type: ignore[arg-type]
 
 
-def left_by(commit: str, *, on: results.Machine = ON, finished: bool = False) -> dict[str, Any]:
+def left_by(commit: str, *, on: results.Machine = ON, finished: bool = False) -> Any:
     data = {"images": {"one": {}}, "layers": {"a": layer("a", 5).as_json()}}
     return results.entry(data, on, commit, began="2026-01-02T03:04+00:00", seconds=5, finished=finished)
