@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
-from pathlib import Path
 from posixpath import dirname, join, normpath
 from urllib.parse import unquote, urlsplit
 
@@ -15,7 +14,6 @@ import jsonschema
 import pytest
 
 from images.chooser import models
-from images.commands.site import write
 from images.config.matrix import ROOT
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
@@ -23,7 +21,6 @@ from images.site import assemble, badges, index, pages, records, runs
 from images.site.assemble import SiteInputs
 from images.site.index import Index, Validation
 from tests.support import site_samples as samples
-from tests.support.commands import Called, call
 from tests.support.site_samples import (
     ARCH,
     FAILING,
@@ -212,7 +209,7 @@ def test_a_control_job_is_a_run_of_the_image_and_a_canary_is_not() -> None:
     assert [one.image for one in found] == [PARTLY, "cu999-torch27", "cu128-torch27"]
 
 
-def test_the_front_page_tells_what_breaks_now_and_once() -> None:
+def test_the_front_page_shows_current_breakages_once() -> None:
     bent = samples.breakage(key="trial", sentence="a trial broke", ranges={"torchao": ">=0.11"})
     old = samples.breakage(key="old", sentence="an old one broke", date=datetime(2026, 11, 1, tzinfo=UTC))
     lines = [old, bent, samples.breakage(), samples.breakage()]
@@ -294,7 +291,7 @@ def test_no_page_is_over_300_kb_with_all_that_it_loads(files: dict[str, bytes]) 
     assert max(sizes.values()) < 300_000, max(sizes, key=lambda path: sizes[path])
 
 
-def test_a_year_of_nightly_runs_keeps_pages_small_and_what_they_rest_on() -> None:
+def test_a_year_of_nightly_runs_keeps_pages_small_and_the_runs_that_decide() -> None:
     def lines_of(day: int) -> list[JobLine | BreakageLine]:
         date = datetime(2025, 11, 22, 5, tzinfo=UTC) + timedelta(days=day)
         digest = "sha256:" + f"{day:064x}"
@@ -370,37 +367,3 @@ def test_what_is_recorded_here_is_dated_and_of_images_that_can_be() -> None:
     found = runs.recorded()
     assert len(found) >= 2 and all(one.date for one in found)
     assert all(f"images/{one.image}.html" in OF_THE_REPOSITORY for one in found)
-
-
-def test_writing_again_removes_what_is_gone_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "CNAME").write_text("mine")
-    write({"index.html": b"1", "images/a.html": b"1", "images/b.html": b"1"}, tmp_path)
-    write({"index.html": b"2", "images/b.html": b"2"}, tmp_path)
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"CNAME", "index.html", "images/b.html"} and (tmp_path / "index.html").read_bytes() == b"2"
-
-
-def test_the_command_writes_a_site_and_names_wrong_input(tmp_path: Path) -> None:
-    def site(*arguments: str) -> Called:
-        return call("site", "--out", str(tmp_path / "out"), *arguments)
-
-    done = site("--date", "2026-11-21")
-    assert done.returncode == 0 and "index.html: " in done.stdout, done.stderr
-    assert json.loads((tmp_path / "out" / "index.json").read_text())["date"] == "2026-11-21"
-    done = site("--date", "yesterday")
-    assert done.returncode == 2 and "write it as 2026-11-21" in done.stderr and "Traceback" not in done.stderr
-    (tmp_path / "results" / "nightly").mkdir(parents=True)
-    (tmp_path / "results" / "nightly" / "2026-11.jsonl").write_text("{}\n")
-    done = site("--results", str(tmp_path / "results"))
-    assert done.returncode == 2 and "2026-11.jsonl:1" in done.stderr
-
-
-def test_the_command_reads_several_folders_of_results(tmp_path: Path) -> None:
-    line = samples.job("cu126-torch27", Job.CONTROL, Outcome.PASS, digest=OLD)
-    results.append(line, tmp_path / "branch" / "nightly")
-    folders = ("--results", str(records.FOLDER), "--results", str(tmp_path / "branch"))
-    done = call("site", "--out", str(tmp_path / "out"), "--date", "2026-11-21", *folders)
-    assert done.returncode == 0, done.stderr
-    images = {one["name"]: one for one in json.loads((tmp_path / "out" / "index.json").read_text())["images"]}
-    assert OLD in {one["digest"] for one in images["cu126-torch27"]["runs"]}
-    assert len({one["digest"] for one in images["cu126-torch27"]["runs"]}) > 1

@@ -150,7 +150,7 @@ def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Pa
         (None, "No such file or directory"),
     ],
 )
-def test_what_is_no_index_is_told(tmp_path: Path, content: str | None, told: str) -> None:
+def test_what_is_no_index_is_refused(tmp_path: Path, content: str | None, told: str) -> None:
     if content is not None:
         (tmp_path / "index.json").write_text(content)
     done = chosen(str(tmp_path / "index.json"))
@@ -158,7 +158,7 @@ def test_what_is_no_index_is_told(tmp_path: Path, content: str | None, told: str
     assert chosen("http://127.0.0.1:9/").returncode == 2 and chosen("gopher://x/").returncode == 2
 
 
-def test_an_index_can_smuggle_no_command_and_no_arch_in() -> None:
+def test_an_index_with_control_characters_or_unknown_archs_is_refused() -> None:
     data = json.loads(dumps(make(samples.known())))
     for key, value in (("get", "docker pull x\x1b[2J"), ("archs", ["ninety"]), ("name", "../x"), ("min_driver", "new")):
         bent = {**data, "images": [{**data["images"][0], key: value}]}
