@@ -65,6 +65,8 @@ def _record(old: Mapping[str, Any]) -> Json:
 
 
 def _measured(probe: str, old: Mapping[str, Any]) -> Json:
+    if probe == "static.devicecode":
+        return {**old, "files": {path: _code(facts) for path, facts in old["files"].items()}}
     if probe == "gpu.llama":
         return _keys(old, {"again": "second_run"})
     if probe == "multigpu.shared_memory":
@@ -72,6 +74,14 @@ def _measured(probe: str, old: Mapping[str, Any]) -> Json:
     if probe == "multigpu.collectives" and "ranks" in old:
         return {**old, "ranks": [_collectives(rank) for rank in old["ranks"]]}
     return dict(old)
+
+
+def _code(facts: Mapping[str, Any]) -> Json:
+    """Marks of what was taken out, and regions that stay whole, were not counted from the beginning."""
+    if "error" in facts:
+        return dict(facts)
+    counted = {"marked": [], "marked_bytes": 0, "whole": 0} if "surplus" in facts else {"hidden": {}}
+    return {**counted, **facts}
 
 
 def _collectives(rank: Mapping[str, Any]) -> Json:
@@ -103,10 +113,20 @@ def _kernel(old: Mapping[str, Any]) -> Json:
     return _keys(old, {"ran": "expected_kernels"})
 
 
+def _pins(old: Mapping[str, Any]) -> Json:
+    return dict(old) if "versions" in old else {"shares": [], **old}
+
+
+def _hygiene(old: Mapping[str, Any]) -> Json:
+    return {"entrypoint": [], **old} if "capabilities" in old else dict(old)
+
+
 _EXPECTS: Mapping[str, Callable[[Mapping[str, Any]], Json]] = {
+    "S1": _pins,
     "S5": _device_code,
+    "S8": _hygiene,
     "C7": lambda old: _keys({"apart": {}, **old}, {"apart": "bundled"}),
     **dict.fromkeys((f"G{number}" for number in range(1, 10)), _kernel),
-    "M1": lambda old: _keys(old, {"lent": "injected"}),
+    "M1": lambda old: _keys({"ranks": None, **old}, {"lent": "injected"}),
     "M6": lambda old: _keys(old, {"floor": "minimum"}),
 }

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import NamedTuple, TypeVar, cast
 
 from validate.claims import Claim
 
@@ -34,7 +35,28 @@ class Finding(NamedTuple):
     reason: str
 
 
-Judging = Callable[[Claim, Mapping[str, Any]], Finding]
+Judging = Callable[[Claim, Mapping[str, object]], Finding]
+
+E = TypeVar("E")
+V = TypeVar("V")
+
+
+def typed(judge: Callable[[str, E, V], Finding]) -> Judging:
+    """A judge of a subject, what its claim expects and its evidence, each by their contract (validate/contracts/).
+
+    What stands in a JSON file is taken to keep to its contract; validate/judge.py calls what does not unreadable.
+    """
+
+    @wraps(judge)
+    def judging(claim: Claim, evidence: Mapping[str, object]) -> Finding:
+        return judge(claim.subject, cast("E", claim.expect), cast("V", evidence))
+
+    return judging
+
+
+def by_subject(judges: Mapping[str, Judging]) -> Judging:
+    """One judge of a claim whose subjects are judged each in its own way."""
+    return lambda claim, evidence: judges[claim.subject](claim, evidence)
 
 
 def passed(reason: str) -> Finding:

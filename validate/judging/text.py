@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from validate.contracts import Error, Raised
 from validate.judging import Finding, failed, passed
 
 _FAULTS_SHOWN, _PROBLEMS_SHOWN = 4, 3
@@ -34,12 +34,12 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def cause(error: Mapping[str, Any]) -> str:
+def cause(error: Raised) -> str:
     """The first line of an error: CUDA and torch name the cause there."""
     return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:300]}"
 
 
-def root_cause(error: Mapping[str, Any]) -> str:
+def root_cause(error: Raised | Error) -> str:
     """An error with the line of it that names the cause: compilers print that one below a headline."""
     head, _, rest = str(error["message"]).strip().partition("\n")
     detail = telling_line(rest) or telling_line(str(error.get("log", "")))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from validate.claims import Claim
-from validate.judging import Finding, failed, passed
+from validate.contracts.cpu import CompileEvidence, NothingExpected
+from validate.judging import Finding, failed, passed, typed
 from validate.judging.numbers import is_beyond, is_within, scientific
 from validate.judging.text import joined, root_cause
 from validate.judging.tolerance import FORWARD_FACTOR, FORWARD_FLOOR
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+@typed
+def judge(_subject: str, expect: NothingExpected, evidence: CompileEvidence) -> Finding:
     """C5: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right."""
     if "error" in evidence:
         return failed(f"torch.compile: {root_cause(evidence['error'])}")

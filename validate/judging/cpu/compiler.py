@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed, passed
+from validate.contracts.cpu import CExtensionEvidence, LauncherEvidence, LookedUp, NothingExpected
+from validate.judging import Finding, by_subject, failed, listed, passed, typed
 from validate.judging.text import root_cause, telling_line
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
-    """C3: source in, imported extension out."""
-    if "compiler" in evidence and not evidence["compiler"]["path"]:
-        return failed(_no_compiler(evidence["compiler"]))
-    if "error" in evidence:
-        return failed(f"{claim.subject}: {root_cause(evidence['error'])}")
-    judges = {"c-extension": _c_extension, "triton-launcher": _triton_launcher}
-    return judges[claim.subject](evidence)
-
-
-def _no_compiler(compiler: Mapping[str, Any]) -> str:
+def _no_compiler(compiler: LookedUp) -> str:
     if compiler["from"] == "CC":
         return f"CC={compiler['command']} is no program in this image"
     return "no C compiler: neither gcc nor clang is on PATH"
 
 
-def _c_extension(evidence: Mapping[str, Any]) -> Finding:
+@typed
+def _c_extension(subject: str, _expect: NothingExpected, evidence: CExtensionEvidence) -> Finding:
+    if "compiler" in evidence and not evidence["compiler"]["path"]:
+        return failed(_no_compiler(evidence["compiler"]))
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
     path, build = evidence["compiler"]["path"], evidence["build"]
     if not evidence["python_h"]:
         return failed(f"Python.h is not in {evidence['include']}")
@@ -45,10 +35,19 @@ def _c_extension(evidence: Mapping[str, Any]) -> Finding:
     return passed(f"{evidence['version'] or path} made an extension against {evidence['include']}, and it runs")
 
 
-def _triton_launcher(evidence: Mapping[str, Any]) -> Finding:
+@typed
+def _triton_launcher(subject: str, _expect: NothingExpected, evidence: LauncherEvidence) -> Finding:
+    if "compiler" in evidence and not evidence["compiler"]["path"]:
+        return failed(_no_compiler(evidence["compiler"]))
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
     if not evidence["made"]:
         return failed("Triton put no compiled module into its empty cache")
     if "load_binary" not in evidence["functions"]:
         return failed(f"Triton's driver module lacks load_binary: {listed(evidence['functions'])}")
     stub = ", linked with a stand-in for libcuda" if evidence["stub_driver"] else ""
     return passed(f"Triton {evidence['triton']} built its driver module with {evidence['compiler']['path']}{stub}")
+
+
+judge = by_subject({"c-extension": _c_extension, "triton-launcher": _triton_launcher})
+"""C3: source in, imported extension out."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed, passed
+from validate.contracts.cpu import InstructionsEvidence, InstructionsExpect
+from validate.judging import Finding, failed, listed, passed, typed
 from validate.judging.text import joined
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+@typed
+def judge(_subject: str, expect: InstructionsExpect, evidence: InstructionsEvidence) -> Finding:
     """C9. expect: {most, per_bytes}."""
     if not evidence["files"]:
         return failed("there is no native code to read")

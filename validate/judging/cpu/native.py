@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed, passed
+from validate.contracts.cpu import CudaRuntime, NativeEvidence, NativeExpect, NativeLibrary, Selection
+from validate.judging import Finding, failed, listed, passed, typed
 from validate.judging.text import joined, root_cause
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+@typed
+def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
     """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA."""
     if not evidence:
-        return failed(f"{claim.subject} is not installed")
-    problems = list(_file_problems(claim.expect, evidence["files"]))
+        return failed(f"{subject} is not installed")
+    problems = list(_file_problems(expect, evidence["files"]))
     if "error" in evidence:
-        problems.append(f"loading {claim.subject}: {root_cause(evidence['error'])}")
+        problems.append(f"loading {subject}: {root_cause(evidence['error'])}")
     else:
-        problems += _loading_problems(claim.expect, evidence)
+        problems += _loading_problems(expect, evidence)
     if problems:
         return failed(joined(problems))
-    with_what = [f"symbols {listed(claim.expect['symbols'])}"] if claim.expect["symbols"] else []
-    with_what += [f"CUDA kernels of {listed(claim.expect['operators'])}"] if claim.expect["operators"] else []
-    with_what += [_runtime(found) for found in evidence["cuda_runtimes"] if claim.expect["cuda_major"] is not None]
+    with_what = [f"symbols {listed(expect['symbols'])}"] if expect["symbols"] else []
+    with_what += [f"CUDA kernels of {listed(expect['operators'])}"] if expect["operators"] else []
+    with_what += [_runtime(found) for found in evidence["cuda_runtimes"] if expect["cuda_major"] is not None]
     return passed(f"{listed(list(evidence['libraries']))} loaded, with {', '.join(with_what)}")
 
 
-def _runtime(found: Mapping[str, Any]) -> str:
+def _runtime(found: CudaRuntime) -> str:
     return f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
 
 
-def _file_problems(expect: Mapping[str, Any], files: Mapping[str, bool]) -> Iterator[str]:
+def _file_problems(expect: NativeExpect, files: Mapping[str, bool]) -> Iterator[str]:
     if not files:
         yield f"no file matches {listed(list(expect['libraries']))}"
     yield from (f"{name} is missing" for name, exists in files.items() if not exists)
 
 
-def _loading_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) -> Iterator[str]:
+def _loading_problems(expect: NativeExpect, evidence: NativeEvidence) -> Iterator[str]:
     yield from _library_problems(expect, evidence["libraries"])
     yield from _operator_problems(expect["operators"], evidence["operators"])
     yield from _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
@@ -48,7 +46,7 @@ def _loading_problems(expect: Mapping[str, Any], evidence: Mapping[str, Any]) ->
     yield from (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
 
 
-def _library_problems(expect: Mapping[str, Any], libraries: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _library_problems(expect: NativeExpect, libraries: Mapping[str, NativeLibrary]) -> Iterator[str]:
     for name, facts in libraries.items():
         if facts["load_error"]:
             yield f"{name} can't be loaded: {facts['load_error']}"
@@ -61,7 +59,7 @@ def _library_problems(expect: Mapping[str, Any], libraries: Mapping[str, Mapping
             yield f"{name} lacks {count}: {listed(facts['missing_symbols'])}"
 
 
-def _operator_problems(expected: Iterable[str], found: Mapping[str, Any]) -> Iterator[str]:
+def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:
     absent = [name for name in expected if found.get(name) is None]
     if absent:
         yield f"torch does not know {listed(absent)}"
@@ -70,7 +68,7 @@ def _operator_problems(expected: Iterable[str], found: Mapping[str, Any]) -> Ite
         yield f"no CUDA kernel is registered for {listed(without)}"
 
 
-def _runtime_problems(major: int | None, runtimes: list[Mapping[str, Any]]) -> Iterator[str]:
+def _runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
     if major is None:
         return
     if not runtimes:
@@ -82,7 +80,7 @@ def _runtime_problems(major: int | None, runtimes: list[Mapping[str, Any]]) -> I
             yield f"expected the CUDA {major} runtime, {found['file']} is {_dotted(found['version'])}"
 
 
-def _selection_problems(expect: Mapping[str, Any], selection: Mapping[str, Any] | None) -> Iterator[str]:
+def _selection_problems(expect: NativeExpect, selection: Selection | None) -> Iterator[str]:
     if "selection" not in expect:
         return
     if selection is None or "error" in selection:

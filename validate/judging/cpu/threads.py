@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed, passed, unproven
+from validate.contracts.cpu import ThreadsEvidence, ThreadsExpect
+from validate.judging import Finding, failed, listed, passed, typed, unproven
 from validate.judging.text import joined, root_cause
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+@typed
+def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
     """C7: more than one thread has computed, under one OpenMP runtime. expect: {bundled: {path pattern: why}}."""
     if "error" in evidence:
         return failed(f"threads: {root_cause(evidence['error'])}")
     problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]
-    bundled = claim.expect["bundled"]
+    bundled = expect["bundled"]
     runtimes = [path for path in evidence["openmp"] if not any(PurePosixPath(path).match(one) for one in bundled)]
     beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
     if len(runtimes) > 1:

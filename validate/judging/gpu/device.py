@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed, passed
+from validate.contracts.gpu import DeviceEvidence, DeviceExpect, Gpu, Inventory
+from validate.judging import Finding, failed, listed, passed, typed
 from validate.judging.gpu._shared import dotted, suspects
 from validate.judging.text import cause, joined
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
     """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, archs: [claimed]}."""
     for view in ("cuda", "torch"):
         if "error" in evidence[view]:
             return failed(f"{view}: {cause(evidence[view]['error'])}{suspects(evidence)}")
-    problems = [*_inventory_problems(claim.expect.get("inventory"), evidence), *_views_differ(evidence)]
+    problems = [*_inventory_problems(expect.get("inventory"), evidence), *_views_differ(evidence)]
     if len(evidence["libcuda"]) != 1:
         problems.append(f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}")
     if problems:
@@ -26,11 +24,11 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     gpus = evidence["cuda"]["gpus"]
     names = listed([f"{one['name']} ({dotted(one['capability'])})" for one in gpus])
     driver = evidence["nvml"].get("driver", "?")
-    as_host = "as the host says" if claim.expect.get("inventory") else "as libcuda and torch both say"
+    as_host = "as the host says" if expect.get("inventory") else "as libcuda and torch both say"
     return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
 
 
-def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Evidence) -> Iterator[str]:
+def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
     if inventory is None:
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
@@ -46,7 +44,7 @@ def _inventory_problems(inventory: Mapping[str, Any] | None, evidence: Evidence)
         yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
 
 
-def _views_differ(evidence: Evidence) -> Iterator[str]:
+def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
     """What libcuda counts, torch must see as well."""
     cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
     if not cuda:
@@ -56,6 +54,6 @@ def _views_differ(evidence: Evidence) -> Iterator[str]:
         yield f"libcuda sees {cuda_sees}, torch sees {torch_sees}"
 
 
-def _sorted(gpus: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _sorted(gpus: Sequence[Gpu]) -> list[Gpu]:
     """NVML counts by bus, CUDA by speed: the order says nothing."""
     return sorted(gpus, key=lambda one: (one["name"], one["capability"]))

@@ -7,46 +7,45 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed, not_applicable, passed, unproven
+from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output, Profile
+from validate.judging import Finding, failed, listed, not_applicable, passed, typed, unproven
 from validate.judging.gpu._shared import dotted, suspects
 from validate.judging.numbers import is_between, is_beyond, is_within, scientific
 from validate.judging.text import cause, joined
 from validate.judging.tolerance import BACKWARD_FACTOR, BACKWARD_FLOOR, FORWARD_FACTOR, FORWARD_FLOOR, RULE_T
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Finding:
     """G1 to G9."""
-    if reason := claim.expect.get("not_applicable"):
+    if reason := expect.get("not_applicable"):
         return not_applicable(reason)
     if "error" in evidence:
         return failed(f"{cause(evidence['error'])}{suspects(evidence)}")
-    if problems := list(_device_problems(claim.expect, evidence["device"])):
+    if problems := list(_device_problems(expect, evidence["device"])):
         return failed(joined(problems))
     if "gated" in evidence:
         # Where the host could not tell the GPU's capability, the device's own word decides.
-        known = claim.expect.get("capability")
+        known = expect.get("capability")
         return failed(f"the GPU says {evidence['gated']}") if known else not_applicable(evidence["gated"])
     if evidence.get("declined"):
         return _declined(evidence["declined"])
     problems = [
-        *_case_problems(claim.expect, evidence["cases"]),
-        *_observed_problems(claim.expect, evidence.get("observed", {})),
-        *_library_problems(claim.expect["libraries"], evidence["libraries"]),
+        *_case_problems(expect, evidence["cases"]),
+        *_observed_problems(expect, evidence.get("observed", {})),
+        *_library_problems(expect["libraries"], evidence["libraries"]),
     ]
     profile = evidence["kernels"]
     if profile["works"]:
-        problems += _unseen(claim.expect["expected_kernels"], profile)
+        problems += _unseen(expect["expected_kernels"], profile)
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
         return unproven("the results are right, but the profiler saw no kernel at all: which ones ran can't be told")
-    return passed(_summary(claim.expect, evidence))
+    return passed(_summary(expect, evidence))
 
 
-def _device_problems(expect: Mapping[str, Any], device: Mapping[str, Any]) -> Iterator[str]:
+def _device_problems(expect: KernelExpect, device: Device) -> Iterator[str]:
     wanted = expect.get("capability")
     if wanted and device["capability"] != wanted:
         yield f"ran on {device['name']} of capability {dotted(device['capability'])}, the host has {dotted(wanted)}"
@@ -60,7 +59,7 @@ def _declined(reasons: Sequence[str]) -> Finding:
     return failed(f"it refuses to run: {listed([reason for reason in reasons if reason not in gates])}")
 
 
-def _case_problems(expect: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _case_problems(expect: KernelExpect, found: Mapping[str, CaseEvidence]) -> Iterator[str]:
     missed = set(expect["tolerance"]) - {facts.get("dtype") for facts in found.values()}
     for name in expect["cases"]:
         facts = found.get(name)
@@ -78,7 +77,7 @@ def _case_problems(expect: Mapping[str, Any], found: Mapping[str, Mapping[str, A
         yield f"nothing was run in {listed(sorted(missed))}"
 
 
-def _output_problems(name: str, rule: str | float, facts: Mapping[str, Any]) -> Iterator[str]:
+def _output_problems(name: str, rule: str | float, facts: CaseEvidence) -> Iterator[str]:
     if not facts["outputs"]:
         yield f"{name} gave no result"
     tolerances = {output: _tolerance(rule, one) for output, one in facts["outputs"].items()}
@@ -95,14 +94,14 @@ def _output_problems(name: str, rule: str | float, facts: Mapping[str, Any]) -> 
                 yield f"control: {name}, {output} {control} is off by {found}, which the tolerance lets pass"
 
 
-def _tolerance(rule: str | float, output: Mapping[str, Any]) -> float:
+def _tolerance(rule: str | float, output: Output) -> float:
     if rule != RULE_T:
         return float(rule)
     factor, floor = (BACKWARD_FACTOR, BACKWARD_FLOOR) if output["backward"] else (FORWARD_FACTOR, FORWARD_FLOOR)
     return factor * float(output["plain_error"]) + floor
 
 
-def _observed_problems(expect: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _observed_problems(expect: KernelExpect, found: Observed) -> Iterator[str]:
     if "error" in found:
         yield cause(found["error"])
         return
@@ -119,9 +118,9 @@ def _observed_problems(expect: Mapping[str, Any], found: Mapping[str, Any]) -> I
             if is_between(value, least, most):
                 yield f"control: {name} of {control} is {_figure(value)}, which passes as well"
     for name, wanted in expect["facts"].items():
-        value = found.get("facts", {}).get(name)
-        if value != wanted:
-            yield f"{name}: {value!r}, not {wanted!r}"
+        fact = found.get("facts", {}).get(name)
+        if fact != wanted:
+            yield f"{name}: {fact!r}, not {wanted!r}"
 
 
 def _library_problems(patterns: Sequence[str], mapped: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -130,7 +129,7 @@ def _library_problems(patterns: Sequence[str], mapped: Mapping[str, Sequence[str
             yield f"no library like {pattern} is loaded"
 
 
-def _unseen(patterns: Sequence[str], profile: Mapping[str, Any]) -> Iterator[str]:
+def _unseen(patterns: Sequence[str], profile: Profile) -> Iterator[str]:
     """Right numbers from the wrong path: the kernel that should have run was not seen."""
     for pattern in patterns:
         if not profile["matching"].get(pattern):
@@ -139,7 +138,7 @@ def _unseen(patterns: Sequence[str], profile: Mapping[str, Any]) -> Iterator[str
             yield f"no CUDA kernel like {pattern} ran ({seen})"
 
 
-def _summary(expect: Mapping[str, Any], evidence: Evidence) -> str:
+def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     said = []
     shares = [
         one["error"] / (_tolerance(expect["tolerance"][facts["dtype"]], one) or math.inf)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from validate.claims import Claim
-from validate.judging import Finding, failed, listed, passed
+from validate.contracts.cpu import NothingExpected, QuantiserExpect
+from validate.contracts.gpu import GpuWeightsEvidence, QloraEvidence
+from validate.judging import Finding, Status, by_subject, failed, listed, passed, typed
 from validate.judging.cpu import quantized_llama
 from validate.judging.gpu._shared import suspects
 from validate.judging.numbers import is_beyond, is_within
 from validate.judging.text import cause, joined
-
-Evidence = Mapping[str, Any]
-
 
 QLORA_GAIN = 0.5
 """The loss on one batch must at least halve: twelve steps bring it to a twentieth (H100, torch 2.11)."""
@@ -21,16 +19,19 @@ MEMORY_SLACK = 1.1
 """Allocations are rounded up to 512 bytes, and 4-bit weights carry a float32 scale a block."""
 
 
-def judge(claim: Claim, evidence: Evidence) -> Finding:
-    """G10: weights and logits as C10 judges them, on this GPU; and QLoRA."""
-    if claim.subject in ("nf4-weights", "nf4-logits"):
-        finding = quantized_llama.judge(claim, evidence)
-        if claim.subject == "nf4-logits" or finding.status != passed("").status:
-            return finding
-        problem = _memory_problem(evidence["memory"])
-        return failed(problem) if problem else passed(f"{finding.reason}; {_memory(evidence['memory'])}")
+def _weights(claim: Claim, evidence: Mapping[str, object]) -> Finding:
+    """As C10 judges them, and what they take of the GPU's memory."""
+    finding = quantized_llama.judge(claim, evidence)
+    if finding.status is not Status.PASS:
+        return finding
+    memory = _memory(claim, evidence)
+    return memory if memory.status is not Status.PASS else passed(f"{finding.reason}; {memory.reason}")
+
+
+@typed
+def _qlora(subject: str, _expect: NothingExpected, evidence: QloraEvidence) -> Finding:
     if "error" in evidence:
-        return failed(f"{claim.subject}: {cause(evidence['error'])}{suspects(evidence)}")
+        return failed(f"{subject}: {cause(evidence['error'])}{suspects(evidence)}")
     problems = [*_training_problems(evidence), *_repetition_problems(evidence)]
     if problems:
         return failed(joined(problems))
@@ -42,22 +43,20 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     )
 
 
-def _memory_problem(memory: Mapping[str, Any]) -> str:
+@typed
+def _memory(_subject: str, _expect: QuantiserExpect, evidence: GpuWeightsEvidence) -> Finding:
     """NF4 takes half a byte and 1/16 of scales a weight where bfloat16 takes two."""
+    memory = evidence["memory"]
     others = memory["parameters"] - memory["projections"]
     most = MEMORY_SLACK * (memory["projections"] * 0.5625 + others * 2)
     if not is_within(memory["quantised"], most):
-        return f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right"
+        return failed(f"loading in 4-bit takes {memory['quantised']} bytes of GPU memory, at most {most:.0f} are right")
     if not is_beyond(memory["bfloat16"], most):
-        return f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well"
-    return ""
+        return failed(f"control: bfloat16 takes {memory['bfloat16']} bytes, which passes as well")
+    return passed(f"{memory['quantised'] / memory['bfloat16']:.2f} of bfloat16's GPU memory, embeddings included")
 
 
-def _memory(memory: Mapping[str, Any]) -> str:
-    return f"{memory['quantised'] / memory['bfloat16']:.2f} of bfloat16's GPU memory, embeddings included"
-
-
-def _training_problems(evidence: Evidence) -> Iterator[str]:
+def _training_problems(evidence: QloraEvidence) -> Iterator[str]:
     losses = evidence["losses"]
     if not losses or not all(is_beyond(loss, 0.0) for loss in losses):
         yield f"losses are {listed([str(loss) for loss in losses])}"
@@ -77,7 +76,7 @@ def _training_problems(evidence: Evidence) -> Iterator[str]:
         yield f"training changed frozen weights: {listed(evidence['base_changed'])}"
 
 
-def _repetition_problems(evidence: Evidence) -> Iterator[str]:
+def _repetition_problems(evidence: QloraEvidence) -> Iterator[str]:
     second = evidence["second_run"]
     if second["losses"] != evidence["losses"]:
         pairs = zip(evidence["losses"], second["losses"], strict=False)
@@ -85,3 +84,7 @@ def _repetition_problems(evidence: Evidence) -> Iterator[str]:
         yield f"a second run's losses differ from step {step + 1} on"
     elif second["fingerprint"] != evidence["fingerprint"]:
         yield "a second run ends in other bits"
+
+
+judge = by_subject({"nf4-weights": _weights, "nf4-logits": quantized_llama.judge, "qlora": _qlora})
+"""G10: weights and logits as C10 judges them, on this GPU; and QLoRA."""

@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar, cast
 
-from validate.claims import Claim
+from validate.contracts import Exempt
+from validate.contracts.multigpu import Rank, RanksEvidence, RanksExpect
 from validate.judging import Finding, failed, not_applicable, passed
-from validate.judging.text import cause
+from validate.judging.text import cause, joined
 
-Evidence = Mapping[str, Any]
-
-
-EXPLAINED = 3
+X = TypeVar("X", bound=RanksExpect)
+R = TypeVar("R", bound=Rank)
 
 
 def of_ranks(
-    claim: Claim,
-    evidence: Evidence,
-    problems_of: Callable[[Evidence, Evidence], Iterator[str]],
-    praise: Callable[[Evidence, Sequence[Evidence]], str],
+    expect: X,
+    evidence: RanksEvidence,
+    problems_of: Callable[[X, R], Iterator[str]],
+    summary: Callable[[X, Sequence[R]], str],
 ) -> Finding:
-    if reason := claim.expect.get("not_applicable"):
+    """Every rank in its place, and without a problem of its own."""
+    if reason := cast(Exempt, expect).get("not_applicable"):
         return not_applicable(reason)
     if "error" in evidence:
         return failed(cause(evidence["error"]))
-    ranks = evidence["ranks"]
-    problems = list(_place_problems(claim.expect, ranks))
+    ranks = cast("Sequence[R]", evidence["ranks"])
+    problems = list(_place_problems(expect, ranks))
     for number, rank in enumerate(ranks):
         if "error" in rank:
             problems.append(f"rank {number}: {cause(rank['error'])}")
         elif not problems:
-            problems += [f"rank {number}: {problem}" for problem in problems_of(claim.expect, rank)]
-    if problems:
-        shown = "; ".join(problems[:EXPLAINED])
-        return failed(shown + (f"; and {len(problems) - EXPLAINED} more" if len(problems) > EXPLAINED else ""))
-    return passed(praise(claim.expect, ranks))
+            problems += [f"rank {number}: {problem}" for problem in problems_of(expect, rank)]
+    return failed(joined(problems)) if problems else passed(summary(expect, ranks))
 
 
-def _place_problems(expect: Evidence, ranks: Sequence[Evidence]) -> Iterator[str]:
+def _place_problems(expect: RanksExpect, ranks: Sequence[Rank]) -> Iterator[str]:
     """Each rank on a device of its own, of the kind that was asked for, through that kind's backend."""
-    wanted = expect.get("ranks")
+    wanted = expect["ranks"]
     if len(ranks) < 2 or (wanted and len(ranks) != wanted):
         yield f"{len(ranks)} ranks measured, {wanted or 'at least 2'} were asked for"
     devices = [rank["device"] for rank in ranks if "error" not in rank]

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import cast
 
-from validate.claims import Claim
-from validate.judging import Finding, not_applicable, passed, unproven
+from validate.contracts.multigpu import BandwidthExpect, BandwidthRank, RanksEvidence
+from validate.judging import Finding, Status, passed, typed, unproven
 from validate.judging.multigpu._ranks import of_ranks
 from validate.judging.numbers import is_between
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: BandwidthExpect, evidence: RanksEvidence) -> Finding:
     """M6: never red. expect: {device, ranks?, minimum: bytes a second, link}."""
-    finding = of_ranks(claim, evidence, lambda _expect, _rank: iter(()), lambda _expect, _ranks: "")
+    finding = of_ranks(expect, evidence, _no_problem, lambda _expect, _ranks: "")
     if finding.reason:
-        return finding if finding.status is not_applicable("").status else unproven(f"warning: {finding.reason}")
-    slowest = {way: min(_number(one[way]) for one in evidence["ranks"]) for way in ("all_reduce", "send")}
-    said = f"all-reduce {_speed(slowest['all_reduce'])}, to the next rank {_speed(slowest['send'])}"
-    minimum = claim.expect["minimum"]
-    if not is_between(min(slowest.values()), minimum, math.inf):
-        return unproven(
-            f"warning: {said}; {claim.expect['link'] or 'this link'} should give {_speed(minimum)} at least"
-        )
-    return passed(f"{said} ({claim.expect['link'] or 'link unknown'})")
+        return finding if finding.status is Status.NOT_APPLICABLE else unproven(f"warning: {finding.reason}")
+    ranks = cast("Sequence[BandwidthRank]", evidence["ranks"])
+    all_reduce = min(_number(rank["all_reduce"]) for rank in ranks)
+    send = min(_number(rank["send"]) for rank in ranks)
+    said = f"all-reduce {_speed(all_reduce)}, to the next rank {_speed(send)}"
+    minimum = expect["minimum"]
+    if not is_between(min(all_reduce, send), minimum, math.inf):
+        return unproven(f"warning: {said}; {expect['link'] or 'this link'} should give {_speed(minimum)} at least")
+    return passed(f"{said} ({expect['link'] or 'link unknown'})")
 
 
-def _number(value: Any) -> float:
+def _no_problem(_expect: BandwidthExpect, _rank: BandwidthRank) -> Iterator[str]:
+    return iter(())
+
+
+def _number(value: object) -> float:
     """Not-a-number arrives as text, and is no speed."""
     return float(value) if isinstance(value, int | float) else 0.0
 

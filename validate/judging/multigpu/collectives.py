@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from validate.claims import Claim
-from validate.judging import Finding, Judging, listed
+from validate.contracts.multigpu import (
+    CollectivesExpect,
+    CollectivesRank,
+    NcclExpect,
+    NcclRank,
+    RanksEvidence,
+    SettingsExpect,
+    SettingsRank,
+    TransportExpect,
+    TransportRank,
+)
+from validate.judging import Finding, by_subject, listed, typed
 from validate.judging.multigpu._ranks import of_ranks
 
-Evidence = Mapping[str, Any]
 
-
-def collectives(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def collectives(_subject: str, expect: CollectivesExpect, evidence: RanksEvidence) -> Finding:
     """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
-    return of_ranks(claim, evidence, _exact_problems, _exact_summary)
+    return of_ranks(expect, evidence, _exact_problems, _exact_summary)
 
 
-def _exact_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+def _exact_problems(expect: CollectivesExpect, rank: CollectivesRank) -> Iterator[str]:
     sizes = [str(size) for size in expect["sizes"]]
     for name in expect["operations"]:
         exact, controls = rank["exact"].get(name, {}), rank["controls"].get(name, {})
@@ -27,16 +35,17 @@ def _exact_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
             yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
 
 
-def _exact_summary(expect: Evidence, ranks: Sequence[Evidence]) -> str:
+def _exact_summary(expect: CollectivesExpect, ranks: Sequence[CollectivesRank]) -> str:
     return f"{len(ranks)} ranks: {listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
 
 
-def settings(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def settings(_subject: str, expect: SettingsExpect, evidence: RanksEvidence) -> Finding:
     """M1: what would change how NCCL works."""
-    return of_ranks(claim, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
+    return of_ranks(expect, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
 
 
-def _setting_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+def _setting_problems(expect: SettingsExpect, rank: SettingsRank) -> Iterator[str]:
     for place, lines in rank["files"].items():
         if lines:
             yield f"{place} sets {listed(list(lines))}"
@@ -46,12 +55,13 @@ def _setting_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
         yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
 
 
-def library(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def library(_subject: str, expect: NcclExpect, evidence: RanksEvidence) -> Finding:
     """M1: one NCCL, of one owner, unchanged, of torch's CUDA. expect: {device, ranks?, cuda}."""
-    return of_ranks(claim, evidence, _library_problems, _library_summary)
+    return of_ranks(expect, evidence, _library_problems, _library_summary)
 
 
-def _library_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+def _library_problems(expect: NcclExpect, rank: NcclRank) -> Iterator[str]:
     libraries = rank["libraries"]
     if len(libraries) != 1:
         yield f"{len(libraries)} NCCL libraries are loaded: {listed([one['path'] for one in libraries]) or 'none'}"
@@ -75,21 +85,22 @@ def _three(version: str) -> str:
     return ".".join(version.split(".")[:3])
 
 
-def _library_summary(_expect: Evidence, ranks: Sequence[Evidence]) -> str:
+def _library_summary(_expect: NcclExpect, ranks: Sequence[NcclRank]) -> str:
     one = ranks[0]["libraries"][0]
     owner, cuda = one["owners"][0], one["built"].get("cuda")
     return f"NCCL {one['running']}{f' for CUDA {cuda}' if cuda else ''} runs, from {owner['name']} {owner['version']}"
 
 
-def transport(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def transport(_subject: str, expect: TransportExpect, evidence: RanksEvidence) -> Finding:
     """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
 
     `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
     """
-    return of_ranks(claim, evidence, _transport_problems, _transport_summary)
+    return of_ranks(expect, evidence, _transport_problems, _transport_summary)
 
 
-def _transport_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+def _transport_problems(expect: TransportExpect, rank: TransportRank) -> Iterator[str]:
     used = rank["connections"]
     if not used:
         yield "NCCL's log names no transport"
@@ -103,18 +114,9 @@ def _transport_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
         yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
 
 
-def _transport_summary(expect: Evidence, ranks: Sequence[Evidence]) -> str:
+def _transport_summary(expect: TransportExpect, ranks: Sequence[TransportRank]) -> str:
     ways = sorted({way for rank in ranks for way in rank["connections"]})
     return f"{len(ranks)} ranks talk over {listed(ways)} ({expect.get('link') or 'the host could not tell its links'})"
 
 
-_SUBJECTS: Mapping[str, Judging] = {
-    "collectives": collectives,
-    "settings": settings,
-    "nccl": library,
-    "transport": transport,
-}
-
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
-    return _SUBJECTS[claim.subject](claim, evidence)
+judge = by_subject({"collectives": collectives, "settings": settings, "nccl": library, "transport": transport})

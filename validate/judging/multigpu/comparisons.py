@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, listed
+from validate.contracts.multigpu import ComparisonsExpect, ComparisonsRank, RankComparison, RanksEvidence
+from validate.judging import Finding, listed, typed
 from validate.judging.multigpu._ranks import of_ranks
 from validate.judging.numbers import is_between, is_beyond, scientific
 from validate.judging.tolerance import BACKWARD_FACTOR, BACKWARD_FLOOR, RULE_T
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: ComparisonsExpect, evidence: RanksEvidence) -> Finding:
     """M2 to M5, M8: what ranks computed together, beside one process.
 
     expect: {device, ranks?, tolerance: {comparison: number or "T"}, facts: {name: value},
     figures: {name: [least, most]}}. Each comparison needs controls, and each control must be beyond the tolerance.
     """
-    return of_ranks(claim, evidence, _comparison_problems, _summary)
+    return of_ranks(expect, evidence, _comparison_problems, _summary)
 
 
-def _comparison_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
+def _comparison_problems(expect: ComparisonsExpect, rank: ComparisonsRank) -> Iterator[str]:
     found = rank.get("comparisons", {})
     for name, rule in expect.get("tolerance", {}).items():
         if name not in found:
@@ -38,7 +37,7 @@ def _comparison_problems(expect: Evidence, rank: Evidence) -> Iterator[str]:
             yield f"{name} is {scientific(figure)}, not between {scientific(least)} and {scientific(most)}"
 
 
-def _one_comparison(name: str, tolerance: float, found: Evidence) -> Iterator[str]:
+def _one_comparison(name: str, tolerance: float, found: RankComparison) -> Iterator[str]:
     if not is_between(found["error"], 0, tolerance):
         yield f"{name} are off by {scientific(found['error'])}, at most {scientific(tolerance)} is allowed"
     if not found["controls"]:
@@ -48,11 +47,11 @@ def _one_comparison(name: str, tolerance: float, found: Evidence) -> Iterator[st
             yield f"control: {name} {control} are off by {scientific(value)}, which the tolerance lets pass"
 
 
-def _tolerance(rule: str | float, found: Evidence) -> float:
+def _tolerance(rule: str | float, found: RankComparison) -> float:
     return BACKWARD_FACTOR * found["plain_error"] + BACKWARD_FLOOR if rule == RULE_T else float(rule)
 
 
-def _summary(expect: Evidence, ranks: Sequence[Evidence]) -> str:
+def _summary(expect: ComparisonsExpect, ranks: Sequence[ComparisonsRank]) -> str:
     said = [
         f"{name} within {max(rank['comparisons'][name]['error'] for rank in ranks):.1e}"
         for name in expect.get("tolerance", {})

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, passed
+from validate.contracts.multigpu import SharedMemoryEvidence, SharedMemoryExpect
+from validate.judging import Finding, failed, passed, typed
 from validate.judging.numbers import is_between
 from validate.judging.text import cause
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: SharedMemoryExpect, evidence: SharedMemoryEvidence) -> Finding:
     """M7. expect: {least: bytes}."""
     if "error" in evidence:
         return failed(cause(evidence["error"]))
     size = evidence["size"]
-    if not is_between(size, claim.expect["least"], math.inf):
-        return failed(f"/dev/shm is too small: {_bytes(size)}, {_bytes(claim.expect['least'])} are needed")
+    if not is_between(size, expect["least"], math.inf):
+        return failed(f"/dev/shm is too small: {_bytes(size)}, {_bytes(expect['least'])} are needed")
     if evidence["refuses_more"] is not True:
         return failed("control: a file larger than /dev/shm was not refused")
     if evidence["right"] is not True or not evidence["handed_over"]:

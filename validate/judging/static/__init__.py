@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from validate.judging import Judging
+from validate.judging import Judging, by_subject
 from validate.judging.static import (
     devicecode,
     environment,
@@ -17,8 +17,6 @@ from validate.judging.static import (
     toolkit,
 )
 
-_S8: Mapping[str, Judging] = {**host_image.JUDGES, **hygiene.JUDGES}
-
 JUDGES: Mapping[str, Judging] = {
     "S1": pins.judge,
     "S2": files.judge,
@@ -27,5 +25,5 @@ JUDGES: Mapping[str, Judging] = {
     "S5": devicecode.judge,
     "S6": toolkit.judge,
     "S7": environment.judge,
-    "S8": lambda claim, evidence: _S8[claim.subject](claim, evidence),
+    "S8": by_subject({**host_image.JUDGES, **hygiene.JUDGES}),
 }

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, Judging, failed, listed, passed
+from validate.contracts.static import HistoryExpect, HostImageEvidence, LabelsExpect, SettingsExpect, SizeExpect
+from validate.judging import Finding, Judging, failed, listed, passed, typed
 from validate.judging.text import conclude
 
-Evidence = Mapping[str, Any]
 
-
-def _labels(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def _labels(_subject: str, expect: LabelsExpect, evidence: HostImageEvidence) -> Finding:
     """expect: {labels: {name: value}}. That the image holds what these values say is S1's to check."""
-    found, expected = evidence["labels"], claim.expect["labels"]
+    found, expected = evidence["labels"], expect["labels"]
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
         for name, value in expected.items()
@@ -23,24 +21,26 @@ def _labels(claim: Claim, evidence: Evidence) -> Finding:
     return conclude(faults, f"{len(expected)} labels say what the matrix says")
 
 
-def _size(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def _size(_subject: str, expect: SizeExpect, evidence: HostImageEvidence) -> Finding:
     """expect: {bytes: the most}."""
-    size, most = evidence["bytes"] / 1e9, claim.expect["bytes"] / 1e9
-    if evidence["bytes"] > claim.expect["bytes"]:
+    size, most = evidence["bytes"] / 1e9, expect["bytes"] / 1e9
+    if evidence["bytes"] > expect["bytes"]:
         return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is expected")
     return passed(f"{size:.2f} GB of at most {most:.1f} GB")
 
 
-def _settings(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def _settings(_subject: str, expect: SettingsExpect, evidence: HostImageEvidence) -> Finding:
     """`capabilities` are what the container runtime must inject of the driver."""
     faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
-    expected = claim.expect.get("entrypoint", [])
+    expected = expect["entrypoint"]
     if evidence["entrypoint"] != expected:
         found = " ".join(evidence["entrypoint"])[:80] or "none"
         faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(expected) or 'none'} is expected")
     driver = evidence["driver"]
     injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
-    lacking = [] if "all" in injected else [one for one in claim.expect["capabilities"] if one not in injected]
+    lacking = [] if "all" in injected else [one for one in expect["capabilities"] if one not in injected]
     if lacking:
         faults.append(f"NVIDIA_DRIVER_CAPABILITIES={','.join(injected)} lacks {listed(lacking)}")
     if driver.get("NVIDIA_VISIBLE_DEVICES") in (None, "", "void", "none"):
@@ -51,7 +51,8 @@ def _settings(claim: Claim, evidence: Evidence) -> Finding:
     return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(injected)}")
 
 
-def _history(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def _history(_subject: str, expect: HistoryExpect, evidence: HostImageEvidence) -> Finding:
     faults = [f"{one['where']} holds {one['kind']}" for one in evidence["secrets"]]
     return conclude(faults, "no credential in variables, labels and build steps")
 

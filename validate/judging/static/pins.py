@@ -3,51 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import cast
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed
+from validate.contracts.static import (
+    InstalledDistribution,
+    LockEvidence,
+    LockExpect,
+    Module,
+    PinEvidence,
+    PinExpect,
+    TorchVersion,
+)
+from validate.judging import Finding, failed, listed, typed
 from validate.judging.text import conclude
-
-Evidence = Mapping[str, Any]
-
 
 LOCK = "lock"
 
 
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(subject: str, expect: PinExpect, evidence: PinEvidence) -> Finding:
     """S1. expect: {version, locals, modules, python, shares} and for torch {cuda}; `lock`: {versions, closed}."""
-    if claim.subject == LOCK:
-        return _lock(claim, evidence)
+    if subject == LOCK:
+        return _lock(cast(LockExpect, expect), cast(LockEvidence, evidence))
     found = evidence["installed"]
     if not found:
-        return failed(f"{claim.subject} is not installed")
+        return failed(f"{subject} is not installed")
     if len(found) > 1:
         places = [f"{one['version']} in {one['location']}" for one in found]
-        return failed(f"{claim.subject} is installed {len(found)} times: {listed(places)}")
-    faults = [*_version_faults(claim, found[0]), *_tag_faults(claim, found[0], evidence)]
-    for module in claim.expect["modules"]:
-        faults += _module_faults(claim, module, evidence["modules"][module])
-    if "cuda" in claim.expect:
-        faults += _torch_faults(claim, evidence["torch"])
+        return failed(f"{subject} is installed {len(found)} times: {listed(places)}")
+    faults = [*_version_faults(subject, expect, found[0]), *_tag_faults(subject, expect, found[0], evidence)]
+    for module in expect["modules"]:
+        faults += _module_faults(subject, expect, module, evidence["modules"][module])
+    if "cuda" in expect:
+        faults += _torch_faults(expect, evidence["torch"])
     return conclude(faults, f"{found[0]['version']}, imported from its own files")
 
 
-def _version_faults(claim: Claim, found: Mapping[str, Any]) -> Iterator[str]:
+def _version_faults(subject: str, expect: PinExpect, found: InstalledDistribution) -> Iterator[str]:
     public, _, local = found["version"].partition("+")
-    if public != claim.expect["version"] or local not in claim.expect["locals"]:
-        yield f"{claim.subject} {found['version']} is installed, {claim.expect['version']} is expected"
+    if public != expect["version"] or local not in expect["locals"]:
+        yield f"{subject} {found['version']} is installed, {expect['version']} is expected"
     if not found["has_record"]:
-        yield f"{claim.subject} has no RECORD, so its files can't be told from others'"
+        yield f"{subject} has no RECORD, so its files can't be told from others'"
 
 
-def _tag_faults(claim: Claim, found: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
-    if evidence["python"] != claim.expect["python"]:
-        yield f"the interpreter is Python {evidence['python']}, {claim.expect['python']} is expected"
+def _tag_faults(subject: str, expect: PinExpect, found: InstalledDistribution, evidence: PinEvidence) -> Iterator[str]:
+    if evidence["python"] != expect["python"]:
+        yield f"the interpreter is Python {evidence['python']}, {expect['python']} is expected"
     tags = found["tags"]
     if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"]) for tag in tags):
-        yield f"{claim.subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
+        yield f"{subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
 
 
 def _tag_fits(tag: str, python: str, glibc: str) -> bool:
@@ -80,35 +86,35 @@ def _platform_fits(platform: str, glibc: str) -> bool:
     return bool(found) and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2])) if found else False
 
 
-def _module_faults(claim: Claim, module: str, found: Mapping[str, Any]) -> Iterator[str]:
+def _module_faults(subject: str, expect: PinExpect, module: str, found: Module) -> Iterator[str]:
     if found["file"] is None:
         what = f"is a namespace over {listed(found['namespace'])}" if found.get("namespace") else "can't be found"
         yield f"`import {module}` {what} {found.get('error', '')}".rstrip()
         return
-    if claim.subject not in found["owners"]:
+    if subject not in found["owners"]:
         owner = listed(found["owners"]) or "no distribution"
         yield f"`import {module}` loads {found['file']} of {owner}, found through {found['through']}"
-    others = set(found["providers"]) - {claim.subject} - set(claim.expect.get("shares", ()))
+    others = set(found["providers"]) - {subject} - set(expect["shares"])
     if others:
         yield f"{listed(sorted(others))} also installs files into {module}"
 
 
-def _torch_faults(claim: Claim, torch: Mapping[str, Any]) -> Iterator[str]:
-    if torch["cuda"] != claim.expect["cuda"]:
+def _torch_faults(expect: PinExpect, torch: TorchVersion) -> Iterator[str]:
+    if torch["cuda"] != expect["cuda"]:
         built = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for no CUDA at all"
-        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {claim.expect['cuda']} is expected"
-    elif str(torch["__version__"]).partition("+")[0] != claim.expect["version"]:
-        yield f"{torch['file']} says {torch['__version__']}, {claim.expect['version']} is expected"
+        yield f"{torch['file']}: torch {torch['__version__']} is built {built}, {expect['cuda']} is expected"
+    elif str(torch["__version__"]).partition("+")[0] != expect["version"]:
+        yield f"{torch['file']} says {torch['__version__']}, {expect['version']} is expected"
 
 
-def _lock(claim: Claim, evidence: Evidence) -> Finding:
+def _lock(expect: LockExpect, evidence: LockEvidence) -> Finding:
     """The whole closure: nothing missing, nothing at another version, and (`closed`) nothing besides."""
-    expected, found = claim.expect["versions"], evidence["installed"]
+    expected, found = expect["versions"], evidence["installed"]
     faults = [f"{name} {version} is not installed" for name, version in expected.items() if name not in found]
     for name, versions in found.items():
         wanted = expected.get(name)
         if wanted is None:
-            if claim.expect["closed"]:
+            if expect["closed"]:
                 faults.append(f"{name} {listed(versions)} is installed, but not in the lock")
         elif [version.partition("+")[0] for version in versions] != [wanted.partition("+")[0]]:
             faults.append(f"{name} {' and '.join(versions)} is installed, the lock has {wanted}")

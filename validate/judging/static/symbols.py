@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from validate.binaries.demangle import readable
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed
+from validate.contracts.static import LackingSymbols, SymbolsEvidence, SymbolsExpect
+from validate.judging import Finding, failed, listed, typed
 from validate.judging.text import conclude, matches
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Finding:
     """S4. expect: {host, other_platforms, exceptions: [{path, judge, reason}]}."""
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
     faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]
-    lacking = [one for one in evidence["lacking"] if not _may_lack(claim, one)]
+    lacking = [one for one in evidence["lacking"] if not _may_lack(expect, one)]
     faults += [_lacking(one) for one in lacking]
     if hidden := evidence["lacking_count"] - len(evidence["lacking"]):
         faults.append(f"{hidden} more libraries lack symbols")
@@ -26,16 +22,16 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     return conclude(faults, good)
 
 
-def _may_lack(claim: Claim, one: Mapping[str, Any]) -> bool:
+def _may_lack(expect: SymbolsExpect, one: LackingSymbols) -> bool:
     names = [*one["undefined"], *(version for version, _, _ in one["versions"])]
-    rows = claim.expect["exceptions"]
+    rows = expect["exceptions"]
     return any(
         matches(one["path"], [f"*/{row['path']}"]) and all(matches(name, row["symbols"]) for name in names)
         for row in rows
     )
 
 
-def _lacking(one: Mapping[str, Any]) -> str:
+def _lacking(one: LackingSymbols) -> str:
     owner = listed(one["owners"]) or "no distribution"
     if one["versions"]:
         version, name, file = one["versions"][0]

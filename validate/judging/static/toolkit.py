@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
 
-from validate.claims import Claim
-from validate.judging import Finding, failed, listed
+from validate.contracts.static import LoaderFolder, ToolkitEvidence, ToolkitExpect, ToolkitPart
+from validate.judging import Finding, failed, listed, typed
 from validate.judging.static.libraries import soname_major
 from validate.judging.text import conclude
 
-Evidence = Mapping[str, Any]
 
-
-def judge(claim: Claim, evidence: Evidence) -> Finding:
+@typed
+def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:
     """S6. expect: {home, version, parts: [names]}."""
-    home, version = claim.expect["home"], claim.expect["version"]
+    home, version = expect["home"], expect["version"]
     if not evidence["home_exists"]:
         return failed(f"{home} does not exist")
-    faults = [fault for part in claim.expect["parts"] for fault in _part_faults(part, evidence["parts"][part], version)]
+    faults = [fault for part in expect["parts"] for fault in _part_faults(part, evidence["parts"][part], version)]
     faults += _home_faults(evidence, home)
     faults += [
         f"{one['folder']} is on the loader's path ({one['from']}): {why}"
@@ -31,10 +29,10 @@ def judge(claim: Claim, evidence: Evidence) -> Finding:
     if of_torch.partition(".")[0] != version.partition(".")[0]:
         faults.append(f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal")
     warning = f"; WARNING: torch is built for {of_torch}, another minor" if of_torch != version else ""
-    return conclude(faults, f"CUDA {version} in {home}, {len(claim.expect['parts'])} parts{warning}")
+    return conclude(faults, f"CUDA {version} in {home}, {len(expect['parts'])} parts{warning}")
 
 
-def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[str]:
+def _part_faults(part: str, found: ToolkitPart, version: str) -> Iterator[str]:
     if not found["files"]:
         yield f"the toolkit lacks {part}"
         return
@@ -52,7 +50,7 @@ def _part_faults(part: str, found: Mapping[str, Any], version: str) -> Iterator[
             yield f"{path} is {soname}, CUDA {version} is expected"
 
 
-def _home_faults(evidence: Evidence, home: str) -> Iterator[str]:
+def _home_faults(evidence: ToolkitEvidence, home: str) -> Iterator[str]:
     if evidence["variables"]["CUDA_HOME"] != home:
         yield f"CUDA_HOME is {evidence['variables']['CUDA_HOME']!r}, the toolkit is {home}"
     if evidence["variables"]["CUDA_PATH"] not in (None, home):
@@ -64,7 +62,7 @@ def _home_faults(evidence: Evidence, home: str) -> Iterator[str]:
             yield f"PATH finds {name} at {path}, outside of {home}"
 
 
-def _bad_folder(one: Mapping[str, Any], real_home: str) -> str:
+def _bad_folder(one: LoaderFolder, real_home: str) -> str:
     for folder in (one["folder"], one["real"]):
         parts = PurePosixPath(folder).parts
         if "stubs" in parts:

@@ -1,0 +1,167 @@
+"""Contracts of the gpu tier: G0 to G10."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from validate.contracts import Exempt, Measured
+from validate.contracts.cpu import WeightsEvidence
+
+# ---- G0
+
+
+class _Nvlinks(TypedDict, total=False):
+    nvlinks: int
+    uuid: str
+
+
+class Gpu(_Nvlinks):
+    name: str
+    capability: list[int]
+    memory: int
+
+
+class Inventory(TypedDict):
+    driver: str
+    gpus: list[Gpu]
+
+
+class DeviceExpect(TypedDict):
+    inventory: Inventory | None
+    """The host's; None: the claims know no host."""
+    archs: list[str]
+
+
+class GpuView(Measured, total=False):
+    """The GPUs as NVML, libcuda or torch see them."""
+
+    driver: str
+    version: str
+    cuda: str
+    archs: list[str]
+    gpus: list[Gpu]
+
+
+class DeviceEvidence(TypedDict):
+    nvml: GpuView
+    cuda: GpuView
+    torch: GpuView
+    libcuda: list[str]
+    environment: dict[str, str]
+
+
+# ---- G1 to G9
+
+
+class _Capability(Exempt, total=False):
+    capability: list[int]
+    """The host's least, where it could be read."""
+
+
+class KernelExpect(_Capability):
+    cases: list[str]
+    tolerance: dict[str, str | float]
+    """dtype -> rule T, or the largest relative error."""
+    figures: dict[str, list[float]]
+    """Name -> least and most."""
+    facts: dict[str, object]
+    expected_kernels: list[str]
+    """Patterns of CUDA kernels, each of which the profiler must have seen."""
+    libraries: list[str]
+    package: str
+
+
+class Device(TypedDict):
+    name: str
+    capability: list[int]
+    torch: str
+
+
+class Output(TypedDict):
+    backward: bool
+    error: float
+    plain_error: float
+
+
+class CaseEvidence(Measured):
+    dtype: str
+    shapes: dict[str, list[int]]
+    finite: bool
+    outputs: dict[str, Output]
+    controls: dict[str, dict[str, float]]
+
+
+class Figure(TypedDict):
+    value: float
+    controls: dict[str, float]
+
+
+class Observed(Measured, total=False):
+    figures: dict[str, Figure]
+    facts: dict[str, object]
+
+
+class Profile(TypedDict):
+    """Names of the CUDA kernels that ran."""
+
+    works: bool
+    """The profiler saw a kernel that surely runs."""
+    matching: dict[str, list[str]]
+    others: list[str]
+    count: int
+
+
+class _Conditions(Measured, total=False):
+    environment: dict[str, str]
+    gated: str
+    declined: list[str]
+    observed: Observed
+
+
+class KernelEvidence(_Conditions):
+    device: Device
+    cases: dict[str, CaseEvidence]
+    kernels: Profile
+    libraries: dict[str, list[str]]
+
+
+class CudnnEvidence(Measured):
+    compiled: list[int]
+    running: list[int]
+
+
+# ---- G10
+
+
+class Memory(TypedDict):
+    """Bytes of GPU memory, and numbers of weights."""
+
+    quantised: int
+    bfloat16: int
+    parameters: int
+    projections: int
+
+
+class GpuWeightsEvidence(WeightsEvidence):
+    memory: Memory
+
+
+class SecondRun(TypedDict):
+    losses: list[float]
+    fingerprint: str
+
+
+class _Variables(Measured, total=False):
+    environment: dict[str, str]
+
+
+class QloraEvidence(_Variables):
+    losses: list[float]
+    gradient_checkpointing: bool
+    adapters: int
+    b_before: float
+    b_still: list[str]
+    base_count: int
+    base_changed: list[str]
+    fingerprint: str
+    second_run: SecondRun
