@@ -14,7 +14,10 @@ def cli_page(commands: Iterable[Any]) -> str:
         "# Command line",
         "",
         "`nox -s VERB -- ...` in a checkout, `truetag VERB ...` where the package is installed: both take the same",
-        "arguments. Exit status: 0 success, 1 a step or a verdict failed, 2 wrong input, 130 interrupted.",
+        "arguments. Every verb takes `--matrix FILE` as well: what to build; default: `./matrix.yaml`, else the checkout's.",
+        "The file's folder has `locks/`, `results/` and `out/`.",
+        "",
+        "Exit status: 0 success, 1 a step or a verdict failed, 2 wrong input, 130 interrupted.",
         "",
     ]
     return "\n".join([*head, *(line for command in commands for line in _verb(command))])

@@ -1,29 +1,24 @@
 """The command line as a person meets it: exit codes, messages with place, cause and next command, no traceback."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from images.config.matrix import ROOT
+from images.config.paths import RESOURCES as ROOT
+from tests.support.commands import call
 
 
-def images(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "images", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As a shell starts it, where the process itself is in question."""
+    command = [sys.executable, "-m", "images", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_plan_json_is_alone_on_stdout() -> None:
-    finished = images("plan", "cu126-torch25", "cu118-torch215", "--json")
+    finished = process("plan", "cu126-torch25", "cu118-torch215", "--json")
     rows = json.loads(finished.stdout)["images"]
     assert finished.returncode == 0
     assert [(row["name"], row["status"]) for row in rows] == [
@@ -34,7 +29,7 @@ def test_plan_json_is_alone_on_stdout() -> None:
 
 
 def test_the_plan_shows_refused_rows_with_their_reason() -> None:
-    finished = images("plan", "cu118-torch215")
+    finished = call("plan", "cu118-torch215")
     assert finished.returncode == 0
     assert "refused" in finished.stdout and "none for CUDA 11" in finished.stdout
 
@@ -55,7 +50,7 @@ def test_the_plan_shows_refused_rows_with_their_reason() -> None:
     ],
 )
 def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str], sentence: str, following: str) -> None:
-    finished = images(*arguments)
+    finished = call(*arguments)
     assert finished.returncode == 2, finished.stderr
     said = " ".join(finished.stderr.split())
     assert sentence in said
@@ -63,8 +58,13 @@ def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str],
     assert "Traceback" not in said
 
 
+def test_a_command_that_does_not_exist_ends_the_process_with_2() -> None:
+    finished = process("bild")
+    assert finished.returncode == 2 and not finished.stdout and "Traceback" not in finished.stderr
+
+
 def test_an_engine_that_does_not_answer_is_named() -> None:
-    finished = images("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
+    finished = process("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
     assert finished.returncode == 1
     assert "tcp://127.0.0.1:9" in finished.stderr and "no Docker Engine answers" in finished.stderr
     assert "Traceback" not in finished.stderr
@@ -72,36 +72,37 @@ def test_an_engine_that_does_not_answer_is_named() -> None:
 
 @pytest.mark.parametrize("base", ["a b", "Debian", "x\nRUN evil", "-x"])
 def test_render_takes_no_base_that_is_no_name_of_an_image(base: str, tmp_path: Path) -> None:
-    ended = images("render", "cu126-torch25", f"--base={base}", "--out", str(tmp_path))
+    ended = call("render", "cu126-torch25", f"--base={base}", "--out", str(tmp_path))
     assert ended.returncode == 2
     assert "is no name of an image" in ended.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> None:
-    finished = images("render", "cu126-torch25", "--out", str(tmp_path))
+    finished = call("render", "cu126-torch25", "--out", str(tmp_path))
     assert finished.returncode == 0, finished.stderr
     context = tmp_path / "cu126-torch25" / "context"
     assert {path.name for path in context.iterdir()} >= {"Dockerfile", "host", "locks", "scripts", "wheels"}
     assert (context / "locks" / "torch.txt").read_text().count("--hash=sha256:") > 10
     (context / "left-over").write_text("of an older rendering")
-    images("render", "cu126-torch25", "--out", str(tmp_path))
+    call("render", "cu126-torch25", "--out", str(tmp_path))
     assert not (context / "left-over").exists()
 
 
 def test_generated_files_are_checked_without_writing() -> None:
-    assert images("generate", "--check").returncode == 0
+    assert call("generate", "--check").returncode == 0
 
 
 def test_a_folder_that_cannot_be_written_is_told() -> None:
-    finished = images("render", "cu126-torch25", "--out", "/dev/null")
+    finished = call("render", "cu126-torch25", "--out", "/dev/null")
     assert finished.returncode == 1
     assert "/dev/null" in finished.stderr and "Not a directory" in finished.stderr
     assert "next: " in finished.stderr and "Traceback" not in finished.stderr
 
 
-def test_settings_that_are_ignored_are_told(tmp_path: Path) -> None:
+def test_settings_that_are_ignored_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
-    finished = images("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9", PIP_CERT=str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    finished = call("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
     said = " ".join(finished.stderr.split())
     assert "PIP_CERT names" in said and "no readable file of certificates" in said
