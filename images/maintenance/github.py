@@ -1,4 +1,4 @@
-"""Issues on GitHub, one for each breakage: found again by a mark in its text, so that no night opens a second one."""
+"""Issues on GitHub, one a breakage: a mark in its text finds it again, so that no run opens a second one."""
 
 from __future__ import annotations
 

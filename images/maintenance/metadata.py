@@ -67,7 +67,7 @@ def _install(requirement: str, python: str, folder: str, options: Sequence[str],
 def _parse(text: str, form: str) -> Metadata:
     headers = HeaderParser().parsestr(text)
     stated = [Requirement(line) for line in headers.get_all("Requires-Dist", [])]
-    # An extra is what a person asks for besides: none is asked for here.
+    # Requirements of an extra apply only where the extra is asked for.
     own = [requirement for requirement in stated if "extra" not in str(requirement.marker or "")]
     return Metadata(
         name=canonicalize_name(str(headers["Name"])),

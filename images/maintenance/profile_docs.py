@@ -1,4 +1,4 @@
-"""docs/profiles.md: what each profile's page asks, where it is proven, and what its last verdict was."""
+"""docs/profiles.md: what each profile's page asks, which claims check it, and what its last verdict was."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PageRow(Row):
 
     asks: Sentence
     by: list[Sentence] = []
-    """Claims that prove it: `S1 torch`, `G5 *`."""
+    """Claims that check it: `S1 torch`, `G5 *`."""
     note: str = ""
     open: str = ""
     """Why it does not hold yet."""
@@ -86,7 +86,7 @@ def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Pr
         yield Problem(where=where, cause="has no rows", then="write what the page asks")
     for row in rows:
         if not (row.by or row.note or row.open):
-            yield Problem(where=where, cause=f"{row.asks!r} says nothing of where it is proven", then=then)
+            yield Problem(where=where, cause=f"{row.asks!r} names no claim, note or open reason", then=then)
         for pattern in row.by:
             if not any(_matching([pattern], own) for own in claims.values()):
                 yield Problem(where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then)
@@ -109,7 +109,7 @@ def _section(
         lines.append(f"- `{image.name}`: {own or 'the packages of its stack'}")
         lines += [f"  - {warning}" for warning in image.warnings if not warning.startswith("xformers")]
     names = [str(image.name) for image in images]
-    lines += ["", f"| requirement | proven by | {' | '.join(f'`{one}`' for one in names)} | |"]
+    lines += ["", f"| requirement | checked by | {' | '.join(f'`{one}`' for one in names)} | |"]
     lines.append("|---|---|" + "---|" * (len(names) + 1))
     for row in rows:
         found = [_verdict(row, claims[one], verdicts.get(one, {})) for one in names]
