@@ -98,7 +98,7 @@ def read_python(engine: Engine, reference: str) -> BasePython | None:
     spec = ContainerSpec(reference, ["python3", "-I", "-c", script], name=f"{reference} (reading its Python)")
     with engine.container(spec) as box:
         try:
-            done = box.run(timeout=120)
+            done = box.run(timeout=600)
         except EngineError as error:
             if error.kind is EngineErrorKind.NO_COMMAND:
                 return None

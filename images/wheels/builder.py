@@ -217,7 +217,7 @@ def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCom
     script = f'echo "$(g++ -dumpversion 2>/dev/null)"; [ ! -x {nvcc} ] || {nvcc} --version | tail -n 1'
     spec = ContainerSpec(reference, ["sh", "-c", script], name=f"{reference} (reading its compilers)")
     with engine.container(spec) as box:
-        done = box.run(timeout=60)
+        done = box.run(timeout=300)
     gcc, _, said = done.stdout.partition("\n")
     return BaseCompilers(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
 
