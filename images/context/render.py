@@ -134,10 +134,8 @@ def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras:
             environment=_environment(image, base_context),
             labels=labels(image, base_context, extras.missing),
             installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
-            mounts=macros.mounts,
-            prune=macros.prune,
-            seal=macros.seal,
             epoch=EPOCH,
+            **macros,
             suite=bool(extras.suite),
         )
     )

@@ -33,9 +33,11 @@ def environment(
     return made
 
 
-def step_macros(*, offline: bool = False, pruning: bool = False) -> Any:
-    """Macros of a build step: `mounts`, and its last commands `prune` and `seal`."""
-    return environment().get_template("macros.j2").make_module({"offline": offline, "pruning": pruning, "epoch": EPOCH})
+def step_macros(*, offline: bool = False, pruning: bool = False) -> dict[str, Any]:
+    """The macros of a build step (templates/macros.j2) by name, as variables for a template."""
+    variables = {"offline": offline, "pruning": pruning, "epoch": EPOCH}
+    made = environment().get_template("macros.j2").make_module(variables)
+    return {name: value for name, value in vars(made).items() if not name.startswith("_")}
 
 
 def quoted(value: str) -> str:

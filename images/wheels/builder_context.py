@@ -140,10 +140,8 @@ def _dockerfile(image: Image, recipe: Recipe, base_context: BaseContext, inputs:
             user=render.USER,
             jobs=inputs.jobs,
             installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
-            mounts=macros.mounts,
-            prune=macros.prune,
-            seal=macros.seal,
             epoch=EPOCH,
+            **macros,
             layers=[*below, torch],
             compiler=Stage(
                 name="compiler", below="torch", holds=(f"nvcc {recipe.toolkit}",), lock=False, toolkit_above=True
