@@ -29,7 +29,7 @@ DOCUMENTS = {
 }
 """Documents at the repository's root -> their pages."""
 FOLDERS = {"docs": "README.md", "docs/schema": "docs/reference/json.md"}
-"""Folders that documents link to -> what is shown in their place. Of others: their README.md."""
+"""Folders that documents link to -> what is shown instead. Of others: their README.md, else a list of files."""
 SOURCES = "source/"
 """Where pages lie that show a file."""
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<rest>#[^)\s]*)?(?P<after>\))")
@@ -80,13 +80,13 @@ def _linked_files(texts: Mapping[str, str]) -> set[str]:
 
 
 def _in_repository(own: str, target: str) -> str:
-    """The file that a link of a document means. Empty: it is no file of the repository."""
+    """The file or folder that a link of a document means. Empty: the repository has none."""
     if "://" in target:
         return ""
     path = os.path.normpath(posixpath.join(posixpath.dirname(own), target))
     if (ROOT / path).is_dir():
-        path = FOLDERS.get(path, f"{path}/README.md")
-    return path if path.startswith("docs/reference/") or (ROOT / path).is_file() else ""
+        path = FOLDERS.get(path, f"{path}/README.md" if (ROOT / path / "README.md").is_file() else path)
+    return path if path.startswith("docs/reference/") or (ROOT / path).exists() else ""
 
 
 def _page_of(path: str) -> str:
@@ -104,6 +104,9 @@ def _document(page: str) -> str:
 
 
 def _shown(path: str) -> str:
+    if (ROOT / path).is_dir():
+        names = sorted(file.name for file in (ROOT / path).iterdir() if file.is_file())
+        return "\n".join([f"# {path}/", "", *(f"- `{name}`" for name in names), ""])
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.endswith(".md"):
         return text
