@@ -122,6 +122,7 @@ def _hygiene(old: Mapping[str, Any]) -> Json:
 
 
 _EXPECTS: Mapping[str, Callable[[Mapping[str, Any]], Json]] = {
+    "C1": lambda old: {"after": True, **old},
     "S1": _pins,
     "S5": _device_code,
     "S8": _hygiene,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from images.errors import Problem, UserError
+from images.validation.contract_schemas import with_contracts
 from validate import upgrade
 from validate.claims import Tier
 from validate.evidence import Evidence, EvidenceChangedError, Outcome
@@ -121,7 +122,10 @@ class EvidenceFile(_File):
 
 def generated() -> dict[str, bytes]:
     """Path below the project's root -> JSON Schema."""
-    return {f"docs/schema/{name}.schema.json": _schema(model) for name, model in _MODELS.items()}
+    return {
+        "docs/schema/verdict.schema.json": _content(VerdictFile.model_json_schema()),
+        "docs/schema/evidence.schema.json": _content(with_contracts(EvidenceFile.model_json_schema())),
+    }
 
 
 def parse_verdict(text: str) -> VerdictFile:
@@ -162,9 +166,6 @@ def _unusable(path: Path, cause: str) -> Problem:
     return Problem(where=str(path), cause=cause, then=then)
 
 
-_MODELS: dict[str, type[_File]] = {"verdict": VerdictFile, "evidence": EvidenceFile}
-
-
-def _schema(model: type[_File]) -> bytes:
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
-    return (json.dumps(schema, indent=1, sort_keys=True) + "\n").encode()
+def _content(schema: dict[str, Any]) -> bytes:
+    dated = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return (json.dumps(dated, indent=1, sort_keys=True) + "\n").encode()

@@ -37,7 +37,8 @@ class GpuView(Measured, total=False):
 
     driver: str
     version: str
-    cuda: str
+    cuda: int | str
+    """libcuda's number, or the version that torch was built for."""
     archs: list[str]
     gpus: list[Gpu]
 
@@ -118,11 +119,16 @@ class _Conditions(Measured, total=False):
     observed: Observed
 
 
-class KernelEvidence(_Conditions):
-    device: Device
+class _Ran(_Conditions, total=False):
+    """What there is once the kernel ran: nothing else has them."""
+
     cases: dict[str, CaseEvidence]
     kernels: Profile
     libraries: dict[str, list[str]]
+
+
+class KernelEvidence(_Ran):
+    device: Device
 
 
 class CudnnEvidence(Measured):

@@ -48,12 +48,12 @@ class CollectivesRank(Rank):
     controls: dict[str, dict[str, bool]]
 
 
-class SettingsExpect(RanksExpect):
+class NcclSettingsExpect(RanksExpect):
     injected: dict[str, str]
     """Variables that the trial itself sets."""
 
 
-class SettingsRank(Rank):
+class NcclSettingsRank(Rank):
     variables: dict[str, str]
     files: dict[str, list[str]]
 
@@ -80,7 +80,7 @@ class NcclRank(Rank):
     libraries: list[NcclLibrary]
 
 
-class TransportExpect(SettingsExpect):
+class TransportExpect(NcclSettingsExpect):
     link: str
     """nvlink, pcie, apart, or empty where the host could not tell."""
 

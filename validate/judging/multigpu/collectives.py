@@ -9,9 +9,9 @@ from validate.contracts.multigpu import (
     CollectivesRank,
     NcclExpect,
     NcclRank,
+    NcclSettingsExpect,
+    NcclSettingsRank,
     RanksEvidence,
-    SettingsExpect,
-    SettingsRank,
     TransportExpect,
     TransportRank,
 )
@@ -40,12 +40,12 @@ def _exact_summary(expect: CollectivesExpect, ranks: Sequence[CollectivesRank]) 
 
 
 @typed
-def settings(_subject: str, expect: SettingsExpect, evidence: RanksEvidence) -> Finding:
+def settings(_subject: str, expect: NcclSettingsExpect, evidence: RanksEvidence) -> Finding:
     """M1: what would change how NCCL works."""
     return of_ranks(expect, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
 
 
-def _setting_problems(expect: SettingsExpect, rank: SettingsRank) -> Iterator[str]:
+def _setting_problems(expect: NcclSettingsExpect, rank: NcclSettingsRank) -> Iterator[str]:
     for place, lines in rank["files"].items():
         if lines:
             yield f"{place} sets {listed(list(lines))}"

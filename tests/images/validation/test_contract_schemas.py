@@ -1,0 +1,92 @@
+"""What the writers of claims expect, and what probes yielded, keeps to the contracts that judges read by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, TypedDict
+
+import jsonschema
+import pytest
+
+from images.config import matrix
+from images.config.matrix import ROOT
+from images.planning import plan
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from images.validation.contract_schemas import Definitions
+from tests.support import recorded
+from validate.contracts import catalogue
+from validate.judge import JUDGES
+
+SOURCES = matrix.load()
+ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
+SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
+CLAIM = jsonschema.Draft202012Validator({"$ref": "#/$defs/ClaimRow", "$defs": SCHEMA["$defs"]})
+RECORD = jsonschema.Draft202012Validator({"$ref": "#/$defs/RecordRow", "$defs": SCHEMA["$defs"]})
+H100 = "cu130-torch211-py312-sm90/h100"
+
+
+def test_every_claim_that_can_be_judged_has_a_contract() -> None:
+    assert set(catalogue.CONTRACTS) == set(JUDGES)
+
+
+@pytest.mark.parametrize("accepted", ACCEPTED, ids=lambda accepted: str(accepted.name))
+def test_what_is_written_for_an_image_keeps_to_the_contracts(accepted: Any) -> None:
+    found = image_claims(ClaimContext(image=accepted, facts=SOURCES.facts))
+    for claim in json.loads(found.dumps())["claims"]:
+        CLAIM.validate(claim)
+    probes = {claim.probe for claim in found.claims}
+    rows = (catalogue.contract(claim.id, claim.subject).probe for claim in found.claims)
+    assert {probe for probe in rows if probe} <= probes
+
+
+@pytest.mark.parametrize(
+    ("number", "subject", "key"),
+    [
+        ("S1", "torch", "version"),
+        ("S5", "torch", "known_gaps"),
+        ("C7", "threads", "bundled"),
+        ("G1", "gemm-fp32", "facts"),
+    ],
+)
+def test_a_claim_that_lacks_what_its_judge_reads_is_refused(number: str, subject: str, key: str) -> None:
+    (claim,) = (one for one in recorded.data(H100)["claims"] if (one["id"], one["subject"]) == (number, subject))
+    CLAIM.validate(claim)
+    expect = {name: value for name, value in claim["expect"].items() if name != key}
+    with pytest.raises(jsonschema.ValidationError):
+        CLAIM.validate({**claim, "expect": expect})
+
+
+@pytest.mark.parametrize(
+    ("probe", "key"), [("static.files", "wrong"), ("cpu.threads", "openmp"), ("gpu.device", "libcuda")]
+)
+def test_evidence_that_lacks_what_its_judge_reads_is_refused(probe: str, key: str) -> None:
+    (record,) = (one for one in recorded.data(H100)["records"] if one["probe"] == probe)
+    RECORD.validate(record)
+    measurements = [
+        {**one, "evidence": {name: value for name, value in one["evidence"].items() if name != key}}
+        for one in record["measurements"]
+    ]
+    with pytest.raises(jsonschema.ValidationError):
+        RECORD.validate({**record, "measurements": measurements})
+
+
+class Fact(TypedDict, total=False):
+    error: str
+    kind: Literal["a", "b"]
+
+
+def test_what_raised_may_lack_the_rest_and_nothing_else_may() -> None:
+    definitions = Definitions()
+    assert definitions.of(list[Fact]) == {"type": "array", "items": {"$ref": "#/$defs/Fact"}}
+    assert definitions.found["Fact"]["anyOf"] == [{"required": []}, {"required": ["error"]}]
+    assert definitions.found["Fact"]["properties"]["kind"] == {"enum": ["a", "b"]}
+
+
+def test_two_contracts_of_one_name_and_types_without_a_schema_are_errors() -> None:
+    definitions = Definitions()
+    definitions.of(Fact)
+    with pytest.raises(TypeError, match="two contracts have the name Fact"):
+        definitions.of(TypedDict("Fact", {"other": int}))
+    with pytest.raises(TypeError, match="has no schema"):
+        definitions.of(complex)
