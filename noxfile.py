@@ -112,7 +112,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]"""
+    """All tests, those on a real Docker Engine included, and the coverage of the pure packages. [PYTEST ARGUMENT...]
+
+    With --pretend-memory BYTES and --pretend-cores N the engine reports another machine size (tests/pretend).
+    """
     _install(session, "bench", "lint", "test")
     _lint(session)
     session.run("pytest", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})

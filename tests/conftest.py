@@ -1,6 +1,24 @@
-"""What all tests share: no property test fails because the machine is busy."""
+"""What all tests share: options of the whole suite, and no property test that fails because the machine is busy."""
 
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+sys.path.insert(0, str(Path(__file__).parent / "pretend"))
+import pretended
+
+# How long an example takes is for the machine to say, and for what else runs on it.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("another machine", "run as if the engine's machine were of another size")
+    group.addoption("--pretend-memory", type=int, metavar="BYTES", help="the memory that the engine says it has")
+    group.addoption("--pretend-cores", type=int, metavar="N", help="the cores that the engine says it has")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    pretended.start(config.getoption("--pretend-memory"), config.getoption("--pretend-cores"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from images.host.apt import unpack
 
 _PROGRAM = "docker-registry"
 _RETRY = "`nox -s bench -- --only cold`"
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 """Seconds for its start, and for its end."""
 
 
@@ -83,9 +84,16 @@ def _configuration(host: str, data: Path, auth: Mapping[str, Any] | None) -> dic
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that Linux gives to who asks for any (from 32768), and from a place of this process's own on: none
+    is taken between asking and listening.
+    """
+    for turn in range(20_000):
+        with socket.socket() as probe, suppress(OSError):
+            port = 10_000 + (os.getpid() + turn) % 20_000
+            probe.bind(("127.0.0.1", port))
+            return port
+    cause = "every port that it could serve on is taken"
+    raise UserError(Problem(where=_PROGRAM, cause=cause, then=f"end what holds them, then {_RETRY}"), code=1)
 
 
 def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:

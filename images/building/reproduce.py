@@ -131,7 +131,8 @@ def steps(history: Sequence[HistoryEntry]) -> list[str]:
 
 def _short(made_by: str) -> str:
     """`torch` for the step that installs torch's lock, else the wheel, the script or the command itself."""
-    for pattern in (r"/run/locks/([\w-]+)\.txt", r"/run/wheels/(\w+)-", r"/run/(toolkit)", r"/run/scripts/(\w+)\.sh"):
+    script = r"/run/scripts/(?!record_change_times\.)(\w+)\.sh"
+    for pattern in (r"/run/locks/([\w-]+)\.txt", r"/run/wheels/(\w+)-", r"/run/(toolkit)", script):
         if found := re.search(pattern, made_by):
             return found[1]
     return made_by.removesuffix(" # buildkit")[:60]

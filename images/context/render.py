@@ -150,7 +150,7 @@ def _pruner(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
         "by_design": device_code.KERNELS_BY_DESIGN,
     }
     yield "pruner/options.json", json.dumps(options, indent=1).encode()
-    yield "pruner/seal.py", (TEMPLATES / "scripts" / "seal.py").read_bytes()
+    yield "pruner/normalise_timestamps.py", (TEMPLATES / "scripts" / "normalise_timestamps.py").read_bytes()
     for name in ("__main__.py", "pruning.py"):
         yield f"pruner/{name}", (TEMPLATES / "pruner" / name).read_bytes()
     for name in PRUNER_MODULES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tarfile
 import threading
 import time
@@ -20,6 +21,8 @@ from images.engine.responses import asking
 from images.errors import Problem, UserError
 
 _OOM_DELAY = 0.3  # seconds by which the engine may learn of a kill for memory later than of the end of the container
+_KILLED_DELAY = 10.0  # the same where the container's end was a kill: beside load news of its cause may take long
+_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,9 @@ class Container:
         with self._deadline(timeout), asking(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
-            if details["HostConfig"].get("Memory") and not details["State"]["OOMKilled"]:
+            until = time.monotonic() + (_KILLED_DELAY if code == _KILLED else _OOM_DELAY)
+            bounded = details["HostConfig"].get("Memory")
+            while bounded and not details["State"]["OOMKilled"] and time.monotonic() < until:
                 time.sleep(_OOM_DELAY)
                 details = self._sdk.inspect_container(self.id)
         state = details["State"]

@@ -30,7 +30,7 @@ _CDI_SINCE = (1, 44)
 _CDI_ALL = "nvidia.com/gpu=all"
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
-_SMI_SECONDS = 30
+_SMI_SECONDS = 120
 
 
 INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")

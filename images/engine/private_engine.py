@@ -23,8 +23,8 @@ from images.host.apt import install
 from images.host.hashing import sha256
 
 _SUBNETS = tuple(f"172.{second}.200.0/24" for second in range(31, 17, -1))
-_START_SECONDS = 90.0
-_STOP_SECONDS = 60.0
+_START_SECONDS = 180.0
+_STOP_SECONDS = 180.0
 _SOCKET_PATH_MAX = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
 _LONGEST_SOCKET = "exec/containerd/containerd-debug.sock"  # dockerd's own, below the folder
 

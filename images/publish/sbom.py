@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # slow to import
     from cyclonedx.model.component import Component
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
-_SECONDS = 120.0
+_SECONDS = 600.0
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 """Serial numbers come from it and the image's digest: the same image has the same SBOM, byte by byte."""
 

@@ -20,6 +20,8 @@ from validate.evidence import Evidence, Record
 _INSIDE = "/judge"
 """A volume of its own: the container's root is read-only."""
 _GIB = 1024**3
+_PAGE = 1 << 16
+"""No machine that we know of has larger pages."""
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
@@ -37,7 +39,8 @@ class Bounds:
     shared_memory: int = 8 * _GIB
     """/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
     scratch: int = 4 * _GIB
-    timeout: float = 1200
+    timeout: float = 3600
+    """Each probe has a limit of its own, which gives a verdict; past this one there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +147,7 @@ def _run_in(
         binds=gpus.binds,
         devices=gpus.devices,
         device_requests=gpus.device_requests,
-        shm_size=min(trial.bounds.shared_memory, engine.facts.memory // 4) if plan.ranks else None,
+        shm_size=shared_memory(trial.bounds, engine.facts.memory) if plan.ranks else None,
         ulimits=ulimits,
     )
     with engine.container(spec) as container:
@@ -157,11 +160,16 @@ def _run_in(
                 continue
             records.append(record)
             trial.on_record(record)
-        end = container.wait(timeout=30)
+        end = container.wait(timeout=300)
     if not records:
         name = image.tags[0] if image.tags else image.id
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
+
+
+def shared_memory(bounds: Bounds, machine: int) -> int:
+    """Bytes of /dev/shm for ranks, on a machine of so many: a quarter at most, in whole pages, as kernels have it."""
+    return min(bounds.shared_memory, machine // 4) // _PAGE * _PAGE
 
 
 def _at_once(engine: Engine, plan: _ContainerPlan) -> int:

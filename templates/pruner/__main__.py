@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import seal
+import normalise_timestamps
 from pruning import Alternatives, Change, PruneOptions, PruningError, prune_packages
 
 
@@ -20,10 +20,11 @@ def main() -> None:
     options = PruneOptions(
         arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives, by_design=said["by_design"]
     )
-    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    since = seal.began() - seal._SLACK
-    found = (record for place in places for record in Path(place).glob("*.dist-info/RECORD"))
-    prune_packages(sorted(record for record in found if record.stat().st_ctime >= since), options, tell)
+    # As record_change_times.sh has them: lib64 may be a link to lib.
+    places = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
+    tests = ("-mindepth", "2", "-maxdepth", "2", "-path", "*.dist-info/RECORD")
+    found = (Path(path) for place in places for path in normalise_timestamps.changed(place, *tests))
+    prune_packages(sorted(found), options, tell)
 
 
 def tell(change: Change) -> None:

@@ -26,7 +26,7 @@ _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage"
 ).split()
-_PATIENCE = 20_000
+_PATIENCE = 120_000
 """Milliseconds: builds may run beside."""
 expect.set_options(timeout=_PATIENCE)
 

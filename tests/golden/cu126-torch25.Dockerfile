@@ -10,13 +10,15 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=tmpfs,target=/var/lib/apt/lists \
     --mount=type=tmpfs,target=/var/log \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/user.sh,target=/run/scripts/user.sh \
     --mount=type=bind,source=scripts/debian.sh,target=/run/scripts/debian.sh \
-    sh /run/scripts/debian.sh 3.11 python3 python3-dev python3-venv gcc g++ libc6-dev ca-certificates \
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/debian.sh 3.11 python3 python3-dev python3-venv gcc g++ libc6-dev ca-certificates \
     && python3 -m venv --without-pip /opt/venv \
     && SOURCE_DATE_EPOCH=1704067200 sh /run/scripts/user.sh 1001 /opt/venv/bin \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
 # ---- tools: the installer, mounted by the steps below and in no layer of the image
 FROM system AS tools
@@ -31,7 +33,8 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=cache,id=truetag-uv,target=/run/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/toolkit.sh,target=/run/scripts/toolkit.sh \
     --mount=type=bind,source=locks/toolkit.txt,target=/run/locks/toolkit.txt \
     sh /run/scripts/toolkit.sh /opt/venv/bin/python 12.6 runtime
@@ -41,24 +44,28 @@ FROM system AS cuda
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/cuda.txt,target=/run/locks/cuda.txt \
-    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/cuda.txt \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/cuda.txt \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
 # ---- torch: torch 2.5.1, triton 3.1.0, setuptools 80.9.0
 FROM cuda AS torch
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/torch.txt,target=/run/locks/torch.txt \
-    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
 # ---- kernels: xformers 0.0.29.post1, flash-attn 2.8.3, bitsandbytes 0.49.1
 FROM torch AS kernels
@@ -66,12 +73,14 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=cache,id=truetag-uv,target=/run/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/kernels.txt,target=/run/locks/kernels.txt \
-    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/kernels.txt \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
 # ---- libraries: transformers 4.57.6, accelerate 1.12.0, peft 0.18.1, datasets 4.5.0, safetensors 0.7.0, einops 0.8.2, pip 26.3
 FROM kernels AS libraries
@@ -79,17 +88,21 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=cache,id=truetag-uv,target=/run/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/libraries.txt,target=/run/locks/libraries.txt \
-    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/libraries.txt \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/libraries.txt \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,from=toolkit,source=/usr/local/cuda-12.6,target=/run/toolkit \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
-    { [ -e /usr/local/cuda-12.6 ] || cp -a /run/toolkit /usr/local/cuda-12.6; } \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
+    sh /run/scripts/record_change_times.sh \
+    && { [ -e /usr/local/cuda-12.6 ] || cp -a /run/toolkit /usr/local/cuda-12.6; } \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
 # ---- light: liger-kernel 0.6.4, nvidia-ml-py 12.560.30
 FROM libraries AS light
@@ -97,21 +110,25 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=cache,id=truetag-uv,target=/run/uv \
     --mount=type=bind,from=tools,source=/opt/tools,target=/run/tools \
     --mount=type=bind,source=host,target=/run/host \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/install.sh,target=/run/scripts/install.sh \
     --mount=type=bind,source=scripts/compile.py,target=/run/scripts/compile.py \
     --mount=type=bind,source=locks/light.txt,target=/run/locks/light.txt \
-    sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/light.txt \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/light.txt \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 
 # ---- the image
 FROM light AS image
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=suite,target=/run/suite \
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/suite.sh,target=/run/scripts/suite.sh \
-    sh /run/scripts/suite.sh /opt/venv/bin/python \
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py 1704067200
+    sh /run/scripts/record_change_times.sh \
+    && sh /run/scripts/suite.sh /opt/venv/bin/python \
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 ENV PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     XFORMERS_IGNORE_FLASH_VERSION_CHECK="1" \
     NVIDIA_VISIBLE_DEVICES="all" \

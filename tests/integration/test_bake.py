@@ -134,7 +134,7 @@ def test_a_target_stands_where_its_stage_stood(buildx: str, modern: Engine, base
 
 def _holds(engine: Engine, image: str) -> str:
     with engine.container(ContainerSpec(image, ["cat", "/torch", "/own"])) as box:
-        return box.run(30).stdout
+        return box.run(300).stdout
 
 
 def _written(contexts: Mapping[str, Mapping[str, bytes]], folder: Path) -> Any:
@@ -161,7 +161,7 @@ def test_our_own_contexts_bake_up_to_the_toolkit(
     baked = found[shared]
     try:
         with modern.container(ContainerSpec(baked, ["/usr/local/cuda-12.6/bin/ptxas", "--version"])) as box:
-            assert "release 12.6, V12.6.85" in box.run(60).stdout
+            assert "release 12.6, V12.6.85" in box.run(300).stdout
     finally:
         for digest in filter(None, found.values()):
             modern.remove(digest, force=True)

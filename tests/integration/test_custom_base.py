@@ -39,7 +39,7 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine,
             "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
         )
         with engine.container(ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])) as box:
-            done = box.run(timeout=60)
+            done = box.run(timeout=600)
         assert (done.exit.code, done.stdout.split()[0]) == (0, str(render.USER)), done.stderr
     finally:
         engine.remove(TAG, force=True)

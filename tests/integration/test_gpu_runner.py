@@ -53,7 +53,7 @@ def evidence(engine: Engine, parent: ImageInfo) -> dict[str, Any]:
     spec = ContainerSpec(parent.id, ["python3", "/judge/tiny.py"], tmpfs={"/tmp": "rw,exec"}, volumes=["/judge"])
     with engine.container(spec) as container:
         container.put(files, "/judge")
-        done = container.run(timeout=120)
+        done = container.run(timeout=600)
     assert done.exit.code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -176,7 +176,7 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent:
         first = next(line for line in child.stdout if "[system" in line)
         child.send_signal(signal.SIGINT)
         rest = child.stdout.read()
-        assert child.wait(timeout=60) == 130, first + rest
+        assert child.wait(timeout=300) == 130, first + rest
     assert "nothing is left running" in rest and "Traceback" not in rest
     assert engine.find(NAME) is None and engine.find(f"{NAME}-candidate") is None
     assert engine.sweep() == ()

@@ -1,4 +1,4 @@
-"""Two builds on a real engine: what has a time of its own is found and named, what is sealed gives the same layer."""
+"""Two builds on a real engine: a difference is found and named, normalised timestamps give the same layer."""
 
 import re
 import uuid
@@ -20,7 +20,7 @@ from images.locking import lock_file
 from images.planning.image import Image
 
 pytestmark = pytest.mark.engine
-TAGS = ("truetag-test-seal:1", "truetag-test-seal:2")
+TAGS = ("truetag-test-timestamps:1", "truetag-test-timestamps:2")
 
 
 def layers(engine: Engine, context: Mapping[str, bytes], tag: str) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def test_equal_layers_leave_no_files_that_the_engine_forgot(engine: Engine, base
     assert len(holding) == 1, "the first build's, which the build cache keeps"
 
 
-def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, image: Image) -> None:
+def test_packages_venv_and_user_have_normalised_timestamps(engine: Engine, base: AcquiredBase, image: Image) -> None:
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
     extras = render.Extras(host=host_settings().files())
@@ -69,27 +69,34 @@ def test_packages_venv_and_user_are_sealed(engine: Engine, base: AcquiredBase, i
             engine.untag(tag)
 
 
-SEALED = """
+NORMALISED = """
 FROM system AS early
 RUN --mount=type=tmpfs,target=/run echo early >/opt/early
 FROM early
 RUN --mount=type=tmpfs,target=/run \\
     --mount=type=tmpfs,target=/mnt \\
-    --mount=type=bind,source=scripts/seal.py,target=/run/scripts/seal.py \\
-    echo late >/opt/x && ln -s /nowhere /opt/link && echo lent >/mnt/lent \\
-    && /opt/venv/bin/python -I -S -B /run/scripts/seal.py {epoch} \\
-    && stat -c "%n %Y" /opt/early /opt/x /opt/link /mnt/lent /etc/resolv.conf
+    --mount=type=tmpfs,target=/srv/made/for \\
+    --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \\
+    --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \\
+    echo earlier >/opt/earlier && echo 1 >/opt/twice \\
+    && sh /run/scripts/record_change_times.sh \\
+    && echo 2 >/opt/twice && echo late >/opt/x && ln -s /nowhere /opt/link && echo lent >/mnt/mounted \\
+    && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py {epoch} \\
+    && stat -c "%n %Y" /opt/early /opt/earlier /opt/twice /opt/x /opt/link /mnt/mounted /srv /srv/made /etc/resolv.conf
 """
+"""What is written a moment before record_change_times.sh stands for an earlier step, however fast the next begins."""
 
 
-def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: AcquiredBase, image: Image) -> None:
+def test_a_step_normalises_the_timestamps_of_what_it_wrote_and_nothing_else(
+    engine: Engine, base: AcquiredBase, image: Image
+) -> None:
     extras = render.Extras(host=host_settings().files())
     context = render.render(image, lock_file.read(image).files, base_images.base_context(base), extras)
     text = context["Dockerfile"]
     assert isinstance(text, bytes)
     system = text.split(b"# ---- tools")[0].decode()
     told: list[BuildEvent] = []
-    context["Dockerfile"] = f"{system}{SEALED.format(epoch=EPOCH)}# {uuid.uuid4().hex}\n".encode()
+    context["Dockerfile"] = f"{system}{NORMALISED.format(epoch=EPOCH)}# {uuid.uuid4().hex}\n".encode()
     try:
         engine.build(context, TAGS[0], BuildSpec(no_cache=True), on_event=told.append)
     finally:
@@ -97,11 +104,12 @@ def test_a_step_seals_what_it_wrote_and_nothing_else(engine: Engine, base: Acqui
     lines = [
         event.text.split()
         for event in told
-        if isinstance(event, LogLine) and event.text.startswith(("/opt", "/mnt", "/etc"))
+        if isinstance(event, LogLine) and event.text.startswith(("/opt", "/mnt", "/srv", "/etc"))
     ]
     times = {line[0]: int(line[1]) for line in lines}
-    assert {path for path, time in times.items() if time == EPOCH} == {"/opt/x", "/opt/link"}
-    assert set(times) == {"/opt/early", "/opt/x", "/opt/link", "/mnt/lent", "/etc/resolv.conf"}
+    normalised = {path for path, time in times.items() if time == EPOCH}
+    assert normalised == {"/opt/twice", "/opt/x", "/opt/link", "/srv", "/srv/made"}
+    assert set(times) - normalised == {"/opt/early", "/opt/earlier", "/mnt/mounted", "/etc/resolv.conf"}
 
 
 def test_the_same_mirror_gives_the_same_base(engine: Engine, base: AcquiredBase) -> None:

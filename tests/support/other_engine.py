@@ -72,7 +72,7 @@ def other_engine(suite: str) -> Iterator[Other]:
 
 
 def _connected(url: str, process: subprocess.Popen[bytes], log: Path) -> Engine:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         try:
             return connect(url)
@@ -87,7 +87,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for child in children:
         os.kill(int(child), signal.SIGTERM)
     try:
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -12,7 +12,7 @@ from typing import Any
 from validate.environment.user_environment import UserEnvironment
 
 _MARK = "validate:start:"
-_SECONDS = 60
+_SECONDS = 120
 _QUESTION = """
 import sys
 import os

@@ -198,7 +198,8 @@ ROWS: Mapping[str, Row] = {
 def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[Claim]:
     """M1 to M8. Without a GPU, or with one alone, every claim exists and is unproven.
 
-    `device` "cpu" is a rehearsal: the same probes over gloo.
+    `device` "cpu" is a rehearsal: the same probes over gloo. It has no minimum bandwidth, because other load on
+    the machine decides what cores can carry.
     """
     image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
     count = len(inventory.gpus) if inventory else 0
@@ -224,6 +225,7 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
                 "device": device,
                 "ranks": ranks,
                 **_of_host(subject, context, link),
+                **({"minimum": 0.0} if subject == "bandwidth" and device == "cpu" else {}),
                 **({"not_applicable": gate} if gate else {}),
             },
             unproven=no_gpu,

@@ -78,10 +78,10 @@ def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
         'CMD ["bash"]',
         "WORKDIR /workspace",
         "LABEL a=b",
-        "RUN /bin/sh -c sh /run/scripts/suite.sh /opt/venv/bin/python # buildkit",
+        "RUN /bin/sh -c sh /run/scripts/record_change_times.sh     && sh /run/scripts/suite.sh /venv/python # buildkit",
         "RUN /bin/sh -c { [ -e /usr/local/cuda-12.6 ] || cp -a /run/toolkit /usr/local/cuda-12.6; }",
         "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python /run/wheels/flash_attn-2.8.3+cu12-cp311.whl",
-        f"{install} && seal # buildkit",
+        f"{install} && normalise # buildkit",
         "mmdebstrap bookworm",
     ]
     history = [HistoryEntry(created_by=text, size=0, comment="") for text in made]

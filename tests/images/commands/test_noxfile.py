@@ -24,7 +24,7 @@ TIDIES_UP = """
 import time
 try:
     print('begun', flush=True)
-    time.sleep(60)
+    time.sleep(600)
 except KeyboardInterrupt:
     print('tidied up')
     raise SystemExit(130) from None
@@ -51,7 +51,7 @@ def _on_a_terminal(code: str, until: str = "", keys: bytes = b"") -> str:
         os.chdir(ROOT)
         os.execv(sys.executable, [sys.executable, "-c", program])
     seen = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     try:
         while time.monotonic() < deadline:
             if not select.select([terminal], [], [], 0.2)[0]:

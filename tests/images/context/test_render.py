@@ -134,10 +134,10 @@ def test_only_images_for_one_arch_are_pruned_and_in_the_step_that_installs() -> 
         step for step in pruned["Dockerfile"].decode().split("\nRUN ") if "install.sh" in step and "torch.txt" in step
     ]
     assert len(steps) == 1
-    installs, prunes, seals = (
-        steps[0].index(text) for text in ("sh /run/scripts/install.sh", "-B /run/pruner", "seal.py 1")
+    installs, prunes, normalises = (
+        steps[0].index(text) for text in ("sh /run/scripts/install.sh", "-B /run/pruner", "normalise_timestamps.py 1")
     )
-    assert installs < prunes < seals
+    assert installs < prunes < normalises
     before, after = stages(plain["Dockerfile"]), stages(pruned["Dockerfile"])
     assert all(before[name] == after[name] for name in ("system", "tools", "cuda")), "NVIDIA's libraries are shared"
 
@@ -161,12 +161,18 @@ def test_only_the_largest_layers_leave_no_wheels_in_the_engines_cache() -> None:
     assert kept == {"toolkit", "kernels", "libraries", "light"}
 
 
-def test_every_step_of_an_image_ends_by_sealing_what_it_wrote() -> None:
+def test_every_step_of_an_image_notes_what_stands_and_ends_by_normalising_timestamps() -> None:
     for name in ("cu126-torch27", "cu126-torch27-sm90", "cu130-torch211-devel", "cu128-torch28-axolotl-multigpu"):
         for stage, text in stages(context(image(name), suite={"claims.json": b"{}"})["Dockerfile"]).items():
             if stage in ("tools", "toolkit"):  # not in the image
                 continue
             steps = text.replace("\\\n", " ").splitlines()
             runs = [step for step in steps if step.startswith("RUN ")]
-            assert all(re.search(r"&& \S+ -I -S -B /run/scripts/seal\.py \d+$", run) for run in runs), (name, stage)
+            assert all(re.search(r"&& \S+ -I -S -B /run/scripts/normalise_timestamps\.py \d+$", run) for run in runs), (
+                name,
+                stage,
+            )
+            noted = r"RUN (--mount=\S+ +)+sh /run/scripts/record_change_times\.sh +&& "
+            assert all(re.match(noted, run) for run in runs), (name, stage)
+            assert all("--mount=type=tmpfs,target=/run " in run for run in runs), "the notes stay in no layer"
             assert not [step for step in steps if step.startswith(("COPY", "ADD"))], "they date the folders on the way"

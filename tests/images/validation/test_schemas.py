@@ -119,7 +119,7 @@ def test_evidence_that_was_edited_is_refused() -> None:
         Evidence.loads(changed)
 
 
-def test_evidence_without_a_seal_can_be_read() -> None:
+def test_evidence_without_a_checksum_can_be_read() -> None:
     """Recorded pieces in tests have none; only the file of a trial is held to it (EvidenceFile)."""
     assert Evidence.loads(json.dumps(dataclasses.asdict(EVIDENCE))) == EVIDENCE
 

@@ -6,7 +6,7 @@ from validate.probes.multigpu import _launch
 
 
 def measure(claims):
-    yield from _launch.measure(__name__, claims, limit=20)
+    yield from _launch.measure(__name__, claims, limit=240, patience=8)
 
 
 def rank(bench, claim):

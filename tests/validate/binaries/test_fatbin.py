@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import tracemalloc
 
 import pytest
@@ -107,14 +108,16 @@ def test_a_cut_file_is_refused_or_read_as_far_as_it_goes(cut: int) -> None:
     assert cut == 0 or GOOD[:cut][:4] != b"\x7fELF"
 
 
-@settings(max_examples=400, deadline=2000)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_corrupted_bytes_never_hang_or_fill_memory(changes: list[tuple[int, int]]) -> None:
     data = bytearray(GOOD)
     for position, value in changes:
         data[position] = value
+    before = time.process_time()
     with contextlib.suppress(FatbinError):
         read(bytes(data))
+    assert time.process_time() - before < 10, "of this process alone: what else runs does not count"
 
 
 def test_a_bomb_is_refused_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,24 +5,31 @@ from __future__ import annotations
 
 import copy
 import json
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from images.building import validating
 from images.config import matrix
+from images.config.paths import RESOURCES as ROOT
 from images.engine import gpus
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware import inventory
 from images.hardware.inventory import Gpu, Inventory, Link
 from images.planning import plan
 from images.planning.image import Image
+from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
 from validate.claims import Claim, ClaimSet, Tier
+from validate.environment.ports import free_port
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import JUDGES, judge
 from validate.judging import Status
@@ -265,7 +272,8 @@ def test_a_launch_counts_only_if_every_rank_closed_its_file() -> None:
     assert _launch.end_of(0, "", [heard(), heard()], 10) == ""
     silent = _launch.end_of(0, "", [heard(), heard(closed=False, begun="ddp")], 10)
     assert silent == "ended with status 0 before it was done (rank 1 in ddp)"
-    assert "did not end in 10 s (rank 0 in its start)" in _launch.end_of(None, "", [heard(closed=False, begun="")], 10)
+    assert "did not end in 10 s (rank 0 in x)" in _launch.end_of(None, "", [heard(closed=False)], 10)
+    assert "did not end in 480 s (rank 0 in its start)" in _launch.end_of(None, "", [heard(closed=False, begun="")], 10)
     assert _launch.end_of(1, "", [heard()], 10) == "torchrun ended with status 1"
 
 
@@ -273,6 +281,52 @@ def test_the_rank_that_died_first_is_named_with_its_last_words() -> None:
     said = _launch.end_of(1, TORCHRUN, [heard(closed=False, begun="second"), heard(closed=False, begun="second")], 10)
     assert said.startswith("rank 1 was killed by SIGSEGV (rank 0 in second, rank 1 in second)")
     assert said.endswith(": rank 1: second: RuntimeError: boom")
+
+
+class Launch:
+    """torchrun on a clock of its own: when its rank begins, and when it ends."""
+
+    def __init__(self, file: Path, begins: float, ends: float) -> None:
+        self.file, self.begins, self.ends, self.now = file, begins, ends, 0.0
+
+    def wait(self, seconds: float) -> int:
+        self.now += seconds
+        if self.now >= self.begins:
+            self.file.write_text('{"begun": "x"}\n')
+        if self.now < self.ends:
+            raise subprocess.TimeoutExpired("torchrun", seconds)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "code", "at"),
+    [(400.0, 410.0, 0, 410), (400.0, 1e9, None, 420), (1.0, 15.0, 0, 15), (1e9, 1e9, None, 480)],
+)
+def test_a_limit_counts_from_when_all_ranks_have_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: float, ends: float, code: int | None, at: float
+) -> None:
+    """Importing torch takes as long as the rest of the machine lets it."""
+    launch: Any = Launch(tmp_path / "rank0", begins, ends)
+    monkeypatch.setattr(_launch, "time", SimpleNamespace(monotonic=lambda: launch.now))
+    assert _launch._ended(launch, [launch.file], 20) == code
+    assert at <= launch.now < at + 1
+
+
+def test_processes_that_ask_at_once_get_ports_of_their_own() -> None:
+    """None of them listens yet when the next one asks; a port that somebody listens on is given to none."""
+    program = "from validate.environment.ports import free_port; print(free_port()); input()"
+    asking = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    given = [int(one.stdout.readline()) for one in asking if one.stdout]
+    for one in asking:
+        one.communicate(b"\n")
+    assert len(set(given)) == 8 and max(given) < 32768
+    first = free_port()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", first))
+        assert free_port() != first
 
 
 def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
@@ -367,6 +421,23 @@ def test_the_weakest_pair_decides_about_the_link() -> None:
         "",
         "",
     )
+
+
+def test_cores_owe_no_bandwidth() -> None:
+    """What they carry is what the rest of the machine leaves them."""
+    rehearsed = multigpu_claims(context(None), device="cpu")
+    asked = next(one for one in rehearsed if one.subject == "bandwidth")
+    slow = {"ranks": [{"all_reduce": 3e6, "send": 1e6, "device": {"type": "cpu", "backend": "gloo"}}] * 2}
+    assert bandwidth.bandwidth(asked, slow).status is Status.PASS
+    assert claim("bandwidth").expect["minimum"] > 1e9
+
+
+@pytest.mark.parametrize("machine", [25_276_063_744, 25_276_063_745, 7_000_000_001, 1 << 40])
+def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> None:
+    """The kernel gives whole pages: what the trial asks for is what is found."""
+    found = trial.shared_memory(trial.Bounds(), machine)
+    assert found % (1 << 16) == 0 and found <= machine / 4 and found <= trial.Bounds().shared_memory
+    assert found > min(machine / 4, trial.Bounds().shared_memory) - (1 << 16)
 
 
 def test_more_nvlinks_lift_the_floor_of_the_bandwidth() -> None:

@@ -90,7 +90,7 @@ CODES = st.builds(
 REGIONS = st.lists(st.lists(CODES, max_size=5).map(lambda codes: fatbins.region(*codes)), max_size=3)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(REGIONS, TARGETS, st.sampled_from(["cubin", "jit"]), st.sampled_from([(), (ROW,)]))
 def test_s5_says_the_same_before_and_after_slicing(
     regions: list[bytes], target: int, how: str, rows: tuple[dict[str, Any], ...]
@@ -101,7 +101,7 @@ def test_s5_says_the_same_before_and_after_slicing(
     assert faults(pruned(whole, target, Excuses(rows)), claim) == faults(whole, claim)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(REGIONS, TARGETS, st.sampled_from(["cubin", "jit"]))
 def test_s5_says_the_same_of_nvidias_libraries(regions: list[bytes], target: int, how: str) -> None:
     whole = fatbins.library(*regions)

@@ -21,7 +21,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.harness.forked import described, in_fork
 
-_SECONDS = 120
+_SECONDS = 300
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"

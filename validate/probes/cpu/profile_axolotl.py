@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.environment.ports import free_port
 from validate.harness.forked import LOG_TAIL_CHARACTERS, attempt
 
 _PATIENCE = 240.0
@@ -107,7 +107,7 @@ def _nccl_timeout() -> dict[str, Any]:
 
 def _group_timeout(variables: Mapping[str, str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        port, ranks = _free_port(), []
+        port, ranks = free_port(), []
         for rank in range(_RANKS):
             place = {
                 "RANK": str(rank),
@@ -134,9 +134,3 @@ def _group_timeout(variables: Mapping[str, str]) -> dict[str, Any]:
             raise RuntimeError(f"a rank failed: {failed[0][-LOG_TAIL_CHARACTERS:]}")
         result: dict[str, Any] = json.loads(Path(folder, "0").read_text())
         return result
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

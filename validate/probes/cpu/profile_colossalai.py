@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
+from validate.environment.ports import free_port
 from validate.harness.forked import attempt
 
 _RATE = 0.1
@@ -31,11 +31,8 @@ def _launch() -> dict[str, Any]:
     """The variable as the image has it, and after ColossalAI has set its own."""
     before = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "unset")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = int(one.getsockname()[1])
     colossalai = importlib.import_module("colossalai")
-    colossalai.launch(rank=0, world_size=1, host="127.0.0.1", port=port, backend="gloo")
+    colossalai.launch(rank=0, world_size=1, host="127.0.0.1", port=free_port(), backend="gloo")
     return {
         "connections_before": before,
         "connections_after": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "unset"),

@@ -12,7 +12,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.harness.forked import attempt
 
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 _HEAD = "\t\033[4mGPU0\tGPU1\t\033[0m\n"
 _LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n  NS   = Not supported\n"
 DRIVERS: Mapping[str, str | None] = {

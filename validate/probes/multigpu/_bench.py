@@ -13,8 +13,10 @@ from typing import Any
 SEED = 20240229
 WIDTH, BATCH = 64, 16
 """Multiples of 16, as products in FP8 ask of every dimension."""
-TIMEOUT_SECONDS = 30
-"""Of a collective. NCCL's watchdog ends a rank that waits longer."""
+TIMEOUT_SECONDS = 90
+"""Of a collective, and of joining. NCCL's watchdog ends a rank that waits longer. Beside load one rank may be far
+behind another; of one that died torchrun tells at once, so only those that hang take as long.
+"""
 SCALE = 1.01
 """A result scaled so must be told apart."""
 BACKENDS: Mapping[str, str] = {"cuda": "nccl", "cpu": "gloo"}

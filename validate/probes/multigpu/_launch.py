@@ -10,10 +10,10 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,14 +22,18 @@ from typing import Any
 
 from validate.claims import Claim
 from validate.environment import nvml
+from validate.environment.ports import free_port
 
-LIMIT_SECONDS = 240.0
-"""A launch takes 10 to 30 s: past this, a rank hangs."""
+LIMIT_SECONDS = 480.0
+"""Ranks start, and then are at work, for 5 to 30 s each: past this, one hangs. Beside load they are slow, not wrong."""
+PATIENCE_SECONDS = 120.0
+"""How long a rank that has finished a subject waits for the others: longer than the process group does."""
 MOST_RANKS = 8
 _ROOT = Path(__file__).resolve().parents[3]
 _PROGRAM = "validate.probes.multigpu._rank"
 _CULPRIT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _END_SECONDS = 5.0
+_POLL_SECONDS = 0.2
 
 
 class RanksFailedError(RuntimeError):
@@ -48,11 +52,16 @@ class Heard:
 
 
 def measure(
-    probe: str, claims: Sequence[Claim], *, environment: Mapping[str, str] | None = None, limit: float = LIMIT_SECONDS
+    probe: str,
+    claims: Sequence[Claim],
+    *,
+    limit: float = LIMIT_SECONDS,
+    patience: float = PATIENCE_SECONDS,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Start the ranks of a probe's module, each running its `rank(bench, claim)` for every claim in turn.
 
-    `environment` is added to what the ranks inherit; `limit` is in seconds. Raises RanksFailedError.
+    `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
+    `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.
     """
     asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
     yield from ((claim.subject, {}) for claim in claims if claim not in asked)
@@ -62,7 +71,8 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         place = Path(folder)
         (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in asked]}))
-        code, log = _torchrun(place, ranks, {**os.environ, **_surroundings(asked[0]), **(environment or {})}, limit)
+        program = [_PROGRAM, str(place), f"{limit:g}", f"{patience:g}"]
+        code, log = _torchrun(place, ranks, program, {**os.environ, **_surroundings(asked[0])}, limit)
         heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
         for claim in asked:
             found = [one.measured.get(claim.subject) for one in heard]
@@ -89,7 +99,8 @@ def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> 
     behind = [f"rank {rank} in {one.begun or 'its start'}" for rank, one in enumerate(heard) if not one.closed]
     where = f" ({', '.join(behind)})" if behind else ""
     if code is None:
-        return f"torchrun did not end in {limit:g} s{where}"
+        waited = limit if all(one.begun for one in heard) else LIMIT_SECONDS
+        return f"torchrun did not end in {waited:g} s{where}"
     if found := _CULPRIT.search(log):
         rank, status = int(found[1]), int(found[2])
         return f"rank {rank} {_death(status)}{where}{_last_words(log, rank)}"
@@ -113,35 +124,41 @@ def listen(file: Path) -> Heard:
     return Heard(measured=measured, begun=begun, pid=pid, closed=closed)
 
 
-def free_port() -> int:
-    """A TCP port of this container that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def _surroundings(claim: Claim) -> dict[str, str]:
     """A container without a network has the loopback interface alone, which gloo does not take by itself."""
     return {"GLOO_SOCKET_IFNAME": "lo"} if claim.expect["device"] == "cpu" else {}
 
 
-def _torchrun(place: Path, ranks: int, environment: Mapping[str, str], limit: float) -> tuple[int | None, str]:
-    """torchrun's status (None: ended by force after `limit` seconds) and everything that was printed."""
+def _torchrun(
+    place: Path, ranks: int, program: Sequence[str], environment: Mapping[str, str], limit: float
+) -> tuple[int | None, str]:
+    """torchrun's status (None: ended by force when time was up) and everything that was printed."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--max-restarts=0"]
-    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", _PROGRAM, str(place), f"{limit:g}"]
+    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", *program]
     log = place / "log"
     with log.open("wb") as output:
         child = subprocess.Popen(
             command, cwd=_ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
-        try:
-            code: int | None = child.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = None
-            _end(child, [listen(place / f"rank{rank}").pid for rank in range(ranks)])
+        files = [place / f"rank{rank}" for rank in range(ranks)]
+        code = _ended(child, files, limit)
+        if code is None:
+            _end(child, [listen(file).pid for file in files])
     text = log.read_text(encoding="utf-8", errors="replace")
     print(text, end="", flush=True)  # noqa: T201  the probe's log
     return code, text
+
+
+def _ended(child: subprocess.Popen[bytes], files: Sequence[Path], limit: float) -> int | None:
+    """torchrun's status; None if it still runs `limit` seconds after all ranks have begun, or they never began."""
+    begun, until = False, time.monotonic() + LIMIT_SECONDS
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(_POLL_SECONDS)
+        if not begun and all(listen(file).begun for file in files):
+            begun, until = True, time.monotonic() + limit
+        if time.monotonic() > until:
+            return None
 
 
 def _end(child: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:

@@ -21,18 +21,14 @@ from validate.probes.multigpu._bench import Bench
 from validate.suite import plain
 
 _PR_SET_PDEATHSIG = 1
-_PATIENCE_SECONDS = 45.0
-"""How long, at most, a rank that has finished a subject waits for the others: longer than the process group does."""
-_PATIENT_SHARE = 0.4
-"""Of the launch's limit, so that the rank tells before it is ended itself."""
 _POLL_SECONDS = 0.02
 _TELL_BEFORE_SECONDS = 15.0
 
 
-def main(place: Path, limit: float) -> int:
-    """Exit status 0 only with the closing line written."""
+def main(place: Path, limit: float, patience: float) -> int:
+    """Both in seconds: as `_launch.measure` has them. Exit status 0 only with the closing line written."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nothing outlives torchrun
-    faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
+    _tell_before(_launch.LIMIT_SECONDS)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     work = json.loads((place / "work.json").read_text())
     claims = [Claim.from_json(claim) for claim in work["claims"]]
@@ -47,13 +43,19 @@ def main(place: Path, limit: float) -> int:
         if hasattr(module, "environment"):
             os.environ.update(module.environment(place))
         bench = Bench.joined(claims[0].expect["device"], place)
+        _tell_before(limit)
         for claim in claims:
             write({"begun": claim.subject})
             write({"subject": claim.subject, "evidence": plain(_attempt(module, bench, claim, rank))})
-            _wait(place, claim.subject, ranks, rank, min(_PATIENCE_SECONDS, _PATIENT_SHARE * limit))
+            _wait(place, claim.subject, ranks, rank, patience)
         bench.leave()
         write({"closing": True})
     return 0
+
+
+def _tell_before(limit: float) -> None:
+    """Where this rank is gets printed before the launch ends it."""
+    faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
 
 
 def _attempt(module: Any, bench: Bench, claim: Claim, rank: int) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _line(error: BaseException) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))
+        sys.exit(main(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
     except Exception as failure:
         traceback.print_exc()
         sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {_line(failure)}\n")

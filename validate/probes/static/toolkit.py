@@ -22,7 +22,7 @@ from validate.environment import installed, interpreter, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.probes.static.pins import torch_version
 
-_SECONDS = 20
+_SECONDS = 120
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 _CONFIGURATION = "/etc/ld.so.conf"
 

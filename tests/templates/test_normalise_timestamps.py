@@ -1,5 +1,6 @@
-"""Sealing a build step: one time for what it wrote, bytecode that stays good, and nothing else touched."""
+"""Timestamps of a build step: one for what it wrote, bytecode stays valid, nothing else is touched."""
 
+import dataclasses
 import importlib.util
 import os
 import py_compile
@@ -18,14 +19,16 @@ from images.context.templates import EPOCH
 
 
 def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("seal", ROOT / "templates" / "scripts" / "seal.py")
+    spec = importlib.util.spec_from_file_location(
+        "normalise_timestamps", ROOT / "templates" / "scripts" / "normalise_timestamps.py"
+    )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-seal = _load()
+normalise_timestamps = _load()
 
 
 def compiled(folder: Path, name: str = "module.py") -> tuple[Path, Path]:
@@ -37,7 +40,7 @@ def compiled(folder: Path, name: str = "module.py") -> tuple[Path, Path]:
 def test_bytecode_is_still_taken_and_bears_no_time_of_its_own(tmp_path: Path) -> None:
     for name in ("module.py", "two.dots.py"):
         source, bytecode = compiled(tmp_path, name)
-        seal.seal([str(source), str(bytecode)], EPOCH)
+        normalise_timestamps.normalise([str(source), str(bytecode)], EPOCH)
         assert source.stat().st_mtime == bytecode.stat().st_mtime == EPOCH
         assert int.from_bytes(bytecode.read_bytes()[8:12], "little") == EPOCH
     done = subprocess.run([sys.executable, "-v", "-c", "import module"], cwd=tmp_path, capture_output=True, text=True)
@@ -52,7 +55,7 @@ def test_two_builds_minutes_apart_give_the_same_bytecode(tmp_path: Path) -> None
         source.write_text("answer = 42\n")
         os.utime(source, (time.time() + 60 * minutes,) * 2)
         bytecode = Path(py_compile.compile(str(source), dfile="module.py", doraise=True))
-        seal.seal([str(source), str(bytecode)], EPOCH)
+        normalise_timestamps.normalise([str(source), str(bytecode)], EPOCH)
         found.append(bytecode.read_bytes())
     assert found[0] == found[1]
 
@@ -61,14 +64,14 @@ def test_bytecode_of_another_source_is_not_made_to_look_right(tmp_path: Path) ->
     source, bytecode = compiled(tmp_path)
     os.utime(source, (EPOCH + 5, EPOCH + 5))
     before = bytecode.read_bytes()
-    seal.seal([str(bytecode)], EPOCH)
+    normalise_timestamps.normalise([str(bytecode)], EPOCH)
     assert bytecode.read_bytes() == before
 
 
 def test_bytecode_for_an_earlier_steps_source_goes_by_the_time_that_keeps(tmp_path: Path) -> None:
     source, bytecode = compiled(tmp_path)
     before = bytecode.read_bytes()
-    seal.seal([str(bytecode)], EPOCH)
+    normalise_timestamps.normalise([str(bytecode)], EPOCH)
     assert bytecode.read_bytes() == before and source.stat().st_mtime > EPOCH
 
 
@@ -91,7 +94,7 @@ def test_a_local_wheel_leaves_no_time_behind(tmp_path: Path) -> None:
         subprocess.run([*command, "--target", target, "--cache-dir", tmp_path / "cache", file], check=True)
         paths = [str(path) for path in target.rglob("*")]
         assert any("uv_cache" in path for path in paths), "uv writes it no more: nothing to take away"
-        left = seal.forget_times(paths)
+        left = normalise_timestamps.forget_times(paths)
         assert set(left) == {str(path) for path in target.rglob("*")}
         records.append((target / "kernel-1.0.dist-info" / "RECORD").read_bytes())
     assert b"uv_cache" not in records[0] and b"kernel.py," in records[0]
@@ -102,7 +105,7 @@ def test_a_note_without_a_record_goes_all_the_same(tmp_path: Path) -> None:
     note = tmp_path / "kernel-1.0.dist-info" / "uv_cache.json"
     note.parent.mkdir()
     note.write_text("{}")
-    assert seal.forget_times([str(note), str(tmp_path)]) == [str(tmp_path)]
+    assert normalise_timestamps.forget_times([str(note), str(tmp_path)]) == [str(tmp_path)]
     assert list(note.parent.iterdir()) == []
 
 
@@ -113,7 +116,7 @@ def test_checked_by_hash_and_damaged_bytecode_is_left_alone(tmp_path: Path) -> N
     damaged = hashed.with_name("other.cpython-311.pyc")
     damaged.write_bytes(b"short")
     before = hashed.read_bytes()
-    seal.seal([str(hashed), str(damaged)], EPOCH)
+    normalise_timestamps.normalise([str(hashed), str(damaged)], EPOCH)
     assert (hashed.read_bytes(), damaged.read_bytes()) == (before, b"short")
 
 
@@ -125,23 +128,83 @@ def test_links_bear_the_time_and_what_they_lead_to_does_not(tmp_path: Path) -> N
     link.symlink_to(target)
     dangling = tmp_path / "dangling"
     dangling.symlink_to(tmp_path / "nowhere")
-    seal.seal([str(link), str(dangling)], EPOCH)
+    normalise_timestamps.normalise([str(link), str(dangling)], EPOCH)
     assert link.lstat().st_mtime == dangling.lstat().st_mtime == EPOCH
     assert target.stat().st_mtime == EPOCH + 9
 
 
-def test_older_times_and_earlier_steps_are_let_be(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A build step in a folder that stands for the image's root."""
+
+    root: Path
+    before: Path
+
+    def begin(self) -> None:
+        script = ROOT / "templates" / "scripts" / "record_change_times.sh"
+        subprocess.run(["sh", script, self.root, self.before], check=True)
+
+    def written(self) -> set[str]:
+        return set(normalise_timestamps.written(EPOCH, str(self.root), self.before))
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Step:
+    (tmp_path / "root").mkdir()
+    return Step(tmp_path / "root", tmp_path / "before")
+
+
+def test_older_times_are_let_be(step: Step) -> None:
+    step.begin()
+    (step.root / "folder").mkdir()
     for name, modified in (("new", EPOCH + 1), ("old", EPOCH - 1), ("at", EPOCH), ("folder/a\nb", EPOCH + 1)):
-        (tmp_path / name).write_text("")
-        os.utime(tmp_path / name, (modified, modified))
-    found = {path.removeprefix(f"{tmp_path}/") for path in seal.written(time.time() - 60, EPOCH, str(tmp_path))}
-    assert {"new", "folder", "folder/a\nb"} <= found and not {"old", "at"} & found
-    assert seal.written(time.time() + 60, EPOCH, str(tmp_path)) == []
+        (step.root / name).write_text("")
+        os.utime(step.root / name, (modified, modified))
+    assert step.written() == {str(step.root / name) for name in ("", "new", "folder", "folder/a\nb")}
 
 
-@pytest.mark.skipif(not Path("/proc/1/stat").is_file(), reason="needs Linux's /proc")
-def test_a_steps_beginning_is_its_first_processs() -> None:
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", "1"], capture_output=True, text=True, check=True)
-    expected = time.mktime(time.strptime(shown.stdout.strip(), "%a %b %d %H:%M:%S %Y"))
-    assert abs(seal.began() - expected) < 3
+def test_what_an_earlier_step_wrote_just_before_is_let_be_and_what_this_one_changes_at_once_is_not(step: Step) -> None:
+    """No time passes between the steps: a difference of clocks can't tell one from the other."""
+    for turn in range(20):
+        early, again, moved = (step.root / f"{name}{turn}" for name in ("early", "again", "moved"))
+        for file in (early, again, moved):
+            file.write_text("x")
+        step.begin()
+        again.write_text("y")
+        moved.rename(step.root / f"renamed{turn}")
+        assert step.written() == {str(step.root), str(again), str(step.root / f"renamed{turn}")}
+    assert not list(step.root.glob(".*")), "the marker is gone"
+
+
+def test_a_clock_that_is_set_back_or_forth_hides_nothing(step: Step) -> None:
+    """Times of change can't be set from here, so what was noted is moved instead."""
+    for away in (-3600, 3600):
+        early, late = step.root / "early", step.root / "late"
+        early.write_text("")
+        late.write_text("")
+        step.begin()
+        noted = step.before.read_bytes().split(b"\0")
+        at = next(index for index, line in enumerate(noted) if line.endswith(b"/late"))
+        second, rest = noted[at].split(b".", 1)
+        noted[at] = b"%d.%s" % (int(second) + away, rest)
+        step.before.write_bytes(b"\0".join(noted))
+        assert step.written() == {str(step.root), str(late)}
+
+
+def test_a_step_that_did_not_begin_is_not_normalised(step: Step) -> None:
+    with pytest.raises(FileNotFoundError):
+        step.written()
+
+
+def test_a_mount_is_let_be_and_the_folders_that_the_engine_made_it_in_are_not(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted, other = step.root / "srv/made/mounted", step.root / "other"
+    mounted.mkdir(parents=True)
+    other.mkdir()
+    step.begin()
+    (mounted / "lent").write_text("")
+    monkeypatch.setattr(normalise_timestamps, "_mounted", lambda: {"/", "/proc", str(mounted)})
+    assert step.written() - {str(mounted / "lent")} == {str(step.root / name) for name in ("", "srv", "srv/made")}
+    os.utime(step.root / "srv", (EPOCH, EPOCH))
+    assert str(step.root / "srv") not in step.written(), "not later than what a step writes"
