@@ -118,7 +118,7 @@ def build_wheel(
 def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
     files = sources()
     first = build_wheel(engine, image, files, tmp_path)
-    record = json.loads((first.kept.wheel.parent / "record.json").read_text())
+    record = json.loads((first.cached.wheel.parent / "record.json").read_text())
     assert (first.compiled, first.from_cache) == (4, 0)
     assert record["shim"]["kept"] == [ASKED]
     assert len(record["shim"]["dropped"]) == 3
@@ -128,7 +128,7 @@ def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Ima
     assert "cuda_13.0" in record["compilers"]["nvcc"]
     second = build_wheel(engine, image, files, tmp_path)
     assert (second.compiled, second.from_cache, second.seconds) == (0, 0, 0)
-    assert second.kept.wheel == first.kept.wheel
+    assert second.cached.wheel == first.cached.wheel
     assert engine.find(f"truetag-wheel:{first.recipe.key}") is None
     again = build_wheel(engine, image, files, tmp_path, recompile=True)
     assert (again.compiled, again.from_cache) == (0, 4)
