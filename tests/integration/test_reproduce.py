@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from images.building import reproduce
-from images.context import base_images, render
+from images.context import base_images, bootstrap, render
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -116,6 +116,6 @@ def test_the_same_mirror_gives_the_same_base(engine: Engine, base: AcquiredBase)
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("there is a registry: no base is made here")
     try:
-        assert base_images.bootstrap(engine, "bookworm", "truetag-test-base:1", host_settings()).id == base.digest
+        assert bootstrap.bootstrap(engine, "bookworm", "truetag-test-base:1", host_settings()).id == base.digest
     finally:
         engine.untag("truetag-test-base:1")
