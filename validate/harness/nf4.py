@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from validate.contracts.cpu import QuantiserExpect
+
 LEVELS = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
@@ -18,7 +20,7 @@ BLOCK_SIZE = 64
 MEAN_ERROR, MEAN_ERROR_SIGMA = 0.072798, 7.4e-5
 """Mean absolute error of quantising N(0,1) in such blocks, and its deviation over 1024 x 1024 values: bitsandbytes' own
 figures (its tests/test_functional.py)."""
-EXPECTED = {
+EXPECTED: QuantiserExpect = {
     "quant_type": "nf4",
     "block_size": BLOCK_SIZE,
     "mean_error": MEAN_ERROR,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import cast
 
 from packaging.version import Version
 
@@ -13,6 +13,7 @@ from images.planning import expectations
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from validate.claims import ARBITRARY_UID, Claim, Tier
+from validate.contracts.cpu import NativeExpect
 from validate.harness import nf4
 
 _TRITON_MINIMUM = Arch(7, 0)
@@ -79,7 +80,7 @@ def _at_work(image: Image) -> Iterator[Claim]:
     left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.unproven)}
     modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
     optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
-    rows: list[tuple[str, str, str, str, Mapping[str, Any]]] = [
+    rows: list[tuple[str, str, str, str, Mapping[str, object]]] = [
         (
             "C5",
             "torch.compile",
@@ -119,13 +120,14 @@ def _at_work(image: Image) -> Iterator[Claim]:
         yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, statement=statement, expect=expect)
 
 
-def _native(image: Image, pin: Pin, facts: Facts) -> dict[str, Any] | None:
+def _native(image: Image, pin: Pin, facts: Facts) -> NativeExpect | None:
     """What validate/probes/cpu/native.py loads of a distribution with compiled CUDA code; None: it has none."""
     if pin.name not in expectations.NATIVE:
         return None
     common = {"modules": [pin.name], "loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}
     own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
-    return {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
+    expect = {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
+    return cast("NativeExpect", expect)
 
 
 def _older_operators(pin: Pin) -> dict[str, list[str]]:
@@ -133,7 +135,7 @@ def _older_operators(pin: Pin) -> dict[str, list[str]]:
     return {"operators": [*operators]} if since and Version(pin.version) < Version(since) else {}
 
 
-def _bitsandbytes_library(image: Image, pin: Pin, facts: Facts) -> dict[str, Any]:
+def _bitsandbytes_library(image: Image, pin: Pin, facts: Facts) -> dict[str, object]:
     """The library that this release's own lookup rule takes."""
     return {
         "libraries": [facts.bitsandbytes[pin.version].file_for(image.wheel_cuda)],

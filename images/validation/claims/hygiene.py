@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from images.context import labels as image_labels
 from images.context.base_context import BaseContext, Origin
@@ -11,6 +10,7 @@ from images.planning import expectations
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import ENTRYPOINT
 from validate.claims import HOST_PROBE, Claim, Tier
+from validate.contracts.static import HistoryExpect, HygieneExpect, LabelsExpect, SettingsExpect, SizeExpect
 
 _OCI = "org.opencontainers.image"
 
@@ -22,8 +22,8 @@ def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
     most += expectations.MORE_BYTES_DEVEL if image.devel else 0
     most += expectations.MORE_BYTES_PROFILE if image.profile else 0
     gigabytes = most // 1000**3
-    leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
-    rows: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    leftovers: HygieneExpect = {"leftovers": dict(expectations.LEFTOVERS)}
+    rows: Mapping[str, tuple[str, str, LabelsExpect | SizeExpect | SettingsExpect | HygieneExpect | HistoryExpect]] = {
         "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(context)}),
         "size": (HOST_PROBE, f"the image is at most {gigabytes} GB", {"bytes": most}),
         "settings": (

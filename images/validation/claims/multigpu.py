@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from packaging.version import Version
 
@@ -36,7 +35,7 @@ class Row:
     id: str
     probe: str
     statement: str
-    expect: Mapping[str, Any] = field(default_factory=dict)
+    expect: Mapping[str, object] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
     torch: str = "0"
@@ -253,7 +252,7 @@ def _gate(row: Row, torch: Version, inventory: Inventory | None) -> str:
     return ""
 
 
-def _of_host(subject: str, context: ClaimContext, link: str) -> dict[str, Any]:
+def _of_host(subject: str, context: ClaimContext, link: str) -> Mapping[str, object]:
     """What a claim expects of this host, beside what it expects everywhere."""
     if subject == "nccl":
         return {"cuda": str(context.image.wheel_cuda)}

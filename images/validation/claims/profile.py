@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
+from validate.contracts.profile import BehaviourExpect
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
@@ -28,7 +28,7 @@ class Behaviour:
     tier: Tier = Tier.CPU
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
-    expect: Mapping[str, Any] = field(default_factory=dict)
+    expect: BehaviourExpect
 
 
 _AXOLOTL = ("axolotl", "axolotl-multigpu")

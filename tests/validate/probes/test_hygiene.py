@@ -27,7 +27,7 @@ HEALTHY: dict[str, Any] = {
 EXPECT: dict[str, Any] = {
     "labels": {"labels": {"dev.truetag.torch": "2.7.1"}},
     "size": {"bytes": 10**10},
-    "settings": {"capabilities": ["compute", "utility"]},
+    "settings": {"capabilities": ["compute", "utility"], "entrypoint": []},
     "history": {},
     "leftovers": {"leftovers": {"*/.cache/*": "a user's cache"}},
     "secrets": {"leftovers": {}},

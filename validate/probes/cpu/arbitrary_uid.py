@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.cpu import Step
 from validate.harness.forked import attempt, in_fork
 
 
@@ -52,19 +53,19 @@ def _is_read_only(path: str) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def _home() -> dict[str, Any]:
+def _home() -> Step:
     home = Path.home()
     with tempfile.TemporaryDirectory(dir=home) as folder:
         Path(folder, "file").write_text("written")
     return {"answer": str(home)}
 
 
-def _temporary() -> dict[str, Any]:
+def _temporary() -> Step:
     with tempfile.NamedTemporaryFile() as file:
         return {"answer": file.name}
 
 
-def _caches() -> dict[str, Any]:
+def _caches() -> Step:
     """Where torch.compile and Triton would put what they compile, when nothing in the environment says."""
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ.pop(name, None)
@@ -82,7 +83,7 @@ def _triton_cache() -> dict[str, Any]:
     return {"folder": str(Path.home() / ".triton" / "cache")}
 
 
-def _train() -> dict[str, Any]:
+def _train() -> Step:
     """A few steps of the smallest training: autograd's threads, an optimizer, a checkpoint written and read."""
     torch = importlib.import_module("torch")
     torch.manual_seed(0)

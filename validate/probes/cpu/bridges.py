@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.cpu import NumpyEvidence, TorchvisionEvidence
 from validate.harness.forked import in_fork
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
@@ -22,7 +23,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield claim.subject, in_fork(measures[claim.subject])
 
 
-def _numpy() -> dict[str, Any]:
+def _numpy() -> NumpyEvidence:
     """Both ways without a copy: a write on one side must be seen on the other."""
     torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
     seen = {}
@@ -37,7 +38,7 @@ def _numpy() -> dict[str, Any]:
     return {"torch": torch.__version__, "numpy": numpy.__version__, "shared": seen, "copied_sum": copied}
 
 
-def _torchvision() -> dict[str, Any]:
+def _torchvision() -> TorchvisionEvidence:
     """Of two boxes that overlap by more than half nms keeps the one with the higher score, best first."""
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
     kept = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), _OVERLAP).tolist()

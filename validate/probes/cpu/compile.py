@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.cpu import CompileEvidence
 from validate.harness.forked import in_fork
 
 _ROWS, _COLUMNS = 37, 301
@@ -30,7 +31,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield claim.subject, in_fork(partial(_compiled, Path(cache)))
 
 
-def _compiled(cache: Path) -> dict[str, Any]:
+def _compiled(cache: Path) -> CompileEvidence:
     torch = importlib.import_module("torch")
     metrics = importlib.import_module("torch._inductor.metrics")
     counters = importlib.import_module("torch._dynamo.utils").counters

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.cpu import ThreadsEvidence
 from validate.harness.forked import attempt, in_fork
 
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
@@ -35,7 +36,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
 
 
-def _worked(modules: Sequence[str]) -> dict[str, Any]:
+def _worked(modules: Sequence[str]) -> ThreadsEvidence:
     torch = importlib.import_module("torch")
     errors = {name: found["error"] for name in modules if "error" in (found := attempt(partial(_import, name)))}
     matrix = torch.randn(_SIZE, _SIZE)

@@ -13,9 +13,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
+from validate.contracts.static import EnvironmentEvidence, EnvironmentExpect, ShellAssignment, StartCode
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.user_environment import UserEnvironment
 
@@ -51,10 +52,11 @@ _SET_BY_PYTHON = frozenset({"LC_CTYPE", "__PYVENV_LAUNCHER__"})
 """Python's own changes to its environment at start (PEP 538)."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]]:
     given = user_environment.recorded()
     for claim in claims:
-        denied, required = claim.expect["denied"], claim.expect["required"]
+        expect = cast(EnvironmentExpect, claim.expect)
+        denied, required = expect["denied"], expect["required"]
         start = interpreter.start(given)
         yield (
             claim.subject,
@@ -64,7 +66,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
                 "in_files": list(_in_shell_files(given, denied)),
                 "settings_files": dict(_settings_files(given)),
                 "start": {
-                    "flags": start.flags,
+                    "flags": dict(start.flags),
                     "changes": _changes(given.environ, start.environ),
                     "code": list(_start_code(start, given)),
                 },
@@ -89,7 +91,7 @@ def _expand(pattern: str, given: UserEnvironment) -> list[Path]:
         return []
 
 
-def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def _in_shell_files(given: UserEnvironment, denied: Mapping[str, str]) -> Iterator[ShellAssignment]:
     for pattern in _SHELL_FILES:
         for file in _expand(pattern, given):
             for line in _lines(file):
@@ -118,7 +120,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
     return {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)}
 
 
-def _start_code(start: interpreter.Start, given: UserEnvironment) -> Iterator[dict[str, Any]]:
+def _start_code(start: interpreter.Start, given: UserEnvironment) -> Iterator[StartCode]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.owners(installed.distributions(entry or given.directory for entry in start.path))
     imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.static import FileInConflict, FilesEvidence, WrongFile
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
@@ -24,7 +25,7 @@ _FILES_A_TASK = 500
 _CODE = (".py", ".pyc", ".pth", ".so")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
     start = interpreter.start(user_environment.recorded())
     folders = [entry or user_environment.recorded().directory for entry in start.path]
     everything = installed.distributions(folders)
@@ -33,15 +34,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield claim.subject, evidence
 
 
-def _compare(everything: Sequence[Distribution]) -> dict[str, Any]:
+def _compare(everything: Sequence[Distribution]) -> FilesEvidence:
     expected = _expected(everything)
     measured, read_bytes = _hash_all(list(expected))
-    wrong = [
+    wrong: list[WrongFile] = [
         {"path": path, "owners": dict.fromkeys(sorted(names), "altered" if measured[path] else "missing")}
         for path, names in _mismatches(expected, measured)
     ]
     shared = {path: hashes for path, hashes in expected.items() if len(hashes) > 1}
-    in_conflict = [
+    in_conflict: list[FileInConflict] = [
         {"path": path, "owners": sorted(hashes), "holds": sorted(_holders(hashes, measured[path]))}
         for path, hashes in shared.items()
         if len(set(hashes.values())) > 1

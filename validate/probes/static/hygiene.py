@@ -14,9 +14,9 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.static import Home, HygieneEvidence, Leftover, Secret
 from validate.environment import credentials, installed, interpreter, user_environment
 
 _LARGEST_TEXT = 128 << 10
@@ -26,31 +26,31 @@ _SYSTEM = ("/usr/lib/", "/usr/share/", "/usr/include/", "/usr/libexec/", "/usr/b
 _NEVER = ("/proc", "/sys", "/dev", "/judge")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     given = user_environment.recorded()
     start = interpreter.start(given)
     folders = [entry or given.directory for entry in start.path]
     packages = {f"{one.location}/" for one in installed.distributions(folders)}
     skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")
     patterns = {pattern: what for claim in claims for pattern, what in claim.expect["leftovers"].items()}
-    evidence = {**_look(patterns, skipped), "home": _home(given.environ.get("HOME", ""))}
+    evidence = _look(patterns, skipped, _home(given.environ.get("HOME", "")))
     yield from ((claim.subject, evidence) for claim in claims)
 
 
-def _home(path: str) -> dict[str, Any]:
+def _home(path: str) -> Home:
     """The image's own home, before a trial puts an empty one in its place."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
-        return {"path": path, "error": error.strerror}
+        return {"path": path, "error": error.strerror or str(error)}
     return {"path": path, "mode": f"{stat.S_IMODE(mode):o}", "for_all": mode & 0o007 == 0o007}
 
 
-def _look(leftovers: Mapping[str, str], unread: Sequence[str]) -> dict[str, Any]:
+def _look(leftovers: Mapping[str, str], unread: Sequence[str], home: Home) -> HygieneEvidence:
     compiled = [(re.compile(fnmatch.translate(pattern)), pattern) for pattern in leftovers]
     unreadable: list[str] = []
-    left: dict[str, dict[str, Any]] = {}
-    secrets: list[dict[str, Any]] = []
+    left: dict[str, Leftover] = {}
+    secrets: list[Secret] = []
     files = read = 0
     for path, facts in _walk("/", unreadable):
         files += 1
@@ -71,6 +71,7 @@ def _look(leftovers: Mapping[str, str], unread: Sequence[str]) -> dict[str, Any]
         "leftovers": left,
         "secrets": secrets[:_MOST_LISTED],
         "secrets_count": len(secrets),
+        "home": home,
     }
 
 
@@ -102,7 +103,7 @@ def _is_on(device: int, path: str) -> bool:
         return False
 
 
-def _credentials(path: str) -> Iterator[dict[str, Any]]:
+def _credentials(path: str) -> Iterator[Secret]:
     try:
         content = Path(path).read_bytes()
     except OSError:

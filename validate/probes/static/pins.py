@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.static import TorchVersion
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
@@ -102,17 +103,18 @@ def _glibc() -> str:
     return version.removeprefix("glibc ")
 
 
-def torch_version(of_torch: Sequence[Distribution]) -> dict[str, Any]:
+def torch_version(of_torch: Sequence[Distribution]) -> TorchVersion:
     """`__version__` and `cuda` as torch/version.py states them, read as text: torch is not imported."""
     for distribution in of_torch:
         file = Path(distribution.location, "torch", "version.py")
         if file.is_file():
-            return {"file": str(file), **_constants(file.read_text(encoding="utf-8", errors="replace"))}
+            values = _constants(file.read_text(encoding="utf-8", errors="replace"))
+            return {"file": str(file), "__version__": values["__version__"], "cuda": values["cuda"]}
     return {"file": None, "__version__": None, "cuda": None}
 
 
-def _constants(source: str) -> dict[str, Any]:
-    values: dict[str, Any] = {"__version__": None, "cuda": None}
+def _constants(source: str) -> dict[str, str | None]:
+    values: dict[str, str | None] = {"__version__": None, "cuda": None}
     try:
         statements = ast.parse(source).body
     except (SyntaxError, ValueError):
@@ -122,5 +124,5 @@ def _constants(source: str) -> dict[str, Any]:
         value = getattr(statement, "value", None)
         for target in targets:
             if isinstance(target, ast.Name) and target.id in values and isinstance(value, ast.Constant):
-                values[target.id] = value.value
+                values[target.id] = None if value.value is None else str(value.value)
     return values

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.binaries import dynsym
 from validate.binaries.dynsym import Symbols
@@ -25,6 +25,7 @@ from validate.binaries.elf import ElfError
 from validate.binaries.linking import Found, import_torch, objects, read_all
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
+from validate.contracts.static import LackingSymbols, SymbolsEvidence, SymbolsExpect, Unreadable
 from validate.environment import installed, interpreter, user_environment
 
 _MOST_NAMED = 5
@@ -45,7 +46,7 @@ class _Task:
     """Something in the scope needs the host's driver."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     given = user_environment.recorded()
     search = SearchPath.of(given.environ, given.directory)
     start = interpreter.start(given)
@@ -57,7 +58,8 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     files = Files()
     found, _ = read_all(objects(locations, owners), owners, files)
     for claim in claims:
-        tasks = list(_tasks(given.python, locations, found, search, files, claim.expect["host"]))
+        host = cast(SymbolsExpect, claim.expect)["host"]
+        tasks = list(_tasks(given.python, locations, found, search, files, host))
         yield claim.subject, _check(tasks, len(found))
 
 
@@ -101,8 +103,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _check(tasks: Sequence[_Task], files: int) -> dict[str, Any]:
-    unreadable: list[dict[str, str]] = []
+def _check(tasks: Sequence[_Task], files: int) -> SymbolsEvidence:
+    unreadable: list[Unreadable] = []
     symbols = _read_all(sorted({path for task in tasks for path in task.scope}), unreadable)
     lacking = [facts for task in tasks if (facts := _lacks(task, symbols))]
     return {
@@ -115,7 +117,7 @@ def _check(tasks: Sequence[_Task], files: int) -> dict[str, Any]:
     }
 
 
-def _read_all(paths: Sequence[str], unreadable: list[dict[str, str]]) -> dict[str, Symbols]:
+def _read_all(paths: Sequence[str], unreadable: list[Unreadable]) -> dict[str, Symbols]:
     """Each file once, the big ones first, by as many processes as there are cores."""
     if not paths:
         return {}
@@ -136,7 +138,7 @@ def _read(path: str) -> tuple[str, Symbols, str]:
         return path, _ONE_NAME, str(error)
 
 
-def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> dict[str, Any] | None:
+def _lacks(task: _Task, symbols: Mapping[str, Symbols]) -> LackingSymbols | None:
     """What of a library's needs no file of its scope has; None: nothing."""
     own = symbols[task.path]
     left = own.undefined

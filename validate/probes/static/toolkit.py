@@ -12,12 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.binaries import elf
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath
 from validate.claims import Claim
+from validate.contracts.static import DriverLibrary, LoaderFolder, ToolkitEvidence, ToolkitExpect, ToolkitPart
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.probes.static.pins import torch_version
@@ -27,18 +28,19 @@ _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitc
 _CONFIGURATION = "/etc/ld.so.conf"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     given = user_environment.recorded()
     start = interpreter.start(given)
     of_torch = [one for one in installed.distributions(e or given.directory for e in start.path) if one.name == "torch"]
     for claim in claims:
-        home = Path(claim.expect["home"])
+        expect = cast(ToolkitExpect, claim.expect)
+        home = Path(expect["home"])
         yield (
             claim.subject,
             {
                 "home_exists": home.is_dir(),
                 "real_home": os.path.realpath(home),
-                "parts": {part: _PARTS[part](home) for part in claim.expect["parts"]},
+                "parts": {part: _PARTS[part](home) for part in expect["parts"]},
                 "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
                 "default_link": _link(home.parent / "cuda"),
                 "programs_on_path": _programs(given),
@@ -49,10 +51,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def _program(relative: str) -> Callable[[Path], dict[str, Any]]:
+def _program(relative: str) -> Callable[[Path], ToolkitPart]:
     """A program that prints `release 12.6, V12.6.85`."""
 
-    def look(home: Path) -> dict[str, Any]:
+    def look(home: Path) -> ToolkitPart:
         path = home / relative
         if not path.is_file():
             return {"files": []}
@@ -68,10 +70,10 @@ def _program(relative: str) -> Callable[[Path], dict[str, Any]]:
     return look
 
 
-def _header(relative: str, macro: str) -> Callable[[Path], dict[str, Any]]:
+def _header(relative: str, macro: str) -> Callable[[Path], ToolkitPart]:
     """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
 
-    def look(home: Path) -> dict[str, Any]:
+    def look(home: Path) -> ToolkitPart:
         path = home / relative
         if not path.is_file():
             return {"files": []}
@@ -84,27 +86,26 @@ def _header(relative: str, macro: str) -> Callable[[Path], dict[str, Any]]:
     return look
 
 
-def _library(stem: str, versioned: str = "") -> Callable[[Path], dict[str, Any]]:
+def _library(stem: str, versioned: str = "") -> Callable[[Path], ToolkitPart]:
     """A shared library by its SONAME; its minor version where the name of a companion (`versioned`) carries one."""
 
-    def look(home: Path) -> dict[str, Any]:
+    def look(home: Path) -> ToolkitPart:
         files = _libraries(home, stem)
         sonames = {path: _soname(path) for path in files}
         minors = {Path(path).name.partition(".so.")[2] for path in _libraries(home, versioned)} if versioned else set()
         minors = {".".join(minor.split(".")[:2]) for minor in minors if "." in minor}
-        return {
-            "files": files,
-            "sonames": sonames,
-            **({"minor": "/".join(sorted(minors)) or None} if versioned else {}),
-        }
+        found: ToolkitPart = {"files": files, "sonames": sonames}
+        if versioned:
+            found["minor"] = "/".join(sorted(minors)) or None
+        return found
 
     return look
 
 
-def _present(*relative: str) -> Callable[[Path], dict[str, Any]]:
+def _present(*relative: str) -> Callable[[Path], ToolkitPart]:
     """Files that state no version of their own."""
 
-    def look(home: Path) -> dict[str, Any]:
+    def look(home: Path) -> ToolkitPart:
         found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
         return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
 
@@ -124,7 +125,7 @@ def _soname(path: str) -> str | None:
         return None
 
 
-_PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+_PARTS: Mapping[str, Callable[[Path], ToolkitPart]] = {
     "ptxas": _program("bin/ptxas"),
     "nvcc": _program("bin/nvcc"),
     "cudart": _library("libcudart"),
@@ -149,7 +150,7 @@ def _programs(given: UserEnvironment) -> dict[str, str | None]:
     return {name: os.path.realpath(path) if path else None for name, path in found.items()}
 
 
-def _loader_folders(given: UserEnvironment) -> list[dict[str, Any]]:
+def _loader_folders(given: UserEnvironment) -> list[LoaderFolder]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
     search = SearchPath.of(given.environ, given.directory)
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
@@ -175,7 +176,7 @@ def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
             yield word, file
 
 
-def _driver_libraries(given: UserEnvironment) -> list[dict[str, Any]]:
+def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     mounted = _mounts()
     search = SearchPath.of(given.environ, given.directory)
