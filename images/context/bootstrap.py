@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
 from images.engine.failures import classify
 from images.errors import Problem, UserError
-from images.host.apt import install
+from images.host import apt
 from images.host.hashing import sha256
 
 BASE_LABEL = "dev.truetag.base"
@@ -92,7 +93,7 @@ def require_mmdebstrap(say: Callable[[str], None]) -> None:
             code=1,
         )
     say("installing mmdebstrap with apt-get")
-    install("mmdebstrap", "debian-archive-keyring")
+    apt.install("mmdebstrap", "debian-archive-keyring")
 
 
 def _root_file_system(suite: str, host: HostSettings) -> Iterator[bytes]:
@@ -143,7 +144,8 @@ def mirrors(suite: str) -> list[str]:
         return []
     listing = _index_targets()
     if not listing and os.geteuid() == 0:  # apt tells of its sources only once it has read them
-        subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
+        with contextlib.suppress(UserError):
+            apt.update()
         listing = _index_targets()
     return mirror_lines(suite, listing)
 

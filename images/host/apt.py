@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from images.errors import Problem, UserError
@@ -12,8 +16,15 @@ from images.errors import Problem, UserError
 def install(*packages: str) -> None:
     """Install Debian packages on this machine, as root. Raises UserError with apt's last words."""
     then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
-    _run("apt-get", "-q", "update", then=then)
-    _run("apt-get", "-q", "install", "-y", "--no-install-recommends", *packages, then=then)
+    with _alone():
+        _run("apt-get", "-q", "update", then=then)
+        _run("apt-get", "-q", "install", "-y", "--no-install-recommends", *packages, then=then)
+
+
+def update() -> None:
+    """Fetch the lists of packages. Raises UserError with apt's last words."""
+    with _alone():
+        _run("apt-get", "-q", "update", then="make `apt-get update` work, then try again")
 
 
 def unpack(package: str, folder: Path) -> Path:
@@ -22,11 +33,20 @@ def unpack(package: str, folder: Path) -> Path:
     try:
         _run("apt-get", "-q", "download", package, then=then, beside=folder)
     except UserError:  # the lists of packages are old, or were never fetched
-        _run("apt-get", "-q", "update", then=then)
+        with _alone():
+            _run("apt-get", "-q", "update", then=then)
         _run("apt-get", "-q", "download", package, then=then, beside=folder)
     (file,) = folder.glob(f"{package}_*.deb")
     _run("dpkg-deb", "--extract", str(file), "unpacked", then=then, beside=folder)
     return folder / "unpacked"
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process of ours at a time: apt-get does not wait for its locks, it fails."""
+    with (Path(tempfile.gettempdir()) / "truetag-apt.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _run(*command: str, then: str, beside: Path | None = None) -> None:

@@ -31,6 +31,13 @@ _PATIENCE = 120_000
 expect.set_options(timeout=_PATIENCE)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker has the browser, and the site that it shows."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
 def _chromium() -> str:
     if not shutil.which("chromium"):
         try:

@@ -109,6 +109,8 @@ def test_a_failed_build_names_step_cause_and_next_command() -> None:
 
 def test_step_names_are_cut_to_one_line() -> None:
     assert step_name("[a 1/2] RUN   x " + "y" * 200, width=20) == "[a 1/2] RUN x yyyyy…"
+    recorded = "[a 1/2] RUN --mount=type=tmpfs,target=/run     sh /run/scripts/record_change_times.sh     && sh x.sh"
+    assert step_name(recorded) == "[a 1/2] RUN sh x.sh"
 
 
 @pytest.mark.parametrize(
