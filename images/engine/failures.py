@@ -266,7 +266,7 @@ def is_cancelled(error: str) -> bool:
 
 
 def step_name(name: str, width: int = 96) -> str:
-    """A step's name without its mounts and the command that every step begins with, on one line of `width` characters."""
+    """A step's name without its mounts and without the first command of every step: one line of `width` characters."""
     text = " ".join(word for word in name.split() if not word.startswith("--mount="))
     text = text.replace("sh /run/scripts/record_change_times.sh && ", "")
     return text if len(text) <= width else text[: width - 1] + "…"
