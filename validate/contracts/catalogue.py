@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validate.contracts import cpu, gpu, multigpu, profile, static
+from validate.contracts import cpu, device_code, gpu, multigpu, profile, static
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
     "S2": Contract("static.files", static.FilesExpect, static.FilesEvidence),
     "S3": _S3,
     "S4": Contract("static.symbols", static.SymbolsExpect, static.SymbolsEvidence),
-    "S5": Contract("static.devicecode", static.DeviceCodeExpect, static.DeviceCodeEvidence),
+    "S5": Contract("static.devicecode", device_code.DeviceCodeExpect, device_code.DeviceCodeEvidence),
     "S6": Contract("static.toolkit", static.ToolkitExpect, static.ToolkitEvidence),
     "S7": Contract("static.environment", static.EnvironmentExpect, static.EnvironmentEvidence),
     "S8": {

@@ -9,6 +9,8 @@ from typing import Any
 from validate.kernels import Case
 from validate.kernels.runner import Bench
 
+_BATCH = 2
+
 
 def attention(query: Any, key: Any, value: Any, *, causal: bool, bottom_right: bool) -> Any:
     """softmax(q k^T / sqrt(d)) v over (batch, heads, length, dim), step by step in the inputs' dtype.
@@ -42,15 +44,14 @@ def case(
     causal: bool,
     run: Callable[..., Any],
     bottom_right: bool = False,
-    batch: int = 2,
 ) -> Callable[[Bench], Case]:
     """A case over (batch, heads, length, dim): `heads` and `lengths` of the query and of key and value."""
 
     def make(bench: Bench) -> Case:
         inputs: Mapping[str, Any] = {
-            "query": bench.normal(batch, heads[0], lengths[0], dim),
-            "key": bench.normal(batch, heads[1], lengths[1], dim),
-            "value": bench.normal(batch, heads[1], lengths[1], dim),
+            "query": bench.normal(_BATCH, heads[0], lengths[0], dim),
+            "key": bench.normal(_BATCH, heads[1], lengths[1], dim),
+            "value": bench.normal(_BATCH, heads[1], lengths[1], dim),
         }
 
         def plain(query: Any, key: Any, value: Any) -> Any:

@@ -12,7 +12,7 @@ from images.planning import device_code, expectations
 from images.planning.image import Image, Pruning
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
-from validate.contracts.static import (
+from validate.contracts.device_code import (
     CodeGap,
     DeviceCodeExpect,
     KernelCodeExpect,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from validate.binaries.demangle import readable
-from validate.contracts.static import (
+from validate.contracts.device_code import (
     CodeOfFile,
     DeviceCodeEvidence,
     DeviceCodeExpect,
@@ -24,7 +24,7 @@ _WholeExpect = KernelCodeExpect | LibraryCodeExpect
 
 @typed
 def judge(subject: str, expect: DeviceCodeExpect, evidence: DeviceCodeEvidence) -> Finding:
-    """S5, of three kinds: validate/contracts/static.py says what each expects."""
+    """S5, of three kinds: validate/contracts/device_code.py says what each expects."""
     found = evidence["files"]
     if expect["kind"] == "pruned":
         return _pruned(expect, found)

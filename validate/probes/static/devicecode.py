@@ -5,11 +5,11 @@ For each arch, each region's serving entry is the one that the driver would take
 (`absent`), or there in name alone (`stub`: next to nothing, where the same kernel is real elsewhere). Kernels that
 carry another architecture in their own name, and those that the claim lists as made so by design, are counted apart.
 
-There are three kinds of claim (validate/contracts/static.py has what each expects): `kernels` looks at each kernel,
-`files` at each file as a whole, and `pruned` asks the opposite: which code no GPU of `archs` has a use for, in whatever
-files there are but NVIDIA's own; with `nvidia`, in those too. It is what pruning would still take out
-(binaries/kernel_states.py). Code that was taken out left zeros and a mark; code with that mark, which the driver passes
-over, is told for every kind: as what a target lacks, or as left where it should be gone.
+There are three kinds of claim (validate/contracts/device_code.py). `kernels` looks at each kernel,
+`files` at each file as a whole. `pruned` asks the opposite: which code no GPU of `archs` has a use for, in all files
+but NVIDIA's own; with `nvidia`, in those too. That is what pruning would still take out (binaries/kernel_states.py).
+Code that was taken out left zeros and a mark; code with that mark, which the driver passes over, is told for every
+kind: as what a target lacks, or as left where it should be gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.fatbin import Entry, FatbinError, Region
 from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
 from validate.claims import Claim
-from validate.contracts.static import DeviceCodeExpect, DeviceCodeKind, PrunedCodeExpect
+from validate.contracts.device_code import DeviceCodeExpect, DeviceCodeKind, PrunedCodeExpect
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
