@@ -27,6 +27,10 @@ class Measured(TypedDict, total=False):
     error: Error
 
 
+class NoEvidence(TypedDict):
+    """Nothing was measured: there is nothing to measure it on, or the claim is not applicable to this host."""
+
+
 class Exempt(TypedDict, total=False):
     """Base of what a claim expects that some hosts make not applicable."""
 

@@ -85,7 +85,7 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
     "G9": _kernel("gpu.fp8"),
     "G10": {
         "nf4-weights": Contract("gpu.llama", cpu.QuantiserExpect, gpu.GpuWeightsEvidence),
-        "nf4-logits": Contract("gpu.llama", cpu.NothingExpected, cpu.LogitsEvidence),
+        "nf4-logits": Contract("gpu.llama", cpu.NothingExpected, gpu.GpuLogitsEvidence),
         "qlora": Contract("gpu.llama", cpu.NothingExpected, gpu.QloraEvidence),
     },
     "M1": {

@@ -76,7 +76,17 @@ class CudaRuntime(TypedDict):
     version: int
 
 
-class _Loaded(Measured, total=False):
+class InstalledFiles(TypedDict):
+    """What is known of a distribution before anything of it is loaded."""
+
+    version: str
+    root: str
+    files: dict[str, bool]
+
+
+class Loaded(Measured, total=False):
+    """What loading it shows."""
+
     imports: dict[str, Raised | None]
     warnings: list[str]
     libraries: dict[str, NativeLibrary]
@@ -86,12 +96,8 @@ class _Loaded(Measured, total=False):
     mapped: dict[str, str | None]
 
 
-class NativeEvidence(_Loaded):
-    """Empty: it is not installed."""
-
-    version: str
-    root: str
-    files: dict[str, bool]
+class NativeEvidence(Loaded, InstalledFiles):
+    """Both. Without evidence: it is not installed."""
 
 
 # ---- C3
@@ -164,10 +170,18 @@ class CompiledKernel(Measured, total=False):
     compile_seconds: float
 
 
-class TritonEvidence(Measured):
+class _Ptxas(Measured, total=False):
+    ptxas: dict[str, object]
+    """Program -> version, or `error`."""
+
+
+class Toolchain(_Ptxas):
     triton: str
     jit: str
     environment: dict[str, str]
+
+
+class TritonEvidence(Toolchain):
     kernels: dict[str, CompiledKernel]
     control: CompiledKernel
 
@@ -257,11 +271,16 @@ class InstructionsExpect(TypedDict):
     """Bytes of code that may look like one more."""
 
 
-class NotAsking(TypedDict):
+class VectorCode(TypedDict):
+    """What a file's machine code shows: bytes of it, AVX-512 instructions, whether it asks for the processor's kind."""
+
     path: str
     code: int
     avx512: int
     asks: bool
+
+
+class NotAsking(VectorCode):
     owners: list[str]
 
 
@@ -291,11 +310,13 @@ class Comparison(TypedDict):
     controls: dict[str, float]
 
 
-class _Versions(Measured):
+class Versions(Measured):
+    """Of the distributions that take part; None: not installed."""
+
     versions: dict[str, str | None]
 
 
-class LogitsEvidence(_Versions):
+class LogitsEvidence(Versions):
     comparisons: dict[str, Comparison]
 
 
@@ -319,7 +340,7 @@ Projection = TypedDict(
 """A layer as loading in 4-bit left it. Errors in units of the weights' deviation."""
 
 
-class WeightsEvidence(_Versions):
+class WeightsEvidence(Versions):
     projections: dict[str, Projection]
 
 
@@ -330,7 +351,7 @@ class Adapter(TypedDict):
     control: float
 
 
-class LoraEvidence(_Versions):
+class LoraEvidence(Versions):
     loss: float
     plain_loss: float
     adapters: dict[str, Adapter]

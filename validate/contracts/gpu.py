@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from validate.contracts import Exempt, Measured
-from validate.contracts.cpu import WeightsEvidence
+from validate.contracts.cpu import LogitsEvidence, Versions, WeightsEvidence
 
 # ---- G0
 
@@ -41,6 +41,8 @@ class GpuView(Measured, total=False):
     """libcuda's number, or the version that torch was built for."""
     archs: list[str]
     gpus: list[Gpu]
+    links: list[list[int | str]]
+    """Pairs of GPUs by number, and how they reach each other."""
 
 
 class DeviceEvidence(TypedDict):
@@ -131,7 +133,10 @@ class KernelEvidence(_Ran):
     device: Device
 
 
-class CudnnEvidence(Measured):
+_TorchSays = TypedDict("_TorchSays", {"torch says": "int | None"}, total=False)
+
+
+class CudnnEvidence(Measured, _TorchSays):
     compiled: list[int]
     running: list[int]
 
@@ -148,8 +153,23 @@ class Memory(TypedDict):
     projections: int
 
 
-class GpuWeightsEvidence(WeightsEvidence):
+class OnGpu(TypedDict, total=False):
+    """What the gpu tier adds to evidence of the tiny Llama."""
+
+    device: Device
+    environment: dict[str, str]
+
+
+class GpuWeights(WeightsEvidence):
     memory: Memory
+
+
+class GpuWeightsEvidence(GpuWeights, OnGpu):
+    pass
+
+
+class GpuLogitsEvidence(LogitsEvidence, OnGpu):
+    pass
 
 
 class SecondRun(TypedDict):
@@ -157,11 +177,7 @@ class SecondRun(TypedDict):
     fingerprint: str
 
 
-class _Variables(Measured, total=False):
-    environment: dict[str, str]
-
-
-class QloraEvidence(_Variables):
+class Training(Measured):
     losses: list[float]
     gradient_checkpointing: bool
     adapters: int
@@ -170,4 +186,11 @@ class QloraEvidence(_Variables):
     base_count: int
     base_changed: list[str]
     fingerprint: str
+
+
+class Qlora(Training, Versions):
     second_run: SecondRun
+
+
+class QloraEvidence(Qlora, OnGpu):
+    pass

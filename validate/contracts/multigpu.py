@@ -1,4 +1,8 @@
-"""Contracts of the multigpu tier: M1 to M8. Ranks yield `{"ranks": [rank 0's, rank 1's, ...]}`."""
+"""Contracts of the multigpu tier: M1 to M8. Ranks yield `{"ranks": [rank 0's, rank 1's, ...]}`.
+
+`...Row` is the part of an expectation that is the same on every host, `...Result` what a probe's `rank` returns: the
+launcher adds the device.
+"""
 
 from __future__ import annotations
 
@@ -38,28 +42,48 @@ class RanksEvidence(Measured):
 # ---- M1
 
 
-class CollectivesExpect(RanksExpect):
+class CollectivesRow(TypedDict):
     operations: list[str]
     sizes: list[int]
 
 
-class CollectivesRank(Rank):
+class CollectivesExpect(CollectivesRow, RanksExpect):
+    pass
+
+
+class CollectivesResult(TypedDict):
     exact: dict[str, dict[str, bool]]
     controls: dict[str, dict[str, bool]]
 
 
-class NcclSettingsExpect(RanksExpect):
+class CollectivesRank(CollectivesResult, Rank):
+    pass
+
+
+class NcclSettingsOfHost(TypedDict):
     injected: dict[str, str]
     """Variables that the trial itself sets."""
 
 
-class NcclSettingsRank(Rank):
+class NcclSettingsExpect(NcclSettingsOfHost, RanksExpect):
+    pass
+
+
+class NcclSettingsResult(TypedDict):
     variables: dict[str, str]
     files: dict[str, list[str]]
 
 
-class NcclExpect(RanksExpect):
+class NcclSettingsRank(NcclSettingsResult, Rank):
+    pass
+
+
+class NcclOfImage(TypedDict):
     cuda: str
+
+
+class NcclExpect(NcclOfImage, RanksExpect):
+    pass
 
 
 class NcclOwner(TypedDict):
@@ -75,30 +99,56 @@ class NcclLibrary(TypedDict):
     owners: list[NcclOwner]
 
 
-class NcclRank(Rank):
+class NcclResult(TypedDict):
     cuda: str
     libraries: list[NcclLibrary]
 
 
-class TransportExpect(NcclSettingsExpect):
+class NcclRank(NcclResult, Rank):
+    pass
+
+
+class TransportOfHost(NcclSettingsOfHost):
     link: str
     """nvlink, pcie, apart, or empty where the host could not tell."""
 
 
-class TransportRank(Rank):
-    peer_access: bool
+class TransportExpect(TransportOfHost, RanksExpect):
+    pass
+
+
+class _LogDetails(TypedDict, total=False):
+    versions: list[str]
+    lines: list[str]
+
+
+class NcclLog(_LogDetails):
+    """What NCCL's own log tells."""
+
     connections: dict[str, int]
     taken: dict[str, str]
+
+
+class TransportResult(NcclLog):
+    peer_access: bool
+
+
+class TransportRank(TransportResult, Rank):
+    pass
 
 
 # ---- M2 to M5, M8
 
 
-class ComparisonsExpect(RanksExpect, total=False):
+class ComparisonsRow(TypedDict, total=False):
     tolerance: dict[str, float | str]
     facts: dict[str, object]
     figures: dict[str, list[float]]
     stage: int
+
+
+class ComparisonsExpect(RanksExpect, ComparisonsRow):
+    pass
 
 
 class _Yardstick(TypedDict, total=False):
@@ -110,32 +160,52 @@ class RankComparison(_Yardstick):
     controls: dict[str, float]
 
 
-class ComparisonsRank(Rank, total=False):
+class ComparisonsResult(TypedDict, total=False):
     comparisons: dict[str, RankComparison]
     facts: dict[str, object]
     figures: dict[str, float]
+    deepspeed: str
+    """Its version."""
+    accelerator: str
+    """The one that DeepSpeed was told to take."""
+
+
+class ComparisonsRank(Rank, ComparisonsResult):
+    pass
 
 
 # ---- M6
 
 
-class BandwidthExpect(RanksExpect):
+class BandwidthOfHost(TypedDict):
     minimum: float
     """Bytes a second."""
     link: str
 
 
-class BandwidthRank(Rank):
+class BandwidthExpect(BandwidthOfHost, RanksExpect):
+    pass
+
+
+class BandwidthResult(TypedDict):
     bytes: int
     all_reduce: float
     send: float
 
 
+class BandwidthRank(BandwidthResult, Rank):
+    pass
+
+
 # ---- M7
 
 
-class SharedMemoryExpect(Exempt):
+class SharedMemoryRow(TypedDict):
     least: int
+
+
+class SharedMemoryExpect(SharedMemoryRow, Exempt):
+    pass
 
 
 class SharedMemoryEvidence(Measured):

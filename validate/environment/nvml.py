@@ -6,6 +6,8 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+from validate.contracts.gpu import Gpu, GpuView
+
 _TEXT = 96
 _P2P_READ, _P2P_NVLINK, _P2P_OK = 0, 2, 0
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK, NVML_P2P_STATUS_OK (nvml.h)."""
@@ -23,7 +25,7 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def managed(folder: Path | None = None) -> dict[str, Any]:
+def managed(folder: Path | None = None) -> GpuView:
     """What NVML says: {"driver", "gpus": [{"name", "capability", "memory", "nvlinks"}], "links": [[0, 1, "nvlink"]]}.
 
     Memory in bytes; `nvlinks` that are up; a link is nvlink, pcie or apart, and left out where NVML can't tell.
@@ -38,13 +40,15 @@ def managed(folder: Path | None = None) -> dict[str, Any]:
         _check("nvmlDeviceGetCount", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
         gpus = [_managed_gpu(library, index) for index in range(count.value)]
         pairs = ((one, other) for other in range(count.value) for one in range(other))
-        links = [[one, other, link] for one, other in pairs if (link := _link(library, one, other))]
+        links: list[list[int | str]] = [
+            [one, other, link] for one, other in pairs if (link := _link(library, one, other))
+        ]
         return {"driver": driver, "gpus": gpus, "links": links}
     finally:
         library.nvmlShutdown()
 
 
-def _managed_gpu(library: ctypes.CDLL, index: int) -> dict[str, Any]:
+def _managed_gpu(library: ctypes.CDLL, index: int) -> Gpu:
     device, memory = ctypes.c_void_p(), _Memory()
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
@@ -86,7 +90,7 @@ def _link(library: ctypes.CDLL, one: int, other: int) -> str:
     return "nvlink" if found[_P2P_NVLINK] else "pcie"
 
 
-def computing() -> dict[str, Any]:
+def computing() -> GpuView:
     """What libcuda says once cuInit has succeeded: {"cuda": 13000, "gpus": [{"name", "capability", "memory"}]}.
 
     Raises DriverError with cuInit's own code: 100 no device, 803 and 804 a forward-compatibility driver that can't run.
@@ -99,7 +103,7 @@ def computing() -> dict[str, Any]:
     return {"cuda": version.value, "gpus": [_computing_gpu(library, index) for index in range(count.value)]}
 
 
-def _computing_gpu(library: ctypes.CDLL, index: int) -> dict[str, Any]:
+def _computing_gpu(library: ctypes.CDLL, index: int) -> Gpu:
     device, memory = ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(_TEXT)
     _check("cuDeviceGet", library.cuDeviceGet(ctypes.byref(device), index))

@@ -10,12 +10,16 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar, cast
+
+from validate.contracts import Error
 
 LOG_TAIL_CHARACTERS = 2000
+E = TypeVar("E", bound=Mapping[str, object])
+"""A contract of evidence, whose `error` is all there is where measuring raised (contracts: Measured)."""
 
 
-def in_fork(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def in_fork(measure: Callable[[], E]) -> E:
     """Evidence of `measure`, run in a fork of this process; `{"error": ...}` with its log if it raised or died.
 
     The fork shares what this process has imported, so isolation costs milliseconds instead of another torch import.
@@ -33,25 +37,25 @@ def in_fork(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
             evidence = json.loads(result.read_text(encoding="utf-8"))
         if "error" in evidence:
             evidence["error"]["log"] = noise[-LOG_TAIL_CHARACTERS:]
-        return evidence
+        return cast("E", evidence)
 
 
-def attempt(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def attempt(measure: Callable[[], E]) -> E:
     """Evidence of `measure`, or what it raised as evidence."""
     try:
-        return dict(measure())
+        return cast("E", dict(measure()))
     except Exception as error:
         traceback.print_exc()
-        return {"error": described(error)}
+        return cast("E", {"error": described(error)})
 
 
-def described(error: BaseException) -> dict[str, str]:
+def described(error: BaseException) -> Error:
     """An exception as evidence. Long messages keep their start, where the cause stands."""
     return {"kind": type(error).__name__, "message": str(error)[:LOG_TAIL_CHARACTERS]}
 
 
-def _be_the_child(measure: Callable[[], Mapping[str, Any]], result: Path, log: Path) -> None:
-    """Never returns: `os._exit` keeps the parent's exit handlers and unwritten output out of the fork."""
+def _be_the_child(measure: Callable[[], Mapping[str, object]], result: Path, log: Path) -> NoReturn:
+    """Measure, write the result, exit. `os._exit` keeps the parent's exit handlers and unwritten output out of it."""
     try:
         sys.stdout.flush()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

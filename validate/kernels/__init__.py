@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from validate.contracts.gpu import Observed
+
 if TYPE_CHECKING:
     from validate.kernels.runner import Bench
 
@@ -70,11 +72,11 @@ class Kernel:
     cases: Mapping[str, Callable[[Bench], Case]] = field(default_factory=dict)
     tolerance: Mapping[str, str | float] = field(default_factory=dict)
     """dtype -> RULE_T, or the largest relative error (0: exact)."""
-    observe: Callable[[Bench], Mapping[str, Any]] | None = None
+    observe: Callable[[Bench], Observed] | None = None
     """Measures {"figures": {name: {"value", "controls"}}, "facts": {name: value}} that are no comparison of tensors."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
     expected_kernels: Sequence[str] = ()
     """Patterns of CUDA kernel names, each of which the profiler must have seen."""
     libraries: Sequence[str] = ()

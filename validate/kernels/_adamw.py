@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels._bitsandbytes import around
 from validate.kernels.runner import Bench
 
@@ -17,7 +17,7 @@ EXPECTED = around(0.01556, 6e-5)
 """Twenty seeds with bitsandbytes 0.50.2 on an H100: 0.015546, sigma 4.9e-5. A mean over 104,927 parameters."""
 
 
-def observe(bench: Bench, optimizer: str) -> Mapping[str, Any]:
+def observe(bench: Bench, optimizer: str) -> Observed:
     """How far twenty steps end from float64's, relative to how far they went; what the states are."""
     torch, optim = bench.torch, importlib.import_module("bitsandbytes.optim")
     start = bench.normal(*_SHAPE, deviation=0.1)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels.bnb_nf4 import mean_error
 from validate.kernels.runner import Bench
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     values = bench.normal(1024, 1024).float()
     controls = {"unquantised": 0.0, "NF4 in its place": mean_error(bench, values, "nf4", 64)}
     return {"figures": {"mean error": {"value": mean_error(bench, values, "fp4", 64), "controls": controls}}}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels.runner import Bench
@@ -25,7 +25,7 @@ def _case(bench: Bench) -> Case:
     return Case(dtype="int8", inputs=inputs, run=_run, plain=_plain)
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     functional = importlib.import_module("bitsandbytes.functional")
     values = bench.normal(1024, 1024).half()
     codes, scales, _ = functional.int8_vectorwise_quant(values.to(bench.device))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.harness import nf4
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
@@ -46,7 +47,7 @@ def _case(dtype: str, rows: int, *grad_inputs: str) -> Callable[[Bench], Case]:
     return make
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     values = bench.normal(1024, 1024).float()
     control = {"unquantised": 0.0, "blocks of 128": mean_error(bench, values, "nf4", 128)}
     return {"figures": {"mean error": {"value": mean_error(bench, values, "nf4", nf4.BLOCK_SIZE), "controls": control}}}

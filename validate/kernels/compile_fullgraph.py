@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel, from_capability
 from validate.kernels.runner import Bench
 
@@ -33,7 +33,7 @@ def _case(bench: Bench) -> Case:
     return Case(dtype="float32", inputs=inputs, run=_compiled, plain=_block, grad_inputs=("x", "weight", "gain"))
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     """dynamo's own counters, after the case."""
     counters = importlib.import_module("torch._dynamo.utils").counters
     return {

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Profile
+from validate.harness.forked import attempt
 from validate.kernels import Case, Kernel, kernel
 
 SEED = 20240229
@@ -43,19 +45,18 @@ class Bench:
         return self.torch.randint(low, high, shape, generator=self._generator).to(getattr(self.torch, dtype))
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each kernel that is asked for, as a probe's `measure` gives it."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | NoEvidence]]:
+    """Yield the evidence of each kernel that is asked for: the `measure` of all probes of kernels."""
     before = environment()  # torch itself sets variables once it is imported
     for claim in claims:
-        if claim.expect.get("not_applicable"):
+        if cast(KernelExpect, claim.expect).get("not_applicable"):
             yield claim.subject, {}
-            continue
-        try:
-            evidence = examine(claim.subject, kernel(claim.subject))
-        except Exception as error:
-            traceback.print_exc()
-            evidence = {"error": {"kind": type(error).__name__, "message": str(error)[:2000]}}
-        yield claim.subject, {**evidence, "environment": before}
+        else:
+            yield claim.subject, {**attempt(partial(_examined, claim.subject)), "environment": before}
+
+
+def _examined(subject: str) -> KernelEvidence:
+    return examine(subject, kernel(subject))
 
 
 def environment() -> dict[str, str]:
@@ -63,10 +64,10 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)}
 
 
-def examine(subject: str, row: Kernel, *, device: str = "cuda") -> dict[str, Any]:
+def examine(subject: str, row: Kernel, *, device: str = "cuda") -> KernelEvidence:
     """Run a kernel's cases and observations. What raises in one case is that case's evidence."""
     torch = importlib.import_module("torch")
-    evidence: dict[str, Any] = {"device": device_facts(torch) if device == "cuda" else {}}
+    evidence: KernelEvidence = {"device": device_facts(torch) if device == "cuda" else cast(Device, {})}
     if device == "cuda" and (reason := row.supports(_capability(torch), {})):
         return {**evidence, "gated": reason}
     if row.declines:
@@ -76,11 +77,11 @@ def examine(subject: str, row: Kernel, *, device: str = "cuda") -> dict[str, Any
 
     def work() -> None:
         evidence["cases"] = {
-            name: _attempt(partial(compare, Bench(torch, f"{subject}/{name}", device), make))
+            name: attempt(partial(compare, Bench(torch, f"{subject}/{name}", device), make))
             for name, make in row.cases.items()
         }
         if row.observe is not None:
-            evidence["observed"] = _attempt(partial(row.observe, Bench(torch, subject, device)))
+            evidence["observed"] = attempt(partial(row.observe, Bench(torch, subject, device)))
 
     if device == "cuda":
         evidence["kernels"] = _profiled(torch, work, row.expected_kernels)
@@ -90,12 +91,12 @@ def examine(subject: str, row: Kernel, *, device: str = "cuda") -> dict[str, Any
     return evidence
 
 
-def device_facts(torch: Any) -> dict[str, Any]:
+def device_facts(torch: Any) -> Device:
     """The GPU as torch sees it in this process."""
     return {"name": torch.cuda.get_device_name(0), "capability": list(_capability(torch)), "torch": torch.__version__}
 
 
-def compare(bench: Bench, make: Callable[[Bench], Case]) -> dict[str, Any]:
+def compare(bench: Bench, make: Callable[[Bench], Case]) -> CaseEvidence:
     """Relative errors of a case: of the kernel, of plain torch in the same dtype, of each control.
 
     The reference is plain torch in float64 on the CPU, on the inputs as rounded to the case's dtype.
@@ -164,20 +165,12 @@ def _error(found: Any, wanted: Any) -> float:
     return float((found - wanted).norm() / wanted.norm())
 
 
-def _attempt(measure_one: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    try:
-        return dict(measure_one())
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": {"kind": type(error).__name__, "message": str(error)[:2000]}}
-
-
 def _capability(torch: Any) -> tuple[int, int]:
     major, minor = torch.cuda.get_device_capability(0)
     return major, minor
 
 
-def _profiled(torch: Any, work: Callable[[], None], wanted: Sequence[str]) -> dict[str, Any]:
+def _profiled(torch: Any, work: Callable[[], None], wanted: Sequence[str]) -> Profile:
     """Names of the CUDA kernels that ran during `work`. `works`: the profiler sees a kernel that surely runs."""
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
@@ -198,7 +191,7 @@ def _profiled(torch: Any, work: Callable[[], None], wanted: Sequence[str]) -> di
     }
 
 
-def _short(names: Any) -> list[str]:
+def _short(names: Iterable[str]) -> list[str]:
     return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]
 
 

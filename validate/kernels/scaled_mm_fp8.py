@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
 from validate.kernels.runner import Bench
@@ -12,7 +12,7 @@ from validate.kernels.runner import Bench
 _E4M3_LARGEST = 448.0
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     """Signal to noise of the product, and that of controls: 5 % off, and rows in each other's place."""
     torch = bench.torch
     left, right = bench.normal(208, 272).to(bench.device), bench.normal(144, 272).to(bench.device)

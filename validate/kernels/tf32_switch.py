@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from validate.contracts.gpu import Figure, Observed
 from validate.kernels import Kernel, from_capability
 from validate.kernels.runner import Bench
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     matmul = bench.torch.backends.cuda.matmul
     left, right = bench.normal(511, 1023).float(), bench.normal(1023, 769).float()
     wanted = left.double() @ right.double()
@@ -21,7 +19,7 @@ def _observe(bench: Bench) -> Mapping[str, Any]:
 
     before = matmul.allow_tf32
     try:
-        figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
+        figure: Figure = {"value": error(True), "controls": {"TF32 off": error(False)}}
     finally:
         matmul.allow_tf32 = before
     return {"facts": {"TF32 allowed": before}, "figures": {"error with TF32": figure}}

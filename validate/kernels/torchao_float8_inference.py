@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
 from validate.kernels.runner import Bench
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     torch, quantization = bench.torch, importlib.import_module("torchao.quantization")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     weight, x = bench.normal(144, 272, deviation=272**-0.5), bench.normal(208, 272)

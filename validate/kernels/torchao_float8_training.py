@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
 from validate.kernels.runner import Bench
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     torch, float8 = bench.torch, importlib.import_module("torchao.float8")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():

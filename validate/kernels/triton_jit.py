@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel
 from validate.kernels.runner import Bench
 
@@ -51,7 +52,7 @@ def _floats(bench: Bench) -> Case:
     return Case(dtype="float32", inputs=inputs, run=_softmax, plain=_softmax_plainly)
 
 
-def _observe(bench: Bench) -> Mapping[str, Any]:
+def _observe(bench: Bench) -> Observed:
     """After the cases: what compiled, and what the cache, empty when this process began, holds now."""
     kernels = importlib.import_module("validate.kernels._triton_kernels")
     cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton" / "cache"))

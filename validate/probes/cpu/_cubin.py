@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+
+from validate.contracts.cpu import CompiledKernel
 
 EM_CUDA = 190
 _ARCH_IN_SECOND_BYTE = 8
@@ -11,9 +12,9 @@ _ARCH_IN_SECOND_BYTE = 8
 that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
 
 
-def cubin_facts(content: bytes) -> dict[str, Any]:
+def cubin_facts(content: bytes) -> CompiledKernel:
     """Size, ELF machine and the arch (90 for sm_90) the header names; machine and arch are None for anything else."""
-    facts: dict[str, Any] = {"bytes": len(content), "machine": None, "arch": None}
+    facts: CompiledKernel = {"bytes": len(content), "machine": None, "arch": None}
     if len(content) < 64 or content[:5] != b"\x7fELF\x02":
         return facts
     abi = content[8]

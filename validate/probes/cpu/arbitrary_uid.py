@@ -1,7 +1,7 @@
-"""C8: the image runs as a user that it has never heard of, on a read-only root, without a network.
+"""C8: the image works for a user that it does not know, on a read-only root, without a network.
 
-The trial starts this probe as such a user: Kubernetes and OpenShift choose their own numbers. What asks the system who
-the user is fails there (pytorch#140765), and only when it is used, not when it is imported.
+The trial starts this probe as such a user, because Kubernetes and OpenShift choose their own UIDs. Code that looks the
+user up fails there (pytorch#140765), when it is called and not when it is imported.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import pwd
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from validate.claims import Claim
-from validate.contracts.cpu import Step
+from validate.contracts import Measured
+from validate.contracts.cpu import ArbitraryUidEvidence, Step, Trained
 from validate.harness.forked import attempt, in_fork
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ArbitraryUidEvidence]]:
     for claim in claims:
-        steps: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+        steps: Mapping[str, Callable[[], Step]] = {
             "user name": lambda: {"answer": getpass.getuser()},
             "home": _home,
             "temporary files": _temporary,
@@ -79,7 +79,11 @@ def _caches() -> Step:
     return {"answer": folders}
 
 
-def _triton_cache() -> dict[str, Any]:
+class _Cache(Measured, total=False):
+    folder: str
+
+
+def _triton_cache() -> _Cache:
     return {"folder": str(Path.home() / ".triton" / "cache")}
 
 
@@ -101,4 +105,5 @@ def _train() -> Step:
         torch.save(model.state_dict(), file.name)
         again = torch.load(file.name, weights_only=True)
     same = all(torch.equal(again[name], value) for name, value in model.state_dict().items())
-    return {"answer": {"losses": losses, "checkpoint": same}}
+    trained: Trained = {"losses": losses, "checkpoint": same}
+    return {"answer": trained}

@@ -1,10 +1,9 @@
-"""C6: what crosses the borders between torch and compiled neighbours: numpy arrays, torchvision's operators."""
+"""C6: torch shares arrays with numpy, and torchvision's compiled operators work on torch's tensors."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from validate.claims import Claim
 from validate.contracts.cpu import NumpyEvidence, TorchvisionEvidence
@@ -16,15 +15,18 @@ _SCORES = (0.8, 0.9, 0.7)
 _OVERLAP = 0.5
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {"numpy": _numpy, "torchvision": _torchvision}
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | TorchvisionEvidence]]:
+    measures: Mapping[str, Callable[[], NumpyEvidence | TorchvisionEvidence]] = {
+        "numpy": _numpy,
+        "torchvision": _torchvision,
+    }
     importlib.import_module("torch")
     for claim in claims:
         yield claim.subject, in_fork(measures[claim.subject])
 
 
 def _numpy() -> NumpyEvidence:
-    """Both ways without a copy: a write on one side must be seen on the other."""
+    """Share memory in both directions: a write on one side must show on the other."""
     torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
     seen = {}
     for name in _DTYPES:
@@ -39,7 +41,7 @@ def _numpy() -> NumpyEvidence:
 
 
 def _torchvision() -> TorchvisionEvidence:
-    """Of two boxes that overlap by more than half nms keeps the one with the higher score, best first."""
+    """Run nms: of two boxes that overlap by more than half it keeps the one with the higher score, best first."""
     torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
     kept = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), _OVERLAP).tolist()
     control = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), 1.0).tolist()

@@ -1,5 +1,7 @@
-"""C5: torch.compile on the CPU, from nothing to a generated kernel that was run. Switched off, it gives right numbers
-as well: so the counters, the cache folder and the process's map are read, not the numbers alone.
+"""C5: torch.compile generates a kernel for the CPU from an empty cache, and runs it.
+
+The numbers are right even where torch.compile is switched off. The probe therefore also reads torch's counters, the
+cache folder and the files that the process has mapped.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
 _OWN = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
     for claim in claims:
         with tempfile.TemporaryDirectory(prefix="inductor-") as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache

@@ -1,4 +1,4 @@
-"""C3: the image's C compiler and Python headers make the extensions that Triton and torch.compile need at run time."""
+"""C3: the image's C compiler and Python headers build the extensions that Triton and torch.compile need at run time."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import Measured
+from validate.contracts.cpu import Answer, Built, CExtensionEvidence, LauncherEvidence, LookedUp
 from validate.harness.forked import attempt, in_fork
 
 _TAIL_CHARACTERS = 1500
@@ -34,9 +36,9 @@ _DRIVER_VERSIONS = ("", "_v2", "_v3")
 _BROKEN = "#include <Python.h>\n#error this source must be refused\n"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject, from source to imported extension, in a folder that was empty before."""
-    measures: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CExtensionEvidence | LauncherEvidence]]:
+    """Yield the evidence of each subject, built in an empty folder."""
+    measures: Mapping[str, Callable[[Path], CExtensionEvidence | LauncherEvidence]] = {
         "c-extension": _c_extension,
         "triton-launcher": _triton_launcher,
     }
@@ -45,10 +47,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield claim.subject, in_fork(partial(measures[claim.subject], Path(folder)))
 
 
-def _c_extension(folder: Path) -> dict[str, Any]:
+def _c_extension(folder: Path) -> CExtensionEvidence:
     compiler = _find_compiler()
     include = _python_include()
-    evidence: dict[str, Any] = {
+    evidence: CExtensionEvidence = {
         "compiler": compiler,
         "include": include,
         "python_h": Path(include, "Python.h").is_file(),
@@ -60,28 +62,32 @@ def _c_extension(folder: Path) -> dict[str, Any]:
     control = _compile(compiler["path"], _BROKEN, folder / "broken", include)
     evidence |= {"version": _version(compiler["path"]), "build": built, "control": {"refused": not _made_file(control)}}
     if _made_file(built):
-        evidence |= {"expected": nonce + 1, "import": attempt(lambda: {"answer": _load(name, built["file"]).answer(1)})}
+        evidence |= {"expected": nonce + 1, "import": attempt(partial(_answer, name, built["file"]))}
     return evidence
 
 
-def _made_file(build: Mapping[str, Any]) -> bool:
-    """Whether a compiler run left what it was asked for."""
+def _answer(name: str, file: str) -> Answer:
+    return {"answer": _load(name, file).answer(1)}
+
+
+def _made_file(build: Built) -> bool:
+    """Whether a compiler run wrote its file."""
     return bool(build["exit_code"] == 0 and build["bytes"] > 0)
 
 
-def _triton_launcher(folder: Path) -> dict[str, Any]:
+def _triton_launcher(folder: Path) -> LauncherEvidence:
     """Let Triton build and import its own driver module, as it does before the first launch of any kernel.
 
-    That needs a libcuda to link with; where there is no driver, a stub with the functions driver.c calls stands in.
+    The module links with libcuda. Without a driver, the probe builds a stub with the functions that driver.c calls.
     """
     cache = folder / "cache"
     os.environ["TRITON_CACHE_DIR"] = str(cache)
-    evidence: dict[str, Any] = {"compiler": _find_compiler(), "stub_driver": not _has_driver()}
+    evidence: LauncherEvidence = {"compiler": _find_compiler(), "stub_driver": not _has_driver()}
     if evidence["stub_driver"]:
         source = Path(_triton_folder(), "backends", "nvidia", "driver.c").read_text(encoding="utf-8")
         stub = attempt(lambda: _stand_in_for_driver(source, folder))
         if "error" in stub:
-            return {**evidence, **stub}
+            return {**evidence, "error": stub["error"]}
     driver = importlib.import_module("triton.backends.nvidia.driver")
     utilities = driver.CudaUtils()
     made = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
@@ -93,7 +99,7 @@ def _triton_launcher(folder: Path) -> dict[str, Any]:
     }
 
 
-def _find_compiler() -> dict[str, Any]:
+def _find_compiler() -> LookedUp:
     """Triton's own rule (triton/runtime/build.py): $CC, else gcc, else clang."""
     if chosen := os.environ.get("CC"):
         return {"from": "CC", "command": chosen, "path": shutil.which(chosen)}
@@ -112,7 +118,7 @@ def _version(compiler: str) -> str:
     return answer.stdout.partition("\n")[0]
 
 
-def _compile(compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = "") -> dict[str, Any]:
+def _compile(compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = "") -> Built:
     folder.mkdir(parents=True)
     code = folder / "main.c"
     code.write_text(source, encoding="utf-8")
@@ -151,7 +157,7 @@ def _triton_folder() -> str:
     return next(iter(spec.submodule_search_locations))
 
 
-def _stand_in_for_driver(driver_source: str, folder: Path) -> dict[str, Any]:
+def _stand_in_for_driver(driver_source: str, folder: Path) -> Measured:
     """Compile and load a libcuda.so.1 whose every function fails, and point Triton's linker at it.
 
     cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
@@ -170,4 +176,4 @@ def _stand_in_for_driver(driver_source: str, folder: Path) -> dict[str, Any]:
     Path(built["file"]).with_name("libcuda.so").symlink_to(soname)
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
     ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)
-    return built
+    return {}

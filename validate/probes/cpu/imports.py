@@ -1,10 +1,7 @@
-"""C1: packages imported in fresh processes, each first of all and after torch; what they say is kept.
+"""C1: each package imports in a new process, and in a fork that has imported torch. The evidence keeps their output.
 
-Which of two packages is imported first decides whose library a process holds, and what fails at import may only be
-said, not raised: xformers logs that it can't load its kernels and goes on.
-
-Claim `expect`: {"modules": [...], "first": whether in a new process, "after": whether after torch, ...}; the rest is
-the judge's.
+The package that is imported first decides whose library a process holds. Some packages log that something failed at
+import and raise nothing: xformers logs that it can't load its kernels and goes on.
 """
 
 from __future__ import annotations
@@ -14,11 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
+from validate.contracts import Error
+from validate.contracts.cpu import Imported, ImportsEvidence, ImportsExpect
 from validate.harness.forked import described, in_fork
 
 _SECONDS = 300
@@ -28,19 +27,20 @@ _MARK = "validate: imported all"
 _PROGRAM = f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r})"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each claim: what importing its modules in each order raised and said."""
-    first = {claim.subject: _in_new_process(claim.expect["modules"]) for claim in claims if claim.expect["first"]}
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
+    """Yield what importing the modules of each claim raised and printed, in each order."""
+    asked = {claim.subject: cast(ImportsExpect, claim.expect) for claim in claims}
+    first = {subject: _in_new_process(expect["modules"]) for subject, expect in asked.items() if expect["first"]}
     importlib.import_module("torch")
-    for claim in claims:
-        orders = {"first": first[claim.subject]} if claim.subject in first else {}
-        if claim.expect["after"]:
-            orders["after torch"] = in_fork(partial(_after_torch, claim.expect["modules"]))
-        yield claim.subject, {"orders": orders}
+    for subject, expect in asked.items():
+        orders = {"first": first[subject]} if subject in first else {}
+        if expect["after"]:
+            orders["after torch"] = in_fork(partial(_after_torch, expect["modules"]))
+        yield subject, {"orders": orders}
 
 
-def _in_new_process(modules: Sequence[str]) -> dict[str, Any]:
-    """As a user's program would; its status and its last words tell how it went."""
+def _in_new_process(modules: Sequence[str]) -> Imported:
+    """Import in a new process, as a user's program does. Its exit status and last line become the error."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM, *modules],
@@ -59,12 +59,12 @@ def _in_new_process(modules: Sequence[str]) -> dict[str, Any]:
     return {"error": {"kind": f"status {done.returncode}", "message": message}, "said": lines}
 
 
-def _after_torch(modules: Sequence[str]) -> Mapping[str, Any]:
-    """In a fork of a process that holds torch, with all output kept: C code writes past Python's streams."""
+def _after_torch(modules: Sequence[str]) -> Imported:
+    """Import in a fork that holds torch. Output is kept by file descriptor: C code writes past Python's streams."""
     with tempfile.TemporaryFile() as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-        error = None
+        error: Error | None = None
         for name in modules:
             try:
                 importlib.import_module(name)
@@ -75,7 +75,10 @@ def _after_torch(modules: Sequence[str]) -> Mapping[str, Any]:
         sys.stderr.flush()
         output.seek(0)
         lines = _lines(output.read().decode("utf-8", "replace"))
-    return {"said": lines, **({"error": error} if error else {})}
+    found: Imported = {"said": lines}
+    if error:
+        found["error"] = error
+    return found
 
 
 def _lines(text: str) -> list[str]:

@@ -1,13 +1,12 @@
-"""C9: libraries that use AVX-512 without asking the processor: on a machine that lacks it they end in SIGILL.
+"""C9: no library uses AVX-512 without a check of the processor. Such a library dies of SIGILL where AVX-512 is missing.
 
-No disassembler is at hand, so two things are read from a file's machine code: how many of its instructions are AVX-512
-(the EVEX prefix, which in 64-bit code is nothing else, before common vector opcodes), and whether it asks what the
-processor can do (CPUID with a leaf set just before, or a call to a library that asks). A compiler told `-mavx512f` or
-`-march=native` makes the first and none of the second. A file that asks is taken to heed the answer: this finds code
+The suite has no disassembler. It reads two things from a file's machine code: the number of AVX-512 instructions (the
+EVEX prefix, which has no other use in 64-bit code, before common vector opcodes), and whether the file checks the
+processor (CPUID with a leaf set just before, or a call to a library that checks). A compiler with `-mavx512f` or
+`-march=native` emits the instructions without the check. A file with a check is taken to obey it: the probe finds code
 that was built for the builder's machine, not a wrong dispatcher.
 
-Claim `expect`: {"most": such instructions that a file without a check may hold, "per_bytes": bytes of code that may
-look like one more}. Four healthy images have at most 1 in 50 MB; gcc's `-mavx512f` makes 2 of one small loop.
+Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` emits 2 for one small loop.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.binaries import dynsym, elf
 from validate.binaries.elf import ElfError
 from validate.binaries.linking import objects
 from validate.claims import Claim
+from validate.contracts.cpu import InstructionsEvidence, InstructionsExpect, NotAsking, VectorCode
 from validate.environment import installed
 
 _EXECUTABLE = 4  # SHF_EXECINSTR
@@ -48,7 +48,7 @@ _ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|__cpu_featur
 _MOST_LISTED = 20
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
     everything = installed.distributions(sys.path)
     owners = {path: sorted({one.name for one in own}) for path, own in installed.owners(everything).items()}
     locations = list(dict.fromkeys(one.location for one in everything))
@@ -56,7 +56,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
         found = [one for one in pool.imap_unordered(_look, paths, chunksize=4) if one]
     for claim in claims:
-        many = [one for one in found if one["avx512"] > _allowed(claim, one["code"])]
+        many = [one for one in found if one["avx512"] > _allowed(cast(InstructionsExpect, claim.expect), one["code"])]
         yield (
             claim.subject,
             {
@@ -64,7 +64,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
                 "bytes": sum(one["code"] for one in found),
                 "asking": sum(one["asks"] for one in many),
                 "not_asking": [
-                    {**one, "owners": owners.get(one["path"], [])}
+                    _with_owners(one, owners.get(one["path"], []))
                     for one in sorted(many, key=lambda one: -one["avx512"])
                     if not one["asks"]
                 ][:_MOST_LISTED],
@@ -72,8 +72,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def _allowed(claim: Claim, code: int) -> int:
-    return int(claim.expect["most"]) + code // int(claim.expect["per_bytes"])
+def _with_owners(found: VectorCode, owners: list[str]) -> NotAsking:
+    return {**found, "owners": owners}
+
+
+def _allowed(expect: InstructionsExpect, code: int) -> int:
+    return int(expect["most"]) + code // int(expect["per_bytes"])
 
 
 def _size(path: str) -> int:
@@ -83,7 +87,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _look(path: str) -> dict[str, Any] | None:
+def _look(path: str) -> VectorCode | None:
     """None for what is no x86-64 library or program; S3 names those that can't be read."""
     try:
         with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -1,7 +1,7 @@
-"""C2: the CUDA library the matrix selects is really loaded: mapped, its symbols there, its operators registered.
+"""C2: a package loads the CUDA library that the matrix selects: it is mapped, has its symbols, registers its operators.
 
-Importing a package proves little: with no GPU bitsandbytes takes its CPU library and says nothing, xformers and torchao
-log a warning and go on without kernels.
+A successful import shows little. Without a GPU bitsandbytes silently takes its CPU library; xformers and torchao log a
+warning and go on without kernels.
 """
 
 from __future__ import annotations
@@ -16,31 +16,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence, Raised
+from validate.contracts.cpu import (
+    CudaRuntime,
+    InstalledFiles,
+    Loaded,
+    NativeEvidence,
+    NativeExpect,
+    NativeLibrary,
+    Selection,
+)
 from validate.harness.forked import attempt, described, in_fork
 
 _CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each distribution, measured in a fork that has torch imported and nothing else."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence | NoEvidence]]:
+    """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
     importlib.import_module("torch")
     owners = _owners_of_libraries()
     for claim in claims:
-        installed = _installed(claim)
-        yield claim.subject, {**installed, **(in_fork(partial(_loaded, claim, installed, owners)) if installed else {})}
+        expect = cast(NativeExpect, claim.expect)
+        installed = _installed(claim.subject, expect["libraries"])
+        if installed is None:
+            yield claim.subject, {}
+        else:
+            yield claim.subject, {**installed, **in_fork(partial(_loaded, expect, installed, owners))}
 
 
-def _installed(claim: Claim) -> dict[str, Any]:
-    """What can be said without loading anything, and so survives a crash. Empty if it is not installed."""
+def _installed(name: str, libraries: Sequence[str]) -> InstalledFiles | None:
+    """Facts that need no loading, so that a crash does not lose them. None if it is not installed."""
     try:
-        distribution = importlib.metadata.distribution(claim.subject)
+        distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        return {}
+        return None
     root = Path(str(distribution.locate_file(""))).resolve()
-    names = _library_names(distribution, root, claim.expect["libraries"])
+    names = _library_names(distribution, root, libraries)
     return {
         "version": distribution.version,
         "root": str(root),
@@ -48,8 +62,8 @@ def _installed(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _loaded(claim: Claim, installed: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
-    root, expect = Path(installed["root"]), claim.expect
+def _loaded(expect: NativeExpect, installed: InstalledFiles, owners: Mapping[str, str]) -> Loaded:
+    root = Path(installed["root"])
     mapped_before = _mapped()
     warnings = _record_warnings()
     imports = {name: _import(name) for name in expect["modules"]}
@@ -66,7 +80,7 @@ def _loaded(claim: Claim, installed: Mapping[str, Any], owners: Mapping[str, str
     }
 
 
-def _import(name: str) -> dict[str, str] | None:
+def _import(name: str) -> Raised | None:
     """What importing raised, None if nothing."""
     _note(f"importing {name}")
     try:
@@ -77,7 +91,7 @@ def _import(name: str) -> dict[str, str] | None:
 
 
 def _note(step: str) -> None:
-    """The last line of a crash's log names what was being loaded."""
+    """Print what is loaded next: after a crash it is the last line of the log."""
     print(step, flush=True)  # noqa: T201
 
 
@@ -104,15 +118,15 @@ def _matches(file: str, pattern: str) -> bool:
     return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
 
 
-def _library(path: Path, mapped_by_import: set[str], symbols: Sequence[str]) -> dict[str, Any]:
-    facts = {"mapped_by_import": str(path.resolve()) in mapped_by_import}
+def _library(path: Path, mapped_by_import: set[str], symbols: Sequence[str]) -> NativeLibrary:
+    by_import = str(path.resolve()) in mapped_by_import
     _note(f"loading {path}")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        return {**facts, "load_error": str(error)}
+        return {"mapped_by_import": by_import, "load_error": str(error)}
     return {
-        **facts,
+        "mapped_by_import": by_import,
         "load_error": None,
         "mapped": str(path.resolve()) in _mapped(),
         "missing_symbols": [name for name in symbols if not _exports(library, name)],
@@ -135,7 +149,7 @@ def _has_cuda_kernel(operator: str) -> bool | None:
     return bool(c._dispatch_has_kernel_for_dispatch_key(operator, "CUDA"))
 
 
-def _bitsandbytes_selection() -> dict[str, Any]:
+def _bitsandbytes_selection() -> Selection:
     """Which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
     cuda = str(importlib.import_module("torch").version.cuda)
     major, minor = (int(part) for part in cuda.split(".")[:2])
@@ -153,15 +167,14 @@ def _mapped() -> set[str]:
     return {field[5] for field in fields if len(field) == 6 and field[5].startswith("/")}
 
 
-def _cuda_runtimes(owners: Mapping[str, str]) -> list[dict[str, Any]]:
+def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
     """Each CUDA runtime that is mapped: file, owner, and the version it answers itself (12060 for 12.6)."""
-    found = []
+    found: list[CudaRuntime] = []
     for path in sorted(_mapped()):
         if match := _CUDA_RUNTIME.match(Path(path).name):
             version = ctypes.c_int()
             ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
-            entry = {"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value}
-            found.append(entry)
+            found.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
     return found
 
 

@@ -1,5 +1,4 @@
-"""P1 of the axolotl profiles: its commands are there, it tells a good configuration from a bad one, and it obeys its
-own timeout variable."""
+"""P1 of the axolotl profiles: commands are there, a bad configuration is refused, the timeout variable has effect."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence
 from validate.environment.ports import free_port
 from validate.harness.forked import LOG_TAIL_CHARACTERS, attempt
 
@@ -31,7 +31,7 @@ with open(sys.argv[1], "w") as file:
     json.dump({"world": torch.distributed.get_world_size(), "seconds": backend.options._timeout.total_seconds()}, file)
 torch.distributed.destroy_process_group()
 """
-_CONFIGURATION: Mapping[str, Any] = {
+_CONFIGURATION: Mapping[str, object] = {
     "base_model": "tiny",
     "load_in_4bit": True,
     "adapter": "qlora",
@@ -48,15 +48,15 @@ _CONFIGURATION: Mapping[str, Any] = {
     "bf16": True,
     "output_dir": "out",
 }
-_CONTROL: Mapping[str, Any] = {"load_in_8bit": True, "load_in_4bit": False}
+_CONTROL: Mapping[str, object] = {"load_in_8bit": True, "load_in_4bit": False}
 """QLoRA needs 4-bit weights: axolotl must refuse this."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: commands, configuration, AXOLOTL_NCCL_TIMEOUT."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Yield the evidence of the subjects asked for: commands, configuration, AXOLOTL_NCCL_TIMEOUT."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", AXOLOTL_DO_NOT_TRACK="1", DO_NOT_TRACK="1")
     asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
         "axolotl commands": _commands,
         "axolotl configuration": _configuration,
         "AXOLOTL_NCCL_TIMEOUT": _nccl_timeout,
@@ -66,19 +66,19 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield subject, attempt(evidence)
 
 
-def _commands() -> dict[str, Any]:
+def _commands() -> BehaviourEvidence:
     """What `axolotl` offers, read from the command line itself."""
     cli = importlib.import_module("axolotl.cli.main").cli
     return {"commands": sorted(cli.commands)}
 
 
-def _configuration() -> dict[str, Any]:
+def _configuration() -> BehaviourEvidence:
     validate = importlib.import_module("axolotl.utils.config").validate_config
     dictionary = importlib.import_module("axolotl.utils.dict").DictDefault
     capabilities = {"bf16": True, "n_gpu": 1, "compute_capability": "sm_90", "fp8": True}
     versions = {"torch_version": importlib.import_module("torch").__version__.split("+")[0]}
 
-    def checked(changes: Mapping[str, Any]) -> Any:
+    def checked(changes: Mapping[str, object]) -> Any:
         return validate(dictionary({**_CONFIGURATION, **changes}), capabilities, versions)
 
     found = checked({})
@@ -96,7 +96,7 @@ def _configuration() -> dict[str, Any]:
     }
 
 
-def _nccl_timeout() -> dict[str, Any]:
+def _nccl_timeout() -> BehaviourEvidence:
     """Two ranks on the CPU ask their process group how long it waits, with and without the variable."""
     return {
         "asked": _TIMEOUT_SECONDS,
@@ -105,7 +105,7 @@ def _nccl_timeout() -> dict[str, Any]:
     }
 
 
-def _group_timeout(variables: Mapping[str, str]) -> dict[str, Any]:
+def _group_timeout(variables: Mapping[str, str]) -> BehaviourEvidence:
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         port, ranks = free_port(), []
         for rank in range(_RANKS):
@@ -132,5 +132,5 @@ def _group_timeout(variables: Mapping[str, str]) -> dict[str, Any]:
         logs = [rank.communicate(timeout=_PATIENCE)[0] for rank in ranks]
         if failed := [log for rank, log in zip(ranks, logs, strict=True) if rank.returncode]:
             raise RuntimeError(f"a rank failed: {failed[0][-LOG_TAIL_CHARACTERS:]}")
-        result: dict[str, Any] = json.loads(Path(folder, "0").read_text())
+        result: BehaviourEvidence = json.loads(Path(folder, "0").read_text())
         return result

@@ -5,20 +5,20 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence
 from validate.environment.ports import free_port
 from validate.harness.forked import attempt
 
 _RATE = 0.1
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: colossalai launch, colossalai booster."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Yield the evidence of the subjects asked for: colossalai launch, colossalai booster."""
     asked = {claim.subject for claim in claims}
     launched = attempt(_launch)
-    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
         "colossalai launch": lambda: launched,
         "colossalai booster": lambda: launched if "error" in launched else _booster(),
     }
@@ -27,7 +27,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield subject, attempt(evidence)
 
 
-def _launch() -> dict[str, Any]:
+def _launch() -> BehaviourEvidence:
     """The variable as the image has it, and after ColossalAI has set its own."""
     before = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "unset")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -40,7 +40,7 @@ def _launch() -> dict[str, Any]:
     }
 
 
-def _booster() -> dict[str, Any]:
+def _booster() -> BehaviourEvidence:
     """One SGD step of a boosted linear layer against the same step in plain torch."""
     torch = importlib.import_module("torch")
     plugin = importlib.import_module("colossalai.booster.plugin").TorchDDPPlugin()

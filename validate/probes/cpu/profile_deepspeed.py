@@ -7,19 +7,19 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence
 from validate.harness.forked import attempt
 
 _STAGES = (0, 1, 2, 3)
 _WORKERS = 2
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: deepspeed configuration, ray train."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Yield the evidence of the subjects asked for: deepspeed configuration, ray train."""
     asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
         "deepspeed configuration": _deepspeed,
         "ray train": _ray,
     }
@@ -28,7 +28,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield subject, attempt(evidence)
 
 
-def _deepspeed() -> dict[str, Any]:
+def _deepspeed() -> BehaviourEvidence:
     """Each ZeRO stage as DeepSpeed reads it, and as the Trainer's own reader asks for it; a stage 4 must be refused."""
     config = importlib.import_module("deepspeed.runtime.config").DeepSpeedConfig
     trainers = importlib.import_module("transformers.integrations.deepspeed").HfDeepSpeedConfig
@@ -52,11 +52,11 @@ def _nvcc_there_or_ignored() -> bool:
     return bool(os.environ.get("DS_IGNORE_CUDA_DETECTION")) or (bool(home) and Path(home, "bin", "nvcc").is_file())
 
 
-def _zero(stage: int) -> dict[str, Any]:
+def _zero(stage: int) -> dict[str, object]:
     return {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}
 
 
-def _ray() -> dict[str, Any]:
+def _ray() -> BehaviourEvidence:
     """DDP of a linear layer on two workers with different data: equal weights on both, and other ones than before."""
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
     ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
@@ -82,7 +82,7 @@ def _ray() -> dict[str, Any]:
     }
 
 
-def _train_step(config: Mapping[str, Any]) -> None:
+def _train_step(config: Mapping[str, str]) -> None:
     """What each worker runs."""
     torch = importlib.import_module("torch")
     context = importlib.import_module("ray.train").get_context()

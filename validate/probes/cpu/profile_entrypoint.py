@@ -1,4 +1,4 @@
-"""P1 of profiles with an entrypoint: what it sets for a command, before drivers that say different things of P2P."""
+"""P1 of profiles with an entrypoint: how it sets NCCL_P2P_DISABLE for each answer of the driver on P2P."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence, BehaviourExpect
 from validate.harness.forked import attempt
 
 _PATIENCE = 120.0
@@ -25,13 +27,13 @@ DRIVERS: Mapping[str, str | None] = {
 """What `nvidia-smi topo -p2p r` prints, each beside its legend; None: there is no nvidia-smi."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
     """The value of NCCL_P2P_DISABLE that a command sees behind the image's entrypoint."""
     for claim in claims:
-        yield claim.subject, attempt(lambda claim=claim: _seen(str(claim.expect["program"])))  # type: ignore[misc]
+        yield claim.subject, attempt(partial(_seen, cast(BehaviourExpect, claim.expect)["program"]))
 
 
-def _seen(program: str) -> dict[str, Any]:
+def _seen(program: str) -> BehaviourEvidence:
     values = {name: _value(program, printed, {}) for name, printed in DRIVERS.items()}
     return {**values, "given": _value(program, DRIVERS["apart"], {"NCCL_P2P_DISABLE": "0"})}
 

@@ -9,10 +9,12 @@ import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence
 from validate.harness.forked import attempt
 from validate.probes.cpu.quantized_llama import Bench
 
@@ -22,11 +24,11 @@ _KEPT_SHARE = 0.6
 """Of the model's bytes: what memory may hold, so that the rest must be placed elsewhere."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: `device-map`, `mixed-precision`, `compile`, `trainer`."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Yield the evidence of the subjects asked for: `device-map`, `mixed-precision`, `compile`, `trainer`."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     asked = {claim.subject for claim in claims}
-    measures: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
+    measures: Mapping[str, Callable[[Path], BehaviourEvidence]] = {
         "device-map": _device_map,
         "mixed-precision": _mixed_precision,
         "compile": _compiled,
@@ -35,10 +37,10 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     for subject, evidence in measures.items():
         if subject in asked:
             with tempfile.TemporaryDirectory(prefix="profile-") as folder:
-                yield subject, attempt(lambda evidence=evidence, folder=folder: evidence(Path(folder)))  # type: ignore[misc]
+                yield subject, attempt(partial(evidence, Path(folder)))
 
 
-def _device_map(folder: Path) -> dict[str, Any]:
+def _device_map(folder: Path) -> BehaviourEvidence:
     """Placed whole, and placed with too little memory: then layers wait on disk and are brought in as they run."""
     bench, torch = Bench(folder / "model"), importlib.import_module("torch")
     automodel = importlib.import_module("transformers").AutoModelForCausalLM
@@ -62,7 +64,7 @@ def _device_map(folder: Path) -> dict[str, Any]:
     }
 
 
-def _mixed_precision(folder: Path) -> dict[str, Any]:
+def _mixed_precision(folder: Path) -> BehaviourEvidence:
     """bfloat16 through accelerate: products in bfloat16, weights and gradients in float32, and the loss falls."""
     torch, accelerate = importlib.import_module("torch"), importlib.import_module("accelerate")
     bench = Bench(folder)
@@ -87,7 +89,7 @@ def _mixed_precision(folder: Path) -> dict[str, Any]:
     }
 
 
-def _compiled(folder: Path) -> dict[str, Any]:
+def _compiled(folder: Path) -> BehaviourEvidence:
     """torch.compile of a transformers model: graphs were captured, none fell back, and the numbers are the same."""
     torch = importlib.import_module("torch")
     bench = Bench(folder)
@@ -104,7 +106,7 @@ def _compiled(folder: Path) -> dict[str, Any]:
     }
 
 
-def _trainer(folder: Path) -> dict[str, Any]:
+def _trainer(folder: Path) -> BehaviourEvidence:
     """The Trainer from arguments to a checkpoint that can be loaded."""
     transformers = importlib.import_module("transformers")
     bench = Bench(folder / "model")

@@ -1,7 +1,7 @@
 """C10: a tiny Llama saved, loaded back in 4-bit through transformers and bitsandbytes, and trained for one LoRA step.
 
-The whole stack with no GPU. What it computes is held against plain torch (`_reference`), and every comparison comes
-with a control that must be told apart: a result 1 % off, and the weights before quantisation.
+The whole stack runs without a GPU. Its results are compared with plain torch (`_reference`). Every comparison has
+controls that must fail it: a result 1 % off, and the weights before quantisation.
 """
 
 from __future__ import annotations
@@ -11,10 +11,20 @@ import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.cpu import (
+    Adapter,
+    Comparison,
+    LogitsEvidence,
+    LoraEvidence,
+    Projection,
+    Versions,
+    WeightsEvidence,
+)
 from validate.harness import nf4
 from validate.harness.forked import attempt
 from validate.harness.reference import Shape, llama_logits
@@ -27,13 +37,13 @@ CONTROL_SCALE = {"float32": 1.01, "bfloat16": 1.05}
 _LORA_RATE = 0.1
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: `fp32`, `nf4-weights`, `nf4-logits`, `lora-step`, in this order."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LogitsEvidence | WeightsEvidence | LoraEvidence]]:
+    """Yield the evidence of the subjects asked for: `fp32`, `nf4-weights`, `nf4-logits`, `lora-step`, in this order."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     asked = {claim.subject for claim in claims}
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         bench = Bench(Path(folder))
-        measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+        measures: Mapping[str, Callable[[], LogitsEvidence | WeightsEvidence | LoraEvidence]] = {
             "fp32": bench.fp32,
             "nf4-weights": bench.weights,
             "nf4-logits": bench.logits,
@@ -42,6 +52,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
         for subject, evidence in measures.items():
             if subject in asked:
                 yield subject, attempt(evidence)
+
+
+@dataclass(frozen=True)
+class _LoraStep:
+    loss: float
+    before: Mapping[str, float]
+    """By name of each B: its largest value."""
+    after: Mapping[str, Any]
+    """Each B itself."""
 
 
 class Bench:
@@ -56,7 +75,7 @@ class Bench:
         self.tokens = self.torch.randint(0, self.shape.vocabulary, (2, 29), generator=self._generator())
         self.saved = self._save()
 
-    def fp32(self) -> dict[str, Any]:
+    def fp32(self) -> LogitsEvidence:
         """The plain model, read back in float32, against float64 arithmetic."""
         model = self._load("float32").eval()
         with self.torch.no_grad():
@@ -65,20 +84,20 @@ class Bench:
         plain = self._reference(self.saved, "float32")
         return {**self._versions(), "comparisons": {"float32": self._compare("float32", logits, wanted, plain)}}
 
-    def weights(self) -> dict[str, Any]:
-        """What loading in 4-bit has made of each projection, read before any forward pass can repack it."""
+    def weights(self) -> WeightsEvidence:
+        """Each projection as loading in 4-bit left it, read before a forward pass can repack it."""
         model = self._load("float32", quantised=True)
         projections = {name: self._projection(model, name) for name in self.shape.projections}
         return {**self._versions(), "projections": projections}
 
-    def logits(self) -> dict[str, Any]:
+    def logits(self) -> LogitsEvidence:
         """The 4-bit model against its dequantised weights: float32 as in training, bfloat16 as in inference.
 
         bitsandbytes has two ways on a CPU: in training it dequantises, in inference on AVX512-BF16 it repacks and
         multiplies in bfloat16 whatever the model's dtype.
         """
         before = self._reference(self.saved, "float64")
-        comparisons = {}
+        comparisons: dict[str, Comparison] = {}
         for dtype, training in (("float32", True), ("bfloat16", False)):
             model = self._load(dtype, quantised=True).train(training)
             dequantised = self._dequantised(model)
@@ -88,26 +107,26 @@ class Bench:
             comparisons[dtype] = self._compare(dtype, logits, wanted, plain, unquantised=before)
         return {**self._versions(), "comparisons": comparisons}
 
-    def lora_step(self) -> dict[str, Any]:
+    def lora_step(self) -> LoraEvidence:
         """One SGD step of LoRA: loss and B against the same step on the dequantised weights in plain float32."""
         model = self._load("float32", quantised=True)
         plain = self._load("float32")
         plain.load_state_dict(self._dequantised(model))
         base = self._fingerprints(model)
         found, wanted = self._step(model, prepare=True), self._step(plain, prepare=False)
-        adapters = {
+        adapters: dict[str, Adapter] = {
             name: {
-                "before": found["before"][name],
+                "before": found.before[name],
                 "after": float(after.abs().max()),
-                "error": _relative(after, wanted["after"][name]),
-                "control": _relative(after * CONTROL_SCALE["float32"], wanted["after"][name]),
+                "error": _relative(after, wanted.after[name]),
+                "control": _relative(after * CONTROL_SCALE["float32"], wanted.after[name]),
             }
-            for name, after in found["after"].items()
+            for name, after in found.after.items()
         }
         return {
             **self._versions(),
-            "loss": found["loss"],
-            "plain_loss": wanted["loss"],
+            "loss": found.loss,
+            "plain_loss": wanted.loss,
             "adapters": adapters,
             "base_changed": [name for name, mark in self._fingerprints(model).items() if mark != base.get(name)],
             "base_count": len(base),
@@ -116,7 +135,7 @@ class Bench:
     def _generator(self) -> Any:
         return self.torch.Generator().manual_seed(SEED)
 
-    def _versions(self) -> dict[str, Any]:
+    def _versions(self) -> Versions:
         return {"versions": {name: _version(name) for name in ("torch", "transformers", "bitsandbytes", "peft")}}
 
     def _save(self) -> dict[str, Any]:
@@ -160,11 +179,11 @@ class Bench:
         major, minor = (int(part) for part in self.transformers.__version__.split(".")[:2])
         return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
-    def _projection(self, model: Any, name: str) -> dict[str, Any]:
+    def _projection(self, model: Any, name: str) -> Projection:
         module = model.get_submodule(name)
         weight = module.weight
         state = getattr(weight, "quant_state", None)
-        facts: dict[str, Any] = {
+        facts: Projection = {
             "class": f"{type(module).__module__}.{type(module).__qualname__}",
             "weight_class": type(weight).__qualname__,
             "dtype": str(weight.dtype).removeprefix("torch."),
@@ -175,7 +194,7 @@ class Bench:
         }
         return facts if state is None else {**facts, **attempt(lambda: self._decoded(name, weight, state))}
 
-    def _decoded(self, name: str, weight: Any, state: Any) -> dict[str, Any]:
+    def _decoded(self, name: str, weight: Any, state: Any) -> Projection:
         """The stored codes decoded by hand and by bitsandbytes; errors in units of the weights' deviation."""
         original = self.saved[f"{name}.weight"]
         decoded = nf4.dequantised(weight.data.cpu(), state.absmax.cpu(), tuple(original.shape), state.blocksize)
@@ -202,7 +221,7 @@ class Bench:
         with self.torch.no_grad():
             return llama_logits(weights, self.shape, self.tokens, getattr(self.torch, dtype)).double()
 
-    def _compare(self, dtype: str, found: Any, wanted: Any, plain: Any, unquantised: Any = None) -> dict[str, Any]:
+    def _compare(self, dtype: str, found: Any, wanted: Any, plain: Any, unquantised: Any = None) -> Comparison:
         """Relative errors: of what was found, of plain torch in the same dtype, and of each control."""
         scale = CONTROL_SCALE[dtype]
         controls = {f"scaled by {scale}": _relative(found.double() * scale, wanted)}
@@ -210,7 +229,7 @@ class Bench:
             controls["unquantised weights"] = _relative(unquantised, wanted)
         return {"error": _relative(found, wanted), "plain_error": _relative(plain, wanted), "controls": controls}
 
-    def _step(self, model: Any, *, prepare: bool) -> dict[str, Any]:
+    def _step(self, model: Any, *, prepare: bool) -> _LoraStep:
         """B of each adapter before and after one step. The same seed gives both models the same A."""
         peft = importlib.import_module("peft")
         if prepare:
@@ -226,7 +245,7 @@ class Bench:
         loss.backward()
         optimizer.step()
         after = {name: parameter.detach().cpu().clone() for name, parameter in b_matrices.items()}
-        return {"loss": float(loss.detach()), "before": before, "after": after}
+        return _LoraStep(loss=float(loss.detach()), before=before, after=after)
 
     def _fingerprints(self, model: Any) -> dict[str, str]:
         """Bytes of every frozen weight. LoRA moves a projection to `base_layer` without touching it."""

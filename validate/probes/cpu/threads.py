@@ -1,9 +1,7 @@
 """C7: torch computes with more than one thread, on one OpenMP runtime, when all packages of the image are imported.
 
-Threads are told by the processor time that the kernel has counted for each, not by what torch says of itself. Two
-OpenMP runtimes in one process have a pool of threads each: they compete for the cores, and some pairs hang.
-
-Claim `expect`: {"modules": [what to import first]}.
+The probe counts a thread as busy by the processor time that the kernel has recorded for it, not by torch's own word.
+Two OpenMP runtimes in one process have a thread pool each: they compete for the cores, and some pairs hang.
 """
 
 from __future__ import annotations
@@ -15,10 +13,11 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
-from validate.contracts.cpu import ThreadsEvidence
+from validate.contracts import Measured
+from validate.contracts.cpu import ThreadsEvidence, ThreadsExpect
 from validate.harness.forked import attempt, in_fork
 
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
@@ -30,10 +29,10 @@ _MOST_SECONDS = 20.0
 """Of this process's own processor time, until a second thread has worked: beside load it may be seconds in coming."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
     importlib.import_module("torch")
     for claim in claims:
-        yield claim.subject, in_fork(partial(_worked, claim.expect["modules"]))
+        yield claim.subject, in_fork(partial(_worked, cast(ThreadsExpect, claim.expect)["modules"]))
 
 
 def _worked(modules: Sequence[str]) -> ThreadsEvidence:
@@ -57,7 +56,7 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
     }
 
 
-def _import(name: str) -> dict[str, Any]:
+def _import(name: str) -> Measured:
     importlib.import_module(name)
     return {}
 

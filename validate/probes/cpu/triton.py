@@ -9,38 +9,40 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from validate.claims import Claim
+from validate.contracts.cpu import CompiledKernel, Toolchain, TritonEvidence, TritonExpect
 from validate.harness.forked import attempt, in_fork
 from validate.probes.cpu._cubin import cubin_facts
 
 CONTROL_KERNEL = "add"
-"""Without a reduction or a dot nothing in LLVM minds the arch: it is ptxas that must refuse the bogus one."""
+"""It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each arch: the cubin each kernel became, what it says of itself, and the refused control."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
+    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control."""
     with tempfile.TemporaryDirectory(prefix="triton-") as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         toolchain = in_fork(_toolchain)
-        controls: dict[int, dict[str, Any]] = {}
+        controls: dict[int, CompiledKernel] = {}
         for claim in claims:
-            arch, bogus = claim.expect["arch"], claim.expect["bogus"]
+            expect = cast(TritonExpect, claim.expect)
+            arch, bogus = expect["arch"], expect["bogus"]
             if bogus not in controls:
                 controls[bogus] = {"arch": bogus, **_briefly(in_fork(partial(_compiled, CONTROL_KERNEL, bogus)))}
-            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in claim.expect["kernels"]}
+            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in expect["kernels"]}
             yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
 
 
-def _briefly(evidence: dict[str, Any]) -> dict[str, Any]:
-    """The control's error stands in the evidence of every arch: its message is enough."""
+def _briefly(evidence: CompiledKernel) -> CompiledKernel:
+    """Without the log: the control's error is in the evidence of every arch, and its message is enough."""
     if "error" in evidence:
         evidence["error"].pop("log", None)
     return evidence
 
 
-def _toolchain() -> dict[str, Any]:
+def _toolchain() -> Toolchain:
     triton = importlib.import_module("triton")
     kernels = importlib.import_module("validate.probes.cpu._kernels")
     return {
@@ -51,7 +53,7 @@ def _toolchain() -> dict[str, Any]:
     }
 
 
-def _ptxas() -> dict[str, Any]:
+def _ptxas() -> dict[str, object]:
     """Triton 3.4 and later have one getter, by arch; before there was a path finder."""
     compiler = importlib.import_module("triton.backends.nvidia.compiler")
     if hasattr(compiler, "get_ptxas"):
@@ -61,7 +63,7 @@ def _ptxas() -> dict[str, Any]:
     return {str(path): str(version)}
 
 
-def _compiled(kernel: str, arch: int) -> dict[str, Any]:
+def _compiled(kernel: str, arch: int) -> CompiledKernel:
     triton = importlib.import_module("triton")
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
     started = time.monotonic()

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.gpu import DeviceEvidence, GpuView
 from validate.environment import nvml
 from validate.harness.forked import attempt
 from validate.kernels import runner
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    views: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-        "nvml": nvml.managed,
-        "cuda": nvml.computing,
-        "torch": _torch,
-    }
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
     before = runner.environment()
     for claim in claims:
-        seen = {name: attempt(view) for name, view in views.items()}
-        yield claim.subject, {**seen, "libcuda": _libcuda(), "environment": before}
+        yield (
+            claim.subject,
+            {
+                "nvml": attempt(nvml.managed),
+                "cuda": attempt(nvml.computing),
+                "torch": attempt(_torch),
+                "libcuda": _libcuda(),
+                "environment": before,
+            },
+        )
 
 
-def _torch() -> dict[str, Any]:
+def _torch() -> GpuView:
     torch = importlib.import_module("torch")
     torch.cuda.init()
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]

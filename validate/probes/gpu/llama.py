@@ -10,37 +10,53 @@ import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from validate.claims import Claim
+from validate.contracts.cpu import LogitsEvidence
+from validate.contracts.gpu import (
+    GpuLogitsEvidence,
+    GpuWeights,
+    GpuWeightsEvidence,
+    OnGpu,
+    Qlora,
+    QloraEvidence,
+    Training,
+)
 from validate.harness.forked import attempt
 from validate.kernels import runner
 from validate.probes.cpu.quantized_llama import SEED, Bench
 
 _STEPS, _RATE = 12, 5e-3
+_Evidence: TypeAlias = "GpuWeightsEvidence | GpuLogitsEvidence | QloraEvidence"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: `nf4-weights`, `nf4-logits`, `qlora`, in this order."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, _Evidence]]:
+    """Yield the evidence of the subjects asked for: `nf4-weights`, `nf4-logits`, `qlora`, in this order."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS' sums may differ from run to run
     asked, before = {claim.subject for claim in claims}, runner.environment()
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
         bench = _GpuBench(Path(folder), "cuda")
-        measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+        measures: Mapping[str, Callable[[], GpuWeights | LogitsEvidence | Qlora]] = {
             "nf4-weights": bench.weights,
             "nf4-logits": bench.logits,
             "qlora": bench.qlora,
         }
         for subject, evidence in measures.items():
             if subject in asked:
-                device = attempt(lambda: {"device": runner.device_facts(bench.torch)})
-                yield subject, {**attempt(evidence), **device, "environment": before}
+                device = attempt(partial(_device, bench.torch))
+                yield subject, cast("_Evidence", {**attempt(evidence), **device, "environment": before})
+
+
+def _device(torch: Any) -> OnGpu:
+    return {"device": runner.device_facts(torch)}
 
 
 class _GpuBench(Bench):
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> GpuWeights:
         """The cpu tier's facts, and the bytes of GPU memory that the loaded projections really take."""
         found = super().weights()
         torch = self.torch
@@ -59,7 +75,7 @@ class _GpuBench(Bench):
             },
         }
 
-    def qlora(self) -> dict[str, Any]:
+    def qlora(self) -> Qlora:
         """The same training twice: losses, what moved, and whether both runs end in the same bits."""
         first, second = self._train(), self._train()
         return {
@@ -68,7 +84,7 @@ class _GpuBench(Bench):
             "second_run": {"losses": second["losses"], "fingerprint": second["fingerprint"]},
         }
 
-    def _train(self) -> dict[str, Any]:
+    def _train(self) -> Training:
         """QLoRA: bf16 compute over NF4 weights, 8-bit paged AdamW, recomputed activations."""
         torch, peft = self.torch, importlib.import_module("peft")
         torch.use_deterministic_algorithms(True, warn_only=True)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.gpu import CudnnEvidence, KernelEvidence
 from validate.harness.forked import attempt
 from validate.kernels import runner
 
 CUDNN = "cudnn"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | CudnnEvidence | NoEvidence]]:
     yield from runner.measure([claim for claim in claims if claim.subject != CUDNN])
     if any(claim.subject == CUDNN for claim in claims):
         yield CUDNN, attempt(_cudnn)
 
 
-def _cudnn() -> dict[str, Any]:
+def _cudnn() -> CudnnEvidence:
     """Versions as cuDNN counts them: 91900 is 9.19.0."""
     torch = importlib.import_module("torch")
     bindings = torch._C._cudnn

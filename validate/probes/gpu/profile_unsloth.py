@@ -1,4 +1,4 @@
-"""P2 of the unsloth profile: unsloth refuses to be imported without a GPU, so all of it is measured on one."""
+"""P2 of the unsloth profile: it imports and loads a model in 4-bit. unsloth does not import without a GPU."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence
 from validate.harness.forked import attempt
 from validate.probes.cpu.quantized_llama import Bench
 
 _BF16_FROM = (8, 0)
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Evidence of each subject that is asked for: unsloth import, unsloth 4-bit."""
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Yield the evidence of the subjects asked for: unsloth import, unsloth 4-bit."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", UNSLOTH_DISABLE_STATISTICS="1")
     asked = {claim.subject for claim in claims}
-    # It patches transformers and peft, and must come before them.
+    # unsloth patches transformers and peft, so it is imported before them.
     unsloth = importlib.import_module("unsloth")
-    measures: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
         "unsloth import": lambda: _imported(unsloth),
         "unsloth 4-bit": lambda: _loaded(unsloth),
     }
@@ -31,14 +32,14 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield subject, attempt(evidence)
 
 
-def _imported(unsloth: Any) -> dict[str, Any]:
+def _imported(unsloth: Any) -> BehaviourEvidence:
     capability = importlib.import_module("torch").cuda.get_device_capability()
     supported = bool(unsloth.is_bfloat16_supported())
     return {"device_type": str(unsloth.DEVICE_TYPE), "bf16_as_capable": supported == (capability >= _BF16_FROM)}
 
 
-def _loaded(unsloth: Any) -> dict[str, Any]:
-    """A tiny Llama of our own, with a tokenizer of its own, through FastLanguageModel."""
+def _loaded(unsloth: Any) -> BehaviourEvidence:
+    """Load the tiny Llama, with a tokenizer made for it, through FastLanguageModel."""
     with tempfile.TemporaryDirectory(prefix="unsloth-") as folder:
         bench = Bench(Path(folder), device="cuda")
         _save_tokenizer(bench)

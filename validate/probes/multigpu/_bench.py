@@ -1,4 +1,4 @@
-"""What ranks compute with: their device and process group, small models from one seed, and how results are compared."""
+"""What the probes of several GPUs share: device and process group, small seeded models, comparison of results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from validate.contracts.multigpu import RankComparison, RankDevice
 
 SEED = 20240229
 WIDTH, BATCH = 64, 16
@@ -53,16 +55,16 @@ class Bench:
         return cls(torch=torch, rank=rank, ranks=ranks, device=device, folder=folder)
 
     def leave(self) -> None:
-        """Without it NCCL complains, and with it a broken group shows."""
+        """Destroy the process group: NCCL warns of one that is left, and a broken one raises here."""
         self.distributed.destroy_process_group()
 
     @property
     def distributed(self) -> Any:
         return importlib.import_module("torch.distributed")
 
-    def device_facts(self) -> dict[str, Any]:
+    def device_facts(self) -> RankDevice:
         """Where this rank computed, and through which backend it talked."""
-        facts = {
+        facts: RankDevice = {
             "type": self.device.type,
             "backend": str(self.distributed.get_backend()),
             "torch": self.torch.__version__,
@@ -88,7 +90,7 @@ class Bench:
         return perceptron(self.torch, blocks).to(self.device)
 
     def batch(self, rank: int, step: int = 0) -> Any:
-        """What a rank is given in a step: other data for each."""
+        """The data of a rank in a step: other data for each."""
         generator = self.torch.Generator().manual_seed(SEED + 1000 * step + rank)
         return self.torch.randn(BATCH, WIDTH, generator=generator).to(self.device)
 
@@ -141,7 +143,7 @@ def whole(tensor: Any) -> Any:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
 
 
-def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> dict[str, Any]:
+def compared(found: Mapping[str, Any], wanted: Mapping[str, Any], **controls: Mapping[str, Any]) -> RankComparison:
     """The relative error of all tensors together; of each control too, and of what was found 1 % larger."""
     scaled = {name: value * SCALE for name, value in found.items()}
     separate = {name.replace("_", " "): error(other, wanted) for name, other in controls.items()}

@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
+from validate.contracts import Exempt, NoEvidence
+from validate.contracts.multigpu import Rank, RanksEvidence, RanksExpect
 from validate.environment import nvml
 from validate.environment.ports import free_port
 
@@ -44,7 +46,7 @@ class RanksFailedError(RuntimeError):
 class Heard:
     """What one rank left in its file."""
 
-    measured: Mapping[str, Mapping[str, Any]]
+    measured: Mapping[str, Rank]
     begun: str
     """The subject that it was last at work on."""
     pid: int
@@ -57,14 +59,16 @@ def measure(
     *,
     limit: float = LIMIT_SECONDS,
     patience: float = PATIENCE_SECONDS,
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     """Start the ranks of a probe's module, each running its `rank(bench, claim)` for every claim in turn.
 
     `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
     `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.
     """
-    asked = [claim for claim in claims if not claim.expect.get("not_applicable")]
-    yield from ((claim.subject, {}) for claim in claims if claim not in asked)
+    asked = [claim for claim in claims if not cast(Exempt, claim.expect).get("not_applicable")]
+    for claim in claims:
+        if claim not in asked:
+            yield claim.subject, {}
     if not asked:
         return
     ranks = ranks_of(asked[0])
@@ -75,8 +79,8 @@ def measure(
         code, log = _torchrun(place, ranks, program, {**os.environ, **_surroundings(asked[0])}, limit)
         heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
         for claim in asked:
-            found = [one.measured.get(claim.subject) for one in heard]
-            if all(one is not None for one in found):
+            found = [one.measured[claim.subject] for one in heard if claim.subject in one.measured]
+            if len(found) == len(heard):
                 yield claim.subject, {"ranks": found}
         if trouble := end_of(code, log, heard, limit):
             raise RanksFailedError(trouble)
@@ -84,8 +88,8 @@ def measure(
 
 def ranks_of(claim: Claim) -> int:
     """How many the claim asks for; where it knows no host, as many as the driver names GPUs (a power of two)."""
-    if claim.expect.get("ranks"):
-        return int(claim.expect["ranks"])
+    if wanted := cast(RanksExpect, claim.expect).get("ranks"):
+        return int(wanted)
     return power_of_two(len(nvml.managed()["gpus"]))
 
 
@@ -111,7 +115,7 @@ def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> 
 
 def listen(file: Path) -> Heard:
     """Read a rank's file. A torn last line is left out."""
-    measured: dict[str, Any] = {}
+    measured: dict[str, Rank] = {}
     begun, pid, closed = "", 0, False
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         with suppress(ValueError):
@@ -126,7 +130,7 @@ def listen(file: Path) -> Heard:
 
 def _surroundings(claim: Claim) -> dict[str, str]:
     """A container without a network has the loopback interface alone, which gloo does not take by itself."""
-    return {"GLOO_SOCKET_IFNAME": "lo"} if claim.expect["device"] == "cpu" else {}
+    return {"GLOO_SOCKET_IFNAME": "lo"} if cast(RanksExpect, claim.expect)["device"] == "cpu" else {}
 
 
 def _torchrun(

@@ -1,4 +1,4 @@
-"""What torchrun starts, once a rank: runs a probe's `rank(bench, claim)` for every claim, and writes each down."""
+"""The program of each rank: runs a probe's `rank(bench, claim)` for every claim, and writes each result to a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from validate.claims import Claim
+from validate.contracts import Measured
+from validate.contracts.multigpu import Rank
 from validate.harness.forked import described
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench
@@ -34,7 +37,7 @@ def main(place: Path, limit: float, patience: float) -> int:
     claims = [Claim.from_json(claim) for claim in work["claims"]]
     with (place / f"rank{rank}").open("w", encoding="utf-8") as lines:
 
-        def write(entry: dict[str, Any]) -> None:
+        def write(entry: Mapping[str, object]) -> None:
             lines.write(json.dumps(entry) + "\n")
             lines.flush()
 
@@ -54,13 +57,13 @@ def main(place: Path, limit: float, patience: float) -> int:
 
 
 def _tell_before(limit: float) -> None:
-    """Where this rank is gets printed before the launch ends it."""
+    """Print this rank's stack before the launch ends it."""
     faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
 
 
-def _attempt(module: Any, bench: Bench, claim: Claim, rank: int) -> dict[str, Any]:
+def _attempt(module: Any, bench: Bench, claim: Claim, rank: int) -> Rank | Measured:
     try:
-        return {**module.rank(bench, claim), "device": bench.device_facts()}
+        return cast("Rank", {**module.rank(bench, claim), "device": bench.device_facts()})
     except Exception as error:
         traceback.print_exc()
         sys.stderr.write(f"rank {rank}: {claim.subject}: {_line(error)}\n")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import BandwidthResult, RanksEvidence
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench
 
@@ -14,11 +15,11 @@ _BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
 _WARM, _TIMES = 5, 20
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, _claim: Claim) -> dict[str, Any]:
+def rank(bench: Bench, _claim: Claim) -> BandwidthResult:
     """Bytes a second, as nccl-tests counts them: of an all-reduce (bus bandwidth), and to the next rank."""
     torch, distributed = bench.torch, bench.distributed
     size = _BYTES[bench.device.type]
@@ -43,7 +44,7 @@ def rank(bench: Bench, _claim: Claim) -> dict[str, Any]:
     }
 
 
-def _seconds(bench: Bench, work: Callable[[], Any]) -> float:
+def _seconds(bench: Bench, work: Callable[[], object]) -> float:
     """Of one run, the mean of many after a few to warm up."""
     for count in (_WARM, _TIMES):
         _synchronise(bench)

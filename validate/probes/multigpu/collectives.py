@@ -1,4 +1,4 @@
-"""M1: collectives on whole numbers, which NCCL runs, over which transport, and what changes how it works."""
+"""M1: collectives of whole numbers are exact. The probe also tells NCCL's version, its transport and its settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import (
+    CollectivesResult,
+    NcclLog,
+    NcclOwner,
+    NcclResult,
+    NcclSettingsResult,
+    RanksEvidence,
+    TransportResult,
+)
 from validate.environment import installed, user_environment
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench
@@ -26,9 +36,10 @@ _OURS = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 """What `environment` sets, so that NCCL tells what it does."""
 _VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
 _LINES_SHOWN = 12
+_Result: TypeAlias = "CollectivesResult | NcclSettingsResult | NcclResult | TransportResult"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
@@ -38,9 +49,9 @@ def environment(folder: Path) -> dict[str, str]:
     return dict(zip(_OURS, values, strict=True))
 
 
-def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
-    """What a subject measures."""
-    subjects: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
+def rank(bench: Bench, claim: Claim) -> _Result:
+    """Measure one subject."""
+    subjects: Mapping[str, Callable[[Bench], _Result]] = {
         "collectives": _collectives,
         "settings": lambda _bench: settings(),
         "nccl": _library,
@@ -52,8 +63,8 @@ def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
 # ---- whole numbers, exactly
 
 
-def _collectives(bench: Bench) -> dict[str, Any]:
-    """Each collective at each size, beside what it must give and beside what it would give with the ranks swapped."""
+def _collectives(bench: Bench) -> CollectivesResult:
+    """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
     operations: Mapping[str, Callable[[Bench, int], tuple[Any, Any, Any]]] = {
         "all_reduce": _all_reduce,
         "all_gather": _all_gather,
@@ -73,7 +84,7 @@ def _collectives(bench: Bench) -> dict[str, Any]:
 
 
 def _data(bench: Bench, rank_: int, size: int, step: int = 0) -> Any:
-    """Whole numbers that no other rank and no other place has."""
+    """Whole numbers that differ by rank and by place."""
     index = bench.torch.arange(size, device=bench.device, dtype=bench.torch.int64)
     return index * 1_000_003 + (rank_ + 1) * 7_919_000_000_019 + step * 104_729
 
@@ -144,7 +155,7 @@ def _send_receive(bench: Bench, size: int) -> tuple[Any, Any, Any]:
 # ---- what changes how NCCL works
 
 
-def settings() -> dict[str, Any]:
+def settings() -> NcclSettingsResult:
     """Variables of the image (and of the trial) for NCCL, and the lines of the files it reads settings from."""
     given = user_environment.recorded().environ
     places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
@@ -162,7 +173,7 @@ def _settings_in(file: Path) -> list[str]:
 # ---- which NCCL
 
 
-def _library(bench: Bench) -> dict[str, Any]:
+def _library(bench: Bench) -> NcclResult:
     """The NCCL that this process has mapped: its own version, the CUDA it was built for, whose file it is."""
     files = mapped("libnccl")
     owners = installed.owners(installed.distributions(sys.path))
@@ -199,7 +210,7 @@ def built(content: bytes) -> dict[str, str]:
     return {"version": found[1].decode(), "cuda": found[2].decode()} if found else {}
 
 
-def _owner(owner: installed.Distribution, file: str) -> dict[str, Any]:
+def _owner(owner: installed.Distribution, file: str) -> NcclOwner:
     recorded = next(entry.sha256 for entry in owner.entries or () if entry.path == file)
     digest = base64.urlsafe_b64encode(hashlib.sha256(Path(file).read_bytes()).digest()).decode().rstrip("=")
     return {"name": owner.name, "version": owner.version, "as_recorded": digest == recorded}
@@ -208,7 +219,7 @@ def _owner(owner: installed.Distribution, file: str) -> dict[str, Any]:
 # ---- over which transport
 
 
-def _transport(bench: Bench) -> dict[str, Any]:
+def _transport(bench: Bench) -> TransportResult:
     """What NCCL's own log of this process says, and whether the driver lets the GPUs reach each other."""
     cuda = importlib.import_module("torch.cuda")
     others = [one for one in range(bench.ranks) if one != bench.rank]
@@ -218,7 +229,7 @@ def _transport(bench: Bench) -> dict[str, Any]:
     return {"peer_access": access, **parsed(text)}
 
 
-def parsed(log: str) -> dict[str, Any]:
+def parsed(log: str) -> NcclLog:
     """NCCL's INFO log: connections by transport, variables that it took from somewhere, its version."""
     connections = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
     lines = [line.strip() for line in log.splitlines() if " via " in line]

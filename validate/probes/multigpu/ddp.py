@@ -1,27 +1,28 @@
-"""M2: gradients of DistributedDataParallel, each rank with other data, against one process with all of it."""
+"""M2: DistributedDataParallel, with other data on each rank, has the gradients of one process with all data."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench, compared, gradients, loss_of, trained, weights
 
 _STEPS = 3
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, _claim: Claim) -> dict[str, Any]:
+def rank(bench: Bench, _claim: Claim) -> ComparisonsResult:
     return compare(bench)
 
 
-def compare(bench: Bench) -> dict[str, Any]:
+def compare(bench: Bench) -> ComparisonsResult:
     """Gradients of one backward pass, and weights after three steps."""
     torch = bench.torch
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel

@@ -1,4 +1,4 @@
-"""M5: torchao's FP8 training under FSDP2, whose all-gather sends FP8: beside one process doing the same."""
+"""M5: torchao's FP8 training under FSDP2, with all-gathers in FP8, has the gradients of one process in FP8."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import Bench, compared, error, gradients, loss_of
 from validate.probes.multigpu.fsdp import fully_shard, held, mean_gradients
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, _claim: Claim) -> dict[str, Any]:
-    """Gradients of one step. On a CPU, which multiplies no FP8, torchao's own emulation stands in."""
+def rank(bench: Bench, _claim: Claim) -> ComparisonsResult:
+    """Gradients of one step. A CPU multiplies no FP8: torchao emulates it there."""
     model, alone, full = _converted(bench, gather=True), _converted(bench, gather=False), bench.model()
     fully_shard(model, mesh=bench.mesh())
     loss_of(model(bench.batch(bench.rank))).backward()

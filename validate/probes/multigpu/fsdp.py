@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import (
     SEED,
@@ -26,13 +28,13 @@ _RATE = 1e-2
 _LORA = 8
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
-    """What a subject measures."""
-    subjects: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
+def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
+    """Measure one subject."""
+    subjects: Mapping[str, Callable[[Bench], ComparisonsResult]] = {
         "fsdp2 float32": _float32,
         "fsdp2 bfloat16": _bfloat16,
         "fsdp2 4-bit": _four_bit,
@@ -42,7 +44,7 @@ def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
 
 
 def fully_shard(model: Any, **options: Any) -> Any:
-    """Each block and then the whole, as trainers do."""
+    """Shard each block and then the whole model, as trainers do."""
     try:
         shard = importlib.import_module("torch.distributed.fsdp").fully_shard
     except AttributeError:  # torch before 2.6
@@ -52,8 +54,8 @@ def fully_shard(model: Any, **options: Any) -> Any:
     return shard(model, **options)
 
 
-def held(bench: Bench, parameters: Sequence[Any]) -> dict[str, Any]:
-    """How the parameters lie on this rank: a part each, which together are all."""
+def held(bench: Bench, parameters: Sequence[Any]) -> dict[str, object]:
+    """Whether this rank holds a part of each parameter, and the parts of all ranks make the whole."""
     parts = sum(int(one.to_local().numel()) for one in parameters if hasattr(one, "to_local"))
     total = [None] * bench.ranks
     bench.distributed.all_gather_object(total, parts)
@@ -64,11 +66,11 @@ def held(bench: Bench, parameters: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _float32(bench: Bench) -> dict[str, Any]:
+def _float32(bench: Bench) -> ComparisonsResult:
     return train_beside_one(bench, fully_shard(bench.model(), mesh=bench.mesh()))
 
 
-def train_beside_one(bench: Bench, model: Any) -> dict[str, Any]:
+def train_beside_one(bench: Bench, model: Any) -> ComparisonsResult:
     """A sharded model's gradients and three steps of AdamW beside one process with all data."""
     torch, alone = bench.torch, bench.model()
     before = weights(alone)
@@ -89,14 +91,14 @@ def train_beside_one(bench: Bench, model: Any) -> dict[str, Any]:
 
 
 def _own_gradients(bench: Bench, model: Any = None) -> dict[str, Any]:
-    """What this rank's data alone says."""
+    """Gradients of this rank's data alone."""
     model = model or bench.model()
     loss_of(model(bench.batch(bench.rank))).backward()
     return gradients(model)
 
 
-def _bfloat16(bench: Bench) -> dict[str, Any]:
-    """Mixed precision: one process does the same with each rank's data in turn, and adds up in float32."""
+def _bfloat16(bench: Bench) -> ComparisonsResult:
+    """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
     torch = bench.torch
     try:
         policy = importlib.import_module("torch.distributed.fsdp").MixedPrecisionPolicy
@@ -127,8 +129,8 @@ def mean_gradients(bench: Bench, alone: Any) -> dict[str, Any]:
     return total
 
 
-def _four_bit(bench: Bench) -> dict[str, Any]:
-    """QLoRA: frozen NF4 weights, sharded as they are stored, under adapters that learn."""
+def _four_bit(bench: Bench) -> ComparisonsResult:
+    """QLoRA: frozen NF4 weights are sharded as they are stored, the adapters over them are trained."""
     torch = bench.torch
     alone, plain = _adapted(bench, quantised=True), _adapted(bench, quantised=False)
     model = copy.deepcopy(alone)
@@ -195,8 +197,8 @@ def _linear(bench: Bench, weight: Any, *, quantised: bool) -> Any:
     return layer.to(bench.device)
 
 
-def _checkpoint(bench: Bench) -> dict[str, Any]:
-    """Saved by all ranks after two steps, loaded into another model: the same bits, and the same third step."""
+def _checkpoint(bench: Bench) -> ComparisonsResult:
+    """All ranks save after two steps and load into another model: the same bits, and the same third step."""
     torch, checkpoint = bench.torch, importlib.import_module("torch.distributed.checkpoint")
     states = importlib.import_module("torch.distributed.checkpoint.state_dict")
     batches = [bench.batch(bench.rank, step) for step in range(_STEPS)]

@@ -1,4 +1,4 @@
-"""M8: one step each of tensor parallelism, context parallelism and HSDP, beside one process."""
+"""M8: a step of tensor parallelism, of context parallelism and of HSDP is the step of one process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import SEED, WIDTH, Bench, compared, gradients, loss_of
 from validate.probes.multigpu.fsdp import fully_shard, train_beside_one
@@ -14,13 +16,13 @@ from validate.probes.multigpu.fsdp import fully_shard, train_beside_one
 _HEADS, _LENGTH = 2, 128
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
-    """What a subject measures."""
-    subjects: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
+def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
+    """Measure one subject."""
+    subjects: Mapping[str, Callable[[Bench], ComparisonsResult]] = {
         "tensor parallel": _tensor,
         "context parallel": _context,
         "hsdp": _hsdp,
@@ -28,7 +30,7 @@ def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
     return subjects[claim.subject](bench)
 
 
-def _tensor(bench: Bench) -> dict[str, Any]:
+def _tensor(bench: Bench) -> ComparisonsResult:
     """Each block's first product split by columns, its second by rows: the same data on every rank."""
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
     model, alone, mesh = bench.model(), bench.model(), bench.mesh()
@@ -52,7 +54,7 @@ def _tensor(bench: Bench) -> dict[str, Any]:
 
 
 def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
-    """What the first rank would give if nobody added the others' parts."""
+    """The output of the first rank without the other ranks' parts: the control."""
     for block in model:
         hidden = torch.nn.functional.gelu(block.up(block.norm(x)))
         width = int(share * hidden.shape[-1])
@@ -60,10 +62,11 @@ def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
     return x
 
 
-def _context(bench: Bench) -> dict[str, Any]:
-    """An attention layer over a sequence that lies in parts on the ranks (ring attention), in bfloat16 as flash asks.
+def _context(bench: Bench) -> ComparisonsResult:
+    """Ring attention over a sequence of which each rank holds a part, in bfloat16 because flash attention asks for it.
 
-    The reference is float64 on the CPU; the yardstick is one process in bfloat16; the control is ranks that don't talk.
+    The reference is float64 on the CPU, the plain error that of one process in bfloat16; the control sums the gradients
+    of ranks that do not exchange anything.
     """
     torch, distributed = bench.torch, bench.distributed
     attention = importlib.import_module("torch.nn.attention")
@@ -106,7 +109,7 @@ def _attention_gradient(torch: Any, x: Any, weight: Any) -> Any:
     return weight.grad
 
 
-def _hsdp(bench: Bench) -> dict[str, Any]:
+def _hsdp(bench: Bench) -> ComparisonsResult:
     """Sharded within groups of ranks, replicated across them."""
     shape = (2, bench.ranks // 2)
     model = fully_shard(bench.model(), mesh=bench.mesh(shape, ("replicate", "shard")))

@@ -7,26 +7,29 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
+from validate.contracts.multigpu import RanksEvidence, RanksExpect
 from validate.harness.forked import attempt
 from validate.probes.multigpu import _launch, ddp
 from validate.probes.multigpu._bench import Bench
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
     for claim in claims:
-        yield claim.subject, attempt(lambda claim=claim: _trained(claim))  # type: ignore[misc]
+        yield claim.subject, attempt(partial(_trained, claim))
 
 
-def _trained(claim: Claim) -> dict[str, Any]:
-    """What each worker wrote down, as torchrun's ranks do."""
+def _trained(claim: Claim) -> RanksEvidence:
+    """The results of all workers, in the form of those of torchrun's ranks."""
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
     ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
     torch_train = importlib.import_module("ray.train.torch")
-    ranks, cuda = _launch.ranks_of(claim), claim.expect["device"] == "cuda"
+    device = cast(RanksExpect, claim.expect)["device"]
+    ranks, cuda = _launch.ranks_of(claim), device == "cuda"
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         ray.init(
             num_cpus=ranks + 1,
@@ -38,7 +41,7 @@ def _trained(claim: Claim) -> dict[str, Any]:
         try:
             torch_train.TorchTrainer(
                 work,
-                train_loop_config={"folder": folder, "device": claim.expect["device"]},
+                train_loop_config={"folder": folder, "device": device},
                 scaling_config=train.ScalingConfig(num_workers=ranks, use_gpu=cuda),
                 run_config=train.RunConfig(storage_path=folder, name="step"),
             ).fit()
@@ -47,8 +50,8 @@ def _trained(claim: Claim) -> dict[str, Any]:
         return {"ranks": [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)]}
 
 
-def work(config: Mapping[str, Any]) -> None:
-    """What each worker runs: ray has made the process group and chosen the device."""
+def work(config: Mapping[str, str]) -> None:
+    """Run in each worker. ray has made the process group and chosen the device."""
     torch, context = importlib.import_module("torch"), importlib.import_module("ray.train").get_context()
     device = importlib.import_module("ray.train.torch").get_device()
     folder, rank = Path(config["folder"]), context.get_world_rank()

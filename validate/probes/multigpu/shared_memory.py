@@ -1,4 +1,4 @@
-"""M7: /dev/shm, through which data loader workers hand over batches, and NCCL where GPUs can't reach each other."""
+"""M7: /dev/shm is large enough. Data loader workers use it, and NCCL where GPUs can't reach each other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import Claim
+from validate.contracts.multigpu import SharedMemoryEvidence
 from validate.harness.forked import attempt
 
 FOLDER = Path("/dev/shm")
@@ -19,19 +20,26 @@ _MOVED = 96 << 20
 """Bytes of one batch: more than the 64 MiB that Docker gives by default."""
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SharedMemoryEvidence]]:
     for claim in claims:
         yield claim.subject, attempt(_measure)
 
 
-def _measure() -> dict[str, Any]:
-    """Its size, whether it refuses more than that (the control), and batches handed over by two workers."""
+def _measure() -> SharedMemoryEvidence:
+    """Measure its size, whether it refuses more than that (the control), and hand over batches by two workers."""
     room = os.statvfs(FOLDER)
     size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    found = {"size": size, "free": free, "refuses_more": _refuses(free + (64 << 20)), "batch": _MOVED}
-    if free < _MOVED * _WORKERS * 2:  # a worker would die of SIGBUS, and say no more than that
-        return {**found, "handed_over": 0, "right": False}
-    return {**found, **_handed_over()}
+    refuses_more = _refuses(free + (64 << 20))
+    # With too little room a worker would die of SIGBUS, and say no more than that.
+    handed_over, right = (0, False) if free < _MOVED * _WORKERS * 2 else _handed_over()
+    return {
+        "size": size,
+        "free": free,
+        "refuses_more": refuses_more,
+        "batch": _MOVED,
+        "handed_over": handed_over,
+        "right": right,
+    }
 
 
 def _refuses(size: int) -> bool:
@@ -54,9 +62,10 @@ class _Batches:
         return torch.arange(_MOVED // 8, dtype=torch.int64) + index
 
 
-def _handed_over() -> dict[str, Any]:
+def _handed_over() -> tuple[int, bool]:
+    """How many batches arrived, and whether all of them are right and lie in shared memory."""
     torch, data = importlib.import_module("torch"), importlib.import_module("torch.utils.data")
     loader = data.DataLoader(_Batches(), batch_size=None, num_workers=_WORKERS, prefetch_factor=1)
     wanted = torch.arange(_MOVED // 8, dtype=torch.int64)
     right = [bool((batch == wanted + index).all()) and batch.is_shared() for index, batch in enumerate(loader)]
-    return {"handed_over": len(right), "right": all(right)}
+    return len(right), all(right)

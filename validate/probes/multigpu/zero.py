@@ -1,4 +1,4 @@
-"""M4: DeepSpeed's ZeRO 1, 2 and 3 beside one process: losses, and weights after three steps."""
+"""M4: DeepSpeed's ZeRO 1, 2 and 3 have the losses of one process, and its weights after three steps."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import ComparisonsExpect, ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
 from validate.probes.multigpu._bench import BATCH, Bench, compared, loss_of, trained, weights
 
 _STEPS, _RATE = 3, 1e-2
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims)
 
 
 def environment(_folder: Path) -> dict[str, str]:
-    """DeepSpeed looks for an accelerator when it is imported: in a rehearsal without GPUs it is told."""
+    """DeepSpeed looks for an accelerator when it is imported: without GPUs it is told to take the CPU."""
     cuda = importlib.import_module("torch").cuda.is_available()
     return {} if cuda else {"DS_ACCELERATOR": "cpu"}
 
 
-def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
+def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
     """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
     torch, deepspeed = bench.torch, importlib.import_module("deepspeed")
     alone, separate, model = bench.model(), bench.model(), bench.model()
@@ -35,7 +37,7 @@ def rank(bench: Bench, claim: Claim) -> dict[str, Any]:
         optimizer=torch.optim.AdamW(model.parameters(), lr=_RATE),
         config={
             "train_micro_batch_size_per_gpu": BATCH,
-            "zero_optimization": {"stage": claim.expect["stage"]},
+            "zero_optimization": {"stage": cast(ComparisonsExpect, claim.expect)["stage"]},
             "zero_allow_untested_optimizer": True,
         },
     )
