@@ -23,7 +23,7 @@ def problem_of(error: OSError, where: str = "") -> Problem:
     """What the system refused, as a problem: a folder that can't be written, a full disk, a connection that broke."""
     place = str(error.filename or where)
     cause = error.strerror or str(error) or type(error).__name__
-    return Problem(where=place, cause=cause, then="make that work (rights, space, kind of file), or name another place")
+    return Problem(where=place, cause=cause, then="check permissions, free space and file type, or name another place")
 
 
 class UserError(Exception):

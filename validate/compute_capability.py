@@ -1,4 +1,5 @@
-"""Which device code runs on which GPU. Every other module, the planner, doctor and site included, asks here.
+"""Which device code runs on which GPU. Planner, doctor, site, pruner and suite ask here. One copy of the rule is in
+templates/wheel/nvcc.py, a program of one file that runs where this module is not.
 
 Code names its GPU by compute capability: `sm_86` is machine code (a cubin) for 8.6, `compute_90` is PTX for 9.0. Each
 target runs on an unbroken range of GPUs (CUDA C++ Programming Guide: "Binary Compatibility", "PTX Compatibility",

@@ -129,7 +129,7 @@ def _claim(one: ClaimVerdict) -> Iterator[str]:
     yield f'<span class="subject">{escape(one.claim.subject)}{optional}</span>'
     yield f'<span class="reason">{escape(one.reason)}</span><span class="seconds">{_seconds(one.seconds)}</span>'
     yield from map(_hint, one.hints)
-    yield f'</summary><div class="inside"><p>Promised: {escape(one.claim.statement)}.</p>'
+    yield f'</summary><div class="inside"><p>Claim: {escape(one.claim.statement)}.</p>'
     yield f"<pre>{escape(_evidence(one.evidence), quote=False)}</pre></div></details>"
 
 

@@ -107,4 +107,4 @@ def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
     how = f"ended with {process.returncode}" if process.returncode is not None else f"ran for {_PATIENCE:.0f} s"
     said = log.read_text(errors="replace").strip()[-300:]
     cause = f"{how} before it answered: {said or 'it said nothing'}"
-    raise UserError(Problem(where=f"{_PROGRAM} serve", cause=cause, then=f"mend what it names, then {_RETRY}"), code=1)
+    raise UserError(Problem(where=f"{_PROGRAM} serve", cause=cause, then=f"fix what it names, then {_RETRY}"), code=1)

@@ -100,8 +100,8 @@ class _Job:
 def build(engine: Engine, image: Image, options: BuildOptions, host: HostSettings, progress: Progress) -> Built:
     """Build one image, validate it, and name it if nothing that could be judged has failed.
 
-    The steps are those of "The way of one name" in docs/architecture.md. Writes `out/NAME/`. Raises UserError: no lock,
-    no base, a contradiction with the base, a failed step, a driver below the image's minimum.
+    The steps are those of "How one image is built" in docs/architecture.md. Writes `out/NAME/`. Raises UserError: no
+    lock, no base, a contradiction with the base, a failed step, a driver below the image's minimum.
     """
     job = _Job(engine=engine, image=image, options=options, host=host, progress=progress)
     locked = lock_file.read(image, options.locks)

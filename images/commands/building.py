@@ -233,7 +233,7 @@ def engine_verb(
             typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
     else:
         then = "say status, start, stop or wipe"
-        raise UserError(Problem(where=action, cause="is nothing an engine does", then=then))
+        raise UserError(Problem(where=action, cause="is an unknown action", then=then))
 
 
 def _withheld(result: pipeline.Built, out: Path) -> Problem:

@@ -16,7 +16,7 @@ from images.planning import plan
 def plan_verb(
     selectors: Selectors = None,
     tracked: Annotated[
-        bool, typer.Option("--tracked", help="Those that nights build: `nightly.track` of matrix.yaml.")
+        bool, typer.Option("--tracked", help="Images that the nightly run builds: `nightly.track` of matrix.yaml.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False,
     names: Annotated[

@@ -78,5 +78,5 @@ def _read(path: Path) -> str:
         raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            Problem(where=paths.shown(path), cause=f"can't be read: {error}", then="mend the file")
+            Problem(where=paths.shown(path), cause=f"can't be read: {error}", then="fix the file")
         ) from None

@@ -195,7 +195,7 @@ class Nightly(Row):
 
 
 class ExpectedFailure(Row):
-    """A known breakage: a claim that is expected to fail, until upstream has mended it."""
+    """A known breakage: a claim that is expected to fail, until upstream has fixed it."""
 
     select: SelectorText
     claim: Annotated[str, _word(r"[A-Z]\d+( \S.*)?", "claim (S4, or with its subject: S4 symbols)")]

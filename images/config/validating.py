@@ -38,7 +38,7 @@ def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Pr
 
 def advice(file: YamlFile) -> str:
     """What a person does about a problem of the file."""
-    return f"mend {file.name}; docs/matrix.md explains each key"
+    return f"fix {file.name}; docs/matrix.md explains each key"
 
 
 def _path(loc: tuple[str | int, ...]) -> yamlfile.Path:

@@ -45,7 +45,7 @@ def parse(name: str, text: str) -> YamlFile:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         cause = f"is not YAML: {error.problem or error.context}"
-        raise UserError(Problem(where=name + line, cause=cause, then="mend the line; editors show it too")) from None
+        raise UserError(Problem(where=name + line, cause=cause, then="fix the line; editors show it too")) from None
     except yaml.reader.ReaderError as error:
         line = f":{text.count(chr(10), 0, error.position) + 1}"
         cause = f"is not YAML: it holds the control character {chr(error.character)!r}"

@@ -40,7 +40,7 @@ _DPKG_OPTIONS = (
 )
 # mmdebstrap leaves the host's apt options in the image: they may hold a proxy. The rest differs from run to run, or a
 # later step would delete it, and what stands in a layer for a deleted file bears the deletion's time. /etc/hosts is
-# there as engines lend one to each step: where there is none, old ones make and delete it, and date the folder so.
+# there as engines provide one to each step: where there is none, old ones make and delete it, and date the folder so.
 _STRIP = (
     'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/cache/ldconfig/aux-cache "$1"/var/cache/debconf/*-old '
     '"$1"/var/lib/dpkg/*-old; rm -rf "$1"/var/log/* "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/tmp/*; '

@@ -208,4 +208,4 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         other = "no other index has this torch" if only else "UV_DEFAULT_INDEX names another index"
         then = f"`nox -s lock -- {where}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
         return UserError(Problem(where=where, cause=cause, then=then), code=1)
-    return UserError(Problem(where=where, cause=f"uv failed: {text}", then="mend that, then lock again"), code=1)
+    return UserError(Problem(where=where, cause=f"uv failed: {text}", then="fix that, then lock again"), code=1)

@@ -68,7 +68,7 @@ def generated() -> bytes:
 
 def _problem(file: YamlFile, error: Any) -> Problem:
     where = file.where(tuple(error["loc"]))
-    return Problem(where=where, cause=f"{'.'.join(map(str, error['loc']))}: {error['msg']}", then="mend the line")
+    return Problem(where=where, cause=f"{'.'.join(map(str, error['loc']))}: {error['msg']}", then="fix the line")
 
 
 def _twice(file: YamlFile, rows: tuple[HintRow, ...]) -> Iterator[Problem]:

@@ -45,7 +45,7 @@ def read(requirement: str, python: str, run: Runner = uv.run) -> Metadata:
             answer = _install(requirement, python, scratch, [], run)
         if answer.code:
             cause = " ".join(answer.errors.split()) or "uv failed"
-            raise UserError(Problem(where=requirement, cause=cause, then="mend the name or the version"), code=1)
+            raise UserError(Problem(where=requirement, cause=cause, then="fix the name or the version"), code=1)
         (file,) = Path(scratch).glob("*.dist-info/METADATA")
         return _parse(file.read_text(encoding="utf-8"), form)
 

@@ -150,7 +150,7 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
             yield Problem(where=where, cause=cause, then=f"name one of {close}")
         elif not image.accepted and str(image.image_name.torch) not in left_out:
             cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
-            yield Problem(where=where, cause=cause, then="point it at an accepted image, or mend that image")
+            yield Problem(where=where, cause=cause, then="point it at an accepted image, or fix that image")
 
 
 def _nightly_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Problem]:
@@ -177,7 +177,7 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
 
 def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts
-    if hopeless := _hopeless(name, matrix, facts):
+    if hopeless := _impossible(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
     candidate = _candidate(name, row, sources)
     findings = rules.apply(candidate)
@@ -199,8 +199,8 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     return replace(planned, image=image_of(candidate, sources, planned.min_driver or "", warnings))
 
 
-def _hopeless(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
-    """Reasons that leave nothing to reason about further."""
+def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
+    """Reasons that make a candidate impossible, checked before the rules: these need a torch wheel and a stack."""
     release = _release(name.torch, matrix, facts)
     if release is None:
         known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))

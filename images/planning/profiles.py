@@ -82,7 +82,7 @@ def _named_well(profile: Profile, at: yamlfile.Path, file: YamlFile) -> Iterator
     for path in [*paths, *(("optional", pin) for pin in profile.optional)]:
         if canonicalize_name(path[-1]) != path[-1]:
             cause = f"write {path[-1]!r} as {canonicalize_name(path[-1])!r}"
-            yield Problem(where=file.where((*at, *path)), cause=cause, then="mend it")
+            yield Problem(where=file.where((*at, *path)), cause=cause, then="fix it")
 
 
 def _placed_well(matrix: Matrix, profile: Profile, at: yamlfile.Path, file: YamlFile) -> Iterator[Problem]:

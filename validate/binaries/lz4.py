@@ -10,7 +10,7 @@ _LONG = 15
 
 
 class Lz4Error(ValueError):
-    """This is no LZ4 block of the size that was promised."""
+    """This is no LZ4 block of the expected size."""
 
 
 def decompress(block: bytes, size: int) -> bytes:

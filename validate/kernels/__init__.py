@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from validate.kernels.runner import Bench
 
 RULE_T = "T"
-"""The tolerance of float kernels: a small multiple of plain torch's error in the same dtype, plus a floor."""
+"""The tolerance of float kernels: a small multiple of plain torch's error in the same dtype, plus a constant."""
 
 Capability = tuple[int, int]
 Supports = Callable[[Capability, Mapping[str, str]], str | None]

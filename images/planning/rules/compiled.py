@@ -29,7 +29,7 @@ def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]
     if not within(candidate.torch, source.torch):
         yield f"{what} and compiles on torch {source.torch}, the stack pins {candidate.torch}"
     if source.nvcc and not (candidate.toolkit and (candidate.toolkit.devel or candidate.toolkit.compiler)):
-        yield f"{what}, and `toolkits` in matrix.yaml names nobody who has an nvcc of CUDA {candidate.name.cuda}"
+        yield f"{what}, and no `compiler` of `toolkits` in matrix.yaml has an nvcc of CUDA {candidate.name.cuda}"
     if source.nvcc and not any(arch >= Arch.parse(source.minimum_arch) for arch in candidate.supported_archs):
         minimum = Arch.parse(source.minimum_arch)
         yield f"{what} and compiles for {minimum} and newer, the image supports no such architecture"

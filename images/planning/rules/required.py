@@ -27,7 +27,7 @@ def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
 def nothing_dead_is_pinned(candidate: Candidate) -> Iterator[Finding]:
     for name in candidate.pins:
         if successor := candidate.facts.replaced.get(name):
-            yield refuse(f"{name} is dead: pin {successor.by} instead")
+            yield refuse(f"{name} is no longer maintained: pin {successor.by} instead")
 
 
 @rule

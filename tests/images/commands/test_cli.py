@@ -46,7 +46,7 @@ def test_the_plan_shows_refused_rows_with_their_reason() -> None:
         (["build", "cu126-torch27-sm120"], "no code for sm_120", "nox -s plan"),
         (["build", "cu128-torch27"], "cu128-torch27 has no lock", "nox -s lock -- cu128-torch27"),
         (["validate", "cu126-*"], "means", "name one"),
-        (["engine", "explode"], "is nothing an engine does", "status, start, stop or wipe"),
+        (["engine", "explode"], "is an unknown action", "status, start, stop or wipe"),
     ],
 )
 def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str], sentence: str, following: str) -> None:

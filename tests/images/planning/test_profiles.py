@@ -120,7 +120,7 @@ def test_two_packages_that_want_different_versions_of_a_third_are_refused() -> N
 
 def test_what_is_dead_is_refused_with_its_successor() -> None:
     sources = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
-    assert "nvidia-ml-py3 is dead: pin nvidia-ml-py instead" in one("cu128-torch28-transformers", sources).reasons
+    assert "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead" in one("cu128-torch28-transformers", sources).reasons
 
 
 def test_optional_packages_are_taken_where_they_fit_and_told_where_not() -> None:
@@ -343,7 +343,7 @@ def test_what_has_no_compiler_anywhere_is_refused() -> None:
     toolkit = sources.matrix.toolkits["13.0"].model_copy(update={"devel": [], "compiler": None})
     changed = sources.matrix.model_copy(update={"toolkits": {**sources.matrix.toolkits, "13.0": toolkit}})
     planned = one("cu130-torch213-axolotl", dataclasses.replace(sources, matrix=changed))
-    assert any("names nobody who has an nvcc of CUDA 13.0" in reason for reason in planned.reasons)
+    assert any("has an nvcc of CUDA 13.0" in reason for reason in planned.reasons)
 
 
 def test_mamba_is_left_out_for_the_call_that_no_published_causal_conv1d_takes() -> None:

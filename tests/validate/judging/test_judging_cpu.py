@@ -287,7 +287,7 @@ FAULTS = {
         [put("cores", 8), put("torch_threads", 1), put("environment", {"OMP_NUM_THREADS": "1"})],
         "torch takes 1 thread on 8 cores (OMP_NUM_THREADS=1)",
     ),
-    "threads that idle": (("C7", "threads"), [put("cores", 8), put("busy_threads", 1)], "1 has worked"),
+    "threads that idle": (("C7", "threads"), [put("cores", 8), put("busy_threads", 1)], "threads, 1 has worked"),
     "a user without a name": (
         ("C8", "arbitrary UID"),
         [put("steps", "user name", {"error": {"kind": "KeyError", "message": "getpwuid(): uid not found: 61234"}})],

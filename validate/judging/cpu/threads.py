@@ -26,11 +26,11 @@ def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Fi
         settings = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
         problems.append(f"torch takes 1 thread on {evidence['cores']} cores{f' ({settings})' if settings else ''}")
     elif evidence["cores"] > 1 and evidence["busy_threads"] < 2:
-        problems.append(f"torch says {evidence['torch_threads']} judge, {evidence['busy_threads']} has worked")
+        problems.append(f"torch reports {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked")
     if problems:
         return failed(joined(problems))
     if evidence["cores"] < 2:
         return unproven("only one core is at hand here")
     runtime = PurePosixPath(runtimes[0]).name
-    others = f" (beside it, for its bringer alone: {listed(beside)})" if beside else " alone"
+    others = f" (also loaded, used only by the package that bundles it: {listed(beside)})" if beside else " alone"
     return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}")

@@ -71,7 +71,7 @@ def _pruned(expect: PrunedCodeExpect, found: Mapping[str, CodeOfFile]) -> Findin
     }
     instead = f", and {listed(sorted(others))} where a library has none" if others else ""
     whole = sum(facts["whole"] for facts in read.values())
-    as_they_come = f"; {whole} regions that lack kernels for it are as their packages bring them" if whole else ""
+    as_they_come = f"; {whole} regions left unpruned because they lack kernels for it" if whole else ""
     return conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
 
 

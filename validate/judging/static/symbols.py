@@ -10,7 +10,7 @@ from validate.judging.text import conclude, matches
 
 @typed
 def judge(_subject: str, expect: SymbolsExpect, evidence: SymbolsEvidence) -> Finding:
-    """S4. expect: {host, other_platforms, exceptions: [{path, judge, reason}]}."""
+    """S4. expect: {host, other_platforms, exceptions: [{path, symbols, reason}]}."""
     if not evidence["checked"]:
         return failed("there is no library whose symbols could be looked up")
     faults = [f"{one['path']} can't be read: {one['error']}" for one in evidence["unreadable"]]
