@@ -31,6 +31,7 @@ _PATIENCE = 120_000
 expect.set_options(timeout=_PATIENCE)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker has the browser, and the site that it shows."""
     for item in items:

@@ -34,6 +34,7 @@ say = logging.getLogger("truetag.tests").warning
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the shared engine run one after another: several count what the engine holds before and after."""
     for item in items:
