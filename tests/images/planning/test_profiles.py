@@ -120,7 +120,8 @@ def test_two_packages_that_want_different_versions_of_a_third_are_refused() -> N
 
 def test_what_is_dead_is_refused_with_its_successor() -> None:
     sources = with_profile("transformers", stacks={"2.8": {"nvidia-ml-py3": "7.352.0"}})
-    assert "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead" in one("cu128-torch28-transformers", sources).reasons
+    reasons = one("cu128-torch28-transformers", sources).reasons
+    assert "nvidia-ml-py3 is no longer maintained: pin nvidia-ml-py instead" in reasons
 
 
 def test_optional_packages_are_taken_where_they_fit_and_told_where_not() -> None:
