@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from validate.contracts.cpu import InstructionsExpect, NativeRow
+from validate.contracts.static import LinkException, SymbolException
 
 DENIED_VARIABLES: Mapping[str, str] = {
     "BNB_CUDA_VERSION": "bitsandbytes loads another CUDA's library than torch's",
@@ -91,7 +93,7 @@ of the same family, in the same folder, serves the image's own CUDA."""
 
 _RDMA = ("libibverbs.so.*", "libmlx5.so.*", "librdmacm.so.*")
 
-LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
+LINK_EXCEPTIONS: Sequence[LinkException] = (
     {
         "path": "nvidia/*/libcufile_rdma.so.*",
         "names": [*_RDMA],
@@ -120,18 +122,18 @@ LINK_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
 )
 """Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
 
-TOOLKIT_EXCEPTIONS: Sequence[Mapping[str, Any]] = (
+TOOLKIT_EXCEPTIONS: Sequence[LinkException] = (
     {
         "path": "bin/cuda-gdb-python3.*-tui",
         "names": ["libpython3.*.so.*"],
         "reason": "a debugger's builds for each Python, from CUDA 12.5 on: none of them need start to train a model",
     },
     *(
-        {
-            "path": f"{folder}/stubs/*.so",
-            "names": ["*"],
-            "reason": "a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
-        }
+        LinkException(
+            path=f"{folder}/stubs/*.so",
+            names=["*"],
+            reason="a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
+        )
         for folder in ("lib", "lib64")
     ),
 )
@@ -222,7 +224,7 @@ def modules_of(distribution: str) -> tuple[str, ...]:
     return IMPORT_NAMES.get(distribution, (distribution.replace("-", "_"),))
 
 
-NATIVE: Mapping[str, Mapping[str, Any]] = {
+NATIVE: Mapping[str, NativeRow] = {
     "triton": {"libraries": ["triton/_C/libtriton.so"], "symbols": ["PyInit_libtriton"], "cuda_major": None},
     "xformers": {
         "modules": ["xformers.ops"],
@@ -267,7 +269,7 @@ OPERATORS_BEFORE: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 """Operators of releases before one, which lack those of NATIVE: read from torchao 0.9.0 and 0.10.0."""
 
-SYMBOL_EXCEPTIONS: Sequence[Mapping[str, Any]] = ()
+SYMBOL_EXCEPTIONS: Sequence[SymbolException] = ()
 """Symbols that a library lacks by design: `path`, patterns of `symbols`, and the reason."""
 
 
@@ -362,5 +364,5 @@ HARMLESS: Mapping[str, str] = {
 }
 """What may be said all the same."""
 
-AVX512_NOISE = {"most": 3, "per_bytes": 8_000_000}
+AVX512_NOISE: InstructionsExpect = {"most": 3, "per_bytes": 8_000_000}
 """AVX-512 instructions that a file may seem to hold by chance: 3, and one more for each so many bytes of code."""

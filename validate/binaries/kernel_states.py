@@ -9,7 +9,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from validate.binaries import fatbin
 from validate.binaries.fatbin import Buffer, Entry, Kernel, Region
@@ -117,7 +117,7 @@ class Excuses:
 
     def __init__(self, rows: Iterable[KernelByDesign]) -> None:
         self._rows = [(re.compile(fnmatch.translate(row["kernels"])), row["needed"]) for row in rows]
-        self._needed: dict[str, Any] = {}
+        self._needed: dict[str, list[list[int]] | None] = {}
         self._tags: dict[str, list[int]] = {}
 
     def sort(self, name: str, state: str, target: int) -> str:
@@ -131,7 +131,7 @@ class Excuses:
         needed = self._row(name)
         return "by_design" if needed is not None and not any(low <= target <= high for low, high in needed) else ""
 
-    def _row(self, name: str) -> Any:
+    def _row(self, name: str) -> list[list[int]] | None:
         if name not in self._needed:
             self._needed[name] = next((needed for pattern, needed in self._rows if pattern.match(name)), None)
         return self._needed[name]

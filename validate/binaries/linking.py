@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from validate.binaries import elf
 from validate.binaries.elf import Elf, ElfError
@@ -25,7 +25,14 @@ class Found:
     owners: tuple[str, ...]
 
 
-def objects(locations: Sequence[str], owners: Mapping[str, Any]) -> Iterator[str]:
+class Unreadable(TypedDict):
+    """A file that the loader could not read, and why."""
+
+    path: str
+    error: str
+
+
+def objects(locations: Sequence[str], owners: Iterable[str]) -> Iterator[str]:
     """Files below sys.path's package folders, and files that distributions own elsewhere (the scripts folder)."""
     yield from objects_under(locations)
     for path in owners:
@@ -44,10 +51,10 @@ def objects_under(folders: Iterable[str]) -> Iterator[str]:
 
 def read_all(
     paths: Iterable[str], owners: Mapping[str, tuple[str, ...]], files: Files
-) -> tuple[list[Found], list[dict[str, str]]]:
+) -> tuple[list[Found], list[Unreadable]]:
     """Readable ELF files, and those named as libraries (or begun as ELF) that the loader could not read."""
     found: list[Found] = []
-    unreadable: list[dict[str, str]] = []
+    unreadable: list[Unreadable] = []
     for path in dict.fromkeys(paths):
         if not _claims_to_be_elf(path):
             continue

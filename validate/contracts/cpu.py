@@ -43,6 +43,17 @@ class _WithSelection(TypedDict, total=False):
     selection: SelectionExpect
 
 
+class NativeRow(_WithSelection, total=False):
+    """What a row of the table of native code may say; the rest is the same for all."""
+
+    modules: list[str]
+    loading: str
+    cuda_major: int | None
+    symbols: list[str]
+    operators: list[str]
+    libraries: list[str]
+
+
 class NativeExpect(_WithSelection):
     modules: list[str]
     loading: str

@@ -6,19 +6,9 @@ from typing import TypedDict
 
 from validate.contracts import Exempt, Measured
 from validate.contracts.cpu import LogitsEvidence, Versions, WeightsEvidence
+from validate.environment.nvml import Gpu
 
 # ---- G0
-
-
-class _Nvlinks(TypedDict, total=False):
-    nvlinks: int
-    uuid: str
-
-
-class Gpu(_Nvlinks):
-    name: str
-    capability: list[int]
-    memory: int
 
 
 class Inventory(TypedDict):

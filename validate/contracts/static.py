@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
+
+from validate.binaries.linking import Unreadable
 
 Reasons = dict[str, str]
 """Pattern -> why."""
@@ -136,11 +139,6 @@ class LibrariesExpect(TypedDict):
     exceptions: list[LinkException]
 
 
-class Unreadable(TypedDict):
-    path: str
-    error: str
-
-
 class Missing(TypedDict):
     path: str
     name: str
@@ -181,7 +179,7 @@ class LibrariesEvidence(ToolkitLinks, total=False):
     torch_misses: list[Missing]
     torch_holds: dict[str, Held]
     second_owners: list[SecondOwner]
-    provided: list[tuple[str, str, list[str]]]
+    provided: list[tuple[str, str, Sequence[str]]]
     """SONAME, path, owners of each CUDA library."""
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
-
-from validate.contracts.gpu import Gpu, GpuView
+from typing import Any, TypedDict
 
 _TEXT = 96
 _P2P_READ, _P2P_NVLINK, _P2P_OK = 0, 2, 0
@@ -21,11 +19,34 @@ class DriverError(RuntimeError):
     """The driver's library is not there, or answers with an error."""
 
 
+class _GpuDetails(TypedDict, total=False):
+    nvlinks: int
+    """Connections that are up."""
+    uuid: str
+
+
+class Gpu(_GpuDetails):
+    """One GPU. Memory in bytes."""
+
+    name: str
+    capability: list[int]
+    memory: int
+
+
+class DriverView(TypedDict, total=False):
+    """The GPUs as NVML or libcuda names them."""
+
+    driver: str
+    cuda: int
+    gpus: list[Gpu]
+    links: list[list[int | str]]
+
+
 class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def managed(folder: Path | None = None) -> GpuView:
+def managed(folder: Path | None = None) -> DriverView:
     """What NVML says: {"driver", "gpus": [{"name", "capability", "memory", "nvlinks"}], "links": [[0, 1, "nvlink"]]}.
 
     Memory in bytes; `nvlinks` that are up; a link is nvlink, pcie or apart, and left out where NVML can't tell.
@@ -90,7 +111,7 @@ def _link(library: ctypes.CDLL, one: int, other: int) -> str:
     return "nvlink" if found[_P2P_NVLINK] else "pcie"
 
 
-def computing() -> GpuView:
+def computing() -> DriverView:
     """What libcuda says once cuInit has succeeded: {"cuda": 13000, "gpus": [{"name", "capability", "memory"}]}.
 
     Raises DriverError with cuInit's own code: 100 no device, 803 and 804 a forward-compatibility driver that can't run.

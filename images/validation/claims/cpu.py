@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import cast
+from collections.abc import Iterator
+from typing import TypeAlias, cast
 
 from packaging.version import Version
 
@@ -13,7 +13,16 @@ from images.planning import expectations
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from validate.claims import ARBITRARY_UID, Claim, Tier
-from validate.contracts.cpu import NativeExpect
+from validate.contracts.cpu import (
+    ArbitraryUidExpect,
+    ImportsExpect,
+    InstructionsExpect,
+    NativeExpect,
+    NothingExpected,
+    QuantiserExpect,
+    ThreadsExpect,
+    TritonExpect,
+)
 from validate.harness import nf4
 
 _TRITON_MINIMUM = Arch(7, 0)
@@ -22,6 +31,7 @@ _TRITON_31_MAXIMUM = Arch(9, 0)
 _DOT_MINIMUM = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
 _BOGUS_ARCH = 999
+_Expect: TypeAlias = NothingExpected | ThreadsExpect | ArbitraryUidExpect | InstructionsExpect
 QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
 
 
@@ -55,19 +65,20 @@ def _imports(image: Image) -> Iterator[Claim]:
     required = [name for name in modules if not _is_optional(image, name) and f"C1 {name}" not in image.unproven]
     modules["all"] = [module for name in reversed(required) for module in modules[name]]
     for subject, names in modules.items():
+        expect: ImportsExpect = {
+            "modules": names,
+            "first": subject not in expectations.IMPORT_TORCH_FIRST,
+            "after": subject not in ("torch", "all"),
+            "complaints": list(expectations.COMPLAINTS),
+            "harmless": dict(expectations.HARMLESS),
+        }
         yield Claim(
             id="C1",
             subject=subject,
             tier=Tier.CPU,
             probe="cpu.imports",
             statement=f"importing {subject} works in either order with torch, and nothing complains",
-            expect={
-                "modules": names,
-                "first": subject not in expectations.IMPORT_TORCH_FIRST,
-                "after": subject not in ("torch", "all"),
-                "complaints": list(expectations.COMPLAINTS),
-                "harmless": dict(expectations.HARMLESS),
-            },
+            expect=expect,
         )
 
 
@@ -80,7 +91,7 @@ def _at_work(image: Image) -> Iterator[Claim]:
     left_out = {*expectations.NOT_IMPORTED, *(key.removeprefix("C1 ") for key in image.unproven)}
     modules = [expectations.modules_of(pin.name)[0] for pin in image.pins if pin.name not in left_out]
     optional = {expectations.modules_of(pin.name)[0] for pin in image.pins if pin.optional}
-    rows: list[tuple[str, str, str, str, Mapping[str, object]]] = [
+    rows: list[tuple[str, str, str, str, _Expect]] = [
         (
             "C5",
             "torch.compile",
@@ -162,17 +173,18 @@ def _compilers(image: Image) -> Iterator[Claim]:
         statement="Triton compiles its launcher with the image's compiler",
     )
     for arch in _triton_archs(image, triton):
+        expect: TritonExpect = {
+            "arch": arch.major * 10 + arch.minor,
+            "bogus": _BOGUS_ARCH,
+            "kernels": ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"],
+        }
         yield Claim(
             id="C4",
             subject=str(arch),
             tier=Tier.CPU,
             probe="cpu.triton",
             statement=f"Triton compiles for {arch}",
-            expect={
-                "arch": arch.major * 10 + arch.minor,
-                "bogus": _BOGUS_ARCH,
-                "kernels": ["softmax", "matmul"] if arch >= _DOT_MINIMUM else ["softmax"],
-            },
+            expect=expect,
         )
 
 
@@ -191,11 +203,12 @@ def _tiny_llama() -> Iterator[Claim]:
         "lora-step": "one LoRA step on the 4-bit model moves B and leaves the base alone",
     }
     for subject, statement in texts.items():
+        expect: QuantiserExpect | NothingExpected = nf4.EXPECTED if subject == "nf4-weights" else {}
         yield Claim(
             id="C10",
             subject=subject,
             tier=Tier.CPU,
             probe="cpu.quantized_llama",
             statement=statement,
-            expect=nf4.EXPECTED if subject == "nf4-weights" else {},
+            expect=expect,
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.cpu import QUANTISED_LLAMA_NEEDS
 from validate.claims import Claim, Tier
+from validate.contracts.gpu import KernelExpect
 from validate.harness import nf4
 from validate.kernels import Kernel, table
 
@@ -67,6 +68,19 @@ def _kernel(
     subject: str, row: Kernel, capability: tuple[int, int] | None, versions: Mapping[str, str], no_gpu: str
 ) -> Claim:
     gate = row.supports(capability, versions) if capability else None
+    expect: KernelExpect = {
+        "cases": list(row.cases),
+        "tolerance": dict(row.tolerance),
+        "figures": {name: list(bounds) for name, bounds in row.figures.items()},
+        "facts": dict(row.facts),
+        "expected_kernels": list(row.expected_kernels),
+        "libraries": list(row.libraries),
+        "package": row.package,
+    }
+    if capability:
+        expect["capability"] = list(capability)
+    if gate:
+        expect["not_applicable"] = gate
     return Claim(
         id=row.claim,
         subject=subject,
@@ -75,16 +89,6 @@ def _kernel(
         statement=row.statement,
         # What this GPU can't do is not held against the image.
         required=gate is None,
-        expect={
-            "cases": list(row.cases),
-            "tolerance": dict(row.tolerance),
-            "figures": {name: list(bounds) for name, bounds in row.figures.items()},
-            "facts": dict(row.facts),
-            "expected_kernels": list(row.expected_kernels),
-            "libraries": list(row.libraries),
-            "package": row.package,
-            **({"capability": list(capability)} if capability else {}),
-            **({"not_applicable": gate} if gate else {}),
-        },
+        expect=expect,
         unproven=no_gpu,
     )

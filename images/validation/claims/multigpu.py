@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from packaging.version import Version
 
 from images.hardware.inventory import Inventory, Link
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import (
+    BandwidthOfHost,
+    CollectivesRow,
+    ComparisonsRow,
+    NcclOfImage,
+    NcclSettingsOfHost,
+    SharedMemoryRow,
+    TransportOfHost,
+)
 
 MOST_RANKS = 8
 LEAST_SHARED_MEMORY = 1 << 30
@@ -25,7 +36,10 @@ _SAME, _TRAINED = 1e-6, 1e-5
 """Relative errors of gradients and of trained weights (AdamW divides by small numbers). Measured: 6e-8 both."""
 _FP8_CAPABILITY = (8, 9)
 _FLASH_CAPABILITY = (8, 0)
-_EVENLY = {"sharded": True, "parts make the whole": True}
+_EVENLY: Mapping[str, object] = {"sharded": True, "parts make the whole": True}
+
+
+_OfHost: TypeAlias = NcclOfImage | NcclSettingsOfHost | TransportOfHost | BandwidthOfHost | NoEvidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +49,7 @@ class Row:
     id: str
     probe: str
     statement: str
-    expect: Mapping[str, object] = field(default_factory=dict)
+    expect: CollectivesRow | ComparisonsRow | SharedMemoryRow = field(default_factory=ComparisonsRow)
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
     torch: str = "0"
@@ -90,7 +104,7 @@ ROWS: Mapping[str, Row] = {
         id="M3",
         probe="multigpu.fsdp",
         statement="FSDP2 trains as one process does",
-        expect={"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": _EVENLY},
+        expect={"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": {**_EVENLY}},
     ),
     "fsdp2 bfloat16": Row(
         id="M3",
@@ -252,7 +266,7 @@ def _gate(row: Row, torch: Version, inventory: Inventory | None) -> str:
     return ""
 
 
-def _of_host(subject: str, context: ClaimContext, link: str) -> Mapping[str, object]:
+def _of_host(subject: str, context: ClaimContext, link: str) -> _OfHost:
     """What a claim expects of this host, beside what it expects everywhere."""
     if subject == "nccl":
         return {"cuda": str(context.image.wheel_cuda)}

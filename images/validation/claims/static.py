@@ -10,6 +10,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.hygiene import hygiene_claims
 from validate.claims import Claim, Tier
+from validate.contracts.static import PinExpect
 
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:
@@ -66,6 +67,16 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
 
 def _pinned(image: Image, pin: Pin) -> Claim:
     variant = f"cu{image.wheel_cuda.digits}"
+    expect: PinExpect = {
+        "version": pin.version,
+        # PyTorch's index names the variant in the version, the default index does not: the same wheel.
+        "locals": [pin.local] if pin.local else ["", variant],
+        "modules": list(expectations.modules_of(pin.name)),
+        "python": str(image.python),
+        "shares": list(expectations.NAMESPACES.get(pin.name, ())),
+    }
+    if pin.name == "torch":
+        expect["cuda"] = str(image.wheel_cuda)
     return Claim(
         id="S1",
         subject=pin.name,
@@ -73,15 +84,7 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         probe="static.pins",
         statement=f"`import {expectations.modules_of(pin.name)[0]}` is {pin.name} {pin.version}"
         + (f" for CUDA {image.wheel_cuda}" if pin.name == "torch" else ""),
-        expect={
-            "version": pin.version,
-            # PyTorch's index names the variant in the version, the default index does not: the same wheel.
-            "locals": [pin.local] if pin.local else ["", variant],
-            "modules": list(expectations.modules_of(pin.name)),
-            "python": str(image.python),
-            "shares": list(expectations.NAMESPACES.get(pin.name, ())),
-            **({"cuda": str(image.wheel_cuda)} if pin.name == "torch" else {}),
-        },
+        expect=expect,
     )
 
 

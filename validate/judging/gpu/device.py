@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from validate.contracts.gpu import DeviceEvidence, DeviceExpect, Gpu, Inventory
+from validate.contracts.gpu import DeviceEvidence, DeviceExpect, Inventory
+from validate.environment.nvml import Gpu
 from validate.judging import Finding, failed, listed, passed, typed
 from validate.judging.gpu._shared import dotted, suspects
 from validate.judging.text import cause, joined

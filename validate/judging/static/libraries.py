@@ -106,11 +106,11 @@ def _unowned(torch_holds: Mapping[str, Held]) -> Iterator[str]:
                 yield f"torch gets {name} from {held['path']}, which no distribution owns"
 
 
-def _other_majors(expect: LibrariesExpect, provided: Sequence[tuple[str, str, list[str]]]) -> Iterator[str]:
+def _other_majors(expect: LibrariesExpect, provided: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:
     for soname, path, owners in provided:
         excused = any(_covers(exception, path, [soname]) for exception in expect["exceptions"])
         if _is_other_major(expect, soname) and not excused:
-            yield f"{path} of {listed(owners) or 'no distribution'} is {soname}: another CUDA major than torch's"
+            yield f"{path} of {listed(list(owners)) or 'no distribution'} is {soname}: another CUDA major than torch's"
 
 
 def _second_owner(one: SecondOwner) -> str:

@@ -19,13 +19,23 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
         yield (
             claim.subject,
             {
-                "nvml": attempt(nvml.managed),
-                "cuda": attempt(nvml.computing),
+                "nvml": attempt(_nvml),
+                "cuda": attempt(_cuda),
                 "torch": attempt(_torch),
                 "libcuda": _libcuda(),
                 "environment": before,
             },
         )
+
+
+def _nvml() -> GpuView:
+    found = nvml.managed()
+    return {"driver": found["driver"], "gpus": found["gpus"], "links": found["links"]}
+
+
+def _cuda() -> GpuView:
+    found = nvml.computing()
+    return {"cuda": found["cuda"], "gpus": found["gpus"]}
 
 
 def _torch() -> GpuView:

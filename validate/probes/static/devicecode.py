@@ -1,15 +1,16 @@
-"""S5: what each kernel of a library is on each GPU architecture claimed, read from the fat binaries themselves.
+"""S5: the state of each kernel of a library on each GPU architecture claimed, read from the fat binaries themselves.
 
-For each arch, each region's serving entry is the one that the driver would take. A kernel in it is machine code
-(`cubin`), PTX that the driver compiles at first use (`jit`), not there though the region has it for other archs
-(`absent`), or there in name alone (`stub`: next to nothing, where the same kernel is real elsewhere). Kernels that
-carry another architecture in their own name, and those that the claim lists as made so by design, are counted apart.
+For each arch and region, the probe looks at the entry that the driver would take. A kernel in it is machine code
+(`cubin`), PTX that the driver compiles at first use (`jit`), missing though the region has it for other archs
+(`absent`), or next to nothing where the same kernel is real for another arch (`stub`). Two kinds are counted apart:
+kernels that carry another architecture in their own name, and those that the claim lists as made so by design.
 
-There are three kinds of claim (validate/contracts/device_code.py). `kernels` looks at each kernel,
-`files` at each file as a whole. `pruned` asks the opposite: which code no GPU of `archs` has a use for, in all files
-but NVIDIA's own; with `nvidia`, in those too. That is what pruning would still take out (binaries/kernel_states.py).
-Code that was taken out left zeros and a mark; code with that mark, which the driver passes over, is told for every
-kind: as what a target lacks, or as left where it should be gone.
+There are three kinds of claim (validate/contracts/device_code.py). `kernels` looks at each kernel, `files` at each file
+as a whole. `pruned` asks which code no GPU of `archs` has a use for, in all files but NVIDIA's own; with `nvidia`, in
+those too. Such code is what pruning would still remove (binaries/kernel_states.py).
+
+Pruning leaves zeros and a mark in place of code. The driver passes over marked code. All kinds of claim report it: as
+code that a target lacks, or as code that should be gone.
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ import mmap
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.fatbin import Entry, FatbinError, Region
 from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
 from validate.claims import Claim
-from validate.contracts.device_code import DeviceCodeExpect, DeviceCodeKind, PrunedCodeExpect
+from validate.contracts.device_code import (
+    CodeOfFile,
+    DeviceCodeEvidence,
+    DeviceCodeExpect,
+    DeviceCodeKind,
+    PrunedCodeExpect,
+    Served,
+)
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
@@ -44,16 +52,18 @@ class _Task:
     kind: DeviceCodeKind
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceCodeEvidence]]:
     given = user_environment.recorded()
     start = interpreter.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
     flat = [(subject, task) for subject, own in tasks.items() for task in own]
     flat.sort(key=lambda pair: Path(pair[1].file).stat().st_size, reverse=True)
-    found: dict[str, dict[str, Any]] = {subject: {} for subject in tasks}
+    found: dict[str, dict[str, CodeOfFile]] = {subject: {} for subject in tasks}
     left = Counter(subject for subject, _ in flat)
-    yield from ((subject, {"files": {}}) for subject in tasks if not left[subject])
+    for subject in tasks:
+        if not left[subject]:
+            yield subject, {"files": {}}
     if not flat:
         return
     with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(flat))) as pool:
@@ -96,9 +106,13 @@ def _pruned(expect: PrunedCodeExpect, chosen: Mapping[str, str], everything: Seq
             yield _Task(path, shown, targets, None if nvidias else rows, "pruned")
 
 
-def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
+def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
     subject, task = pair
-    looks = {"kernels": _by_kernel, "files": _by_file, "pruned": _surplus}
+    looks: Mapping[DeviceCodeKind, Callable[[mmap.mmap, _Task], CodeOfFile]] = {
+        "kernels": _by_kernel,
+        "files": _by_file,
+        "pruned": _surplus,
+    }
     try:
         with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return subject, task.shown, looks[task.kind](data, task)
@@ -106,7 +120,7 @@ def _look(pair: tuple[str, _Task]) -> tuple[str, str, dict[str, Any]]:
         return subject, task.shown, {"error": str(error)}
 
 
-def _by_file(data: mmap.mmap, task: _Task) -> dict[str, Any]:
+def _by_file(data: mmap.mmap, task: _Task) -> CodeOfFile:
     """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
     found = tuple(fatbin.regions(data))
     entries = {_bare(entry) for region in found for entry in kernel_states.left(data, region)}
@@ -127,7 +141,7 @@ def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
     return dict(counts)
 
 
-def _surplus(data: mmap.mmap, task: _Task) -> dict[str, Any]:
+def _surplus(data: mmap.mmap, task: _Task) -> CodeOfFile:
     """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
     archs: set[str] = set()
     surplus: list[Entry] = []
@@ -155,7 +169,7 @@ def _arch(entry: Entry) -> str:
     return f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"
 
 
-def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
+def _by_kernel(data: mmap.mmap, task: _Task) -> CodeOfFile:
     counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
     named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
     archs: set[str] = set()
@@ -178,6 +192,6 @@ def _by_kernel(data: mmap.mmap, task: _Task) -> dict[str, Any]:
         "regions": len(found),
         "kernels": total,
         "archs": sorted(archs),
-        "served": {str(target): {**counts[target], "named": named[target]} for target in task.targets},
+        "served": {str(target): cast(Served, {**counts[target], "named": named[target]}) for target in task.targets},
         "hidden": _hidden(found, task.targets),
     }

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from validate.claims import Claim
 from validate.contracts.static import FileInConflict, FilesEvidence, WrongFile
@@ -92,7 +91,7 @@ def _holders(hashes: Mapping[str, str], measured: str | None) -> list[str]:
     return [name for name, recorded in hashes.items() if recorded.rstrip("=") == measured]
 
 
-def _unowned(everything: Sequence[Distribution], expected: Mapping[str, Any]) -> Iterator[str]:
+def _unowned(everything: Sequence[Distribution], expected: Mapping[str, object]) -> Iterator[str]:
     """Importable files beside installed packages that no RECORD lists. Bytecode of an owned source is owned."""
     listed = {entry.path for distribution in everything for entry in distribution.entries or ()}
     for location in {distribution.location for distribution in everything if distribution.entries is not None}:

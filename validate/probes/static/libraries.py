@@ -1,29 +1,28 @@
-"""S3: every shared library and program of the Python environment (apart: of the toolkit), linked as the loader would.
+"""S3: the loader finds what each shared library and program needs, in the Python environment and in the toolkit.
 
-A library is looked at as `import torch` leaves the process, because all that needs CUDA is imported after torch: first
-the interpreter's own libraries, then torch's closure, then the library itself. Programs start alone. What is missing
-but lies in the same distribution is taken to be loaded by that distribution first; it is listed under `assumed`, as
-this is the one guess.
-
-Claim `expect`: {"of": "environment" or "toolkit", "home": the toolkit's folder, "cuda_libraries": {stem: major}}.
+The probe loads each library into the process that `import torch` leaves, because all that needs CUDA is imported after
+torch: first the interpreter's own libraries, then torch's closure, then the library itself. Programs start alone. A
+missing library that lies in the same distribution is assumed to be loaded by that distribution first. This is the only
+assumption, and the evidence lists it under `assumed`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.binaries.linking import Found, import_torch, objects, objects_under, read_all, stem
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
+from validate.contracts.static import LibrariesEvidence, LibrariesExpect, Linked, SecondOwner, ToolkitLinks
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | ToolkitLinks]]:
     given = user_environment.recorded()
     search = SearchPath.of(given.environ, given.directory)
     files = Files()
@@ -31,10 +30,11 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
     everything = installed.distributions(entry or given.directory for entry in start.path)
     packages = _Packages.of(everything)
     for claim in claims:
-        if claim.expect["of"] == "toolkit":
-            yield claim.subject, _toolkit(Path(claim.expect["home"]), packages, search, files)
+        expect = cast(LibrariesExpect, claim.expect)
+        if expect["of"] == "toolkit":
+            yield claim.subject, _toolkit(Path(expect["home"]), packages, search, files)
         else:
-            yield claim.subject, _environment(claim, given.python, packages, search, files)
+            yield claim.subject, _environment(expect["cuda_libraries"], given.python, packages, search, files)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Packages:
         )
 
 
-def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) -> dict[str, Any]:
+def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) -> ToolkitLinks:
     """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
     theirs = objects(packages.locations, packages.owners)
     read_there = {os.path.realpath(path) for path in theirs if Path(path).exists()}
@@ -67,14 +67,15 @@ def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) 
     }
 
 
-def _environment(claim: Claim, python: str, packages: _Packages, search: SearchPath, files: Files) -> dict[str, Any]:
+def _environment(
+    stems: Collection[str], python: str, packages: _Packages, search: SearchPath, files: Files
+) -> LibrariesEvidence:
     locations, owners = packages.locations, packages.owners
     found, unreadable = read_all(objects(locations, owners), owners, files)
     interpreter_alone = Process(search, files)
     missing_at_start = interpreter_alone.load(os.path.realpath(python))
     with_torch = interpreter_alone.copy()
     missing_at_start += import_torch(with_torch, locations, found)
-    stems = claim.expect["cuda_libraries"]
     holders = _holders(found)
     linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
     return {
@@ -112,11 +113,11 @@ def _holders(found: Sequence[Found]) -> dict[tuple[str, str], str]:
 def _link(
     library: Found,
     process: Process,
-    stems: Iterable[str],
+    stems: Collection[str],
     holders: Mapping[tuple[str, str], str],
     *,
     alone: Process | None = None,
-) -> dict[str, Any]:
+) -> Linked:
     before = alone if alone is not None and library.elf.executable else process
     missing = sorted({missing.name for missing in before.copy().load(library.path)})
     own = {name: holders[owner, name] for name in missing for owner in library.owners if (owner, name) in holders}
@@ -131,11 +132,11 @@ def _link(
 
 def _second_owners(
     found: Sequence[Found],
-    stems: Iterable[str],
+    stems: Collection[str],
     search: SearchPath,
     files: Files,
-    owners: Mapping[str, Any],
-) -> Iterator[dict[str, Any]]:
+    owners: Mapping[str, object],
+) -> Iterator[SecondOwner]:
     """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
     for library in found:
         names = {library.elf.soname, Path(library.path).name}

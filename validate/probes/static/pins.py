@@ -1,7 +1,6 @@
-"""S1: what is installed under each pinned name, and what a user's `import` would really load.
+"""S1: what is installed under each pinned name, and the file that a user's `import` would load.
 
-Claim `expect`: {"modules": [...]} names the top-level modules to look for; the rest is the judge's. The claim about the
-lock (subject `lock`) is measured as the list of everything installed.
+The evidence of the claim about the lock (subject `lock`) lists everything installed.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ import ast
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from validate.claims import Claim
-from validate.contracts.static import TorchVersion
+from validate.contracts.static import LockEvidence, Module, PinEvidence, PinExpect, TorchVersion
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
 LOCK = "lock"
 
 
-def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
-    wanted = sorted({module for claim in claims for module in claim.expect.get("modules", ())})
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEvidence]]:
+    wanted = sorted({module for claim in claims for module in _modules(claim)})
     start = interpreter.start(user_environment.recorded(), wanted)
     folders = [entry or user_environment.recorded().directory for entry in start.path]
     everything = installed.distributions(folders)
@@ -33,7 +32,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield claim.subject, _pin(claim, everything, owners, start)
 
 
-def _everything(everything: Sequence[Distribution]) -> dict[str, Any]:
+def _modules(claim: Claim) -> Sequence[str]:
+    """The top-level modules that a claim asks for; the claim about the lock asks for none."""
+    return cast(PinExpect, claim.expect).get("modules", ())
+
+
+def _everything(everything: Sequence[Distribution]) -> LockEvidence:
     versions: dict[str, list[str]] = {}
     for distribution in everything:
         versions.setdefault(distribution.name, []).append(distribution.version)
@@ -45,9 +49,9 @@ def _pin(
     everything: Sequence[Distribution],
     owners: Mapping[str, Sequence[Distribution]],
     start: interpreter.Start,
-) -> dict[str, Any]:
+) -> PinEvidence:
     of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
-    evidence: dict[str, Any] = {
+    evidence: PinEvidence = {
         "python": start.version,
         "glibc": _glibc(),
         "installed": [
@@ -59,10 +63,7 @@ def _pin(
             }
             for distribution in of_this_name
         ],
-        "modules": {
-            module: _module(module, claim.subject, everything, owners, start)
-            for module in claim.expect.get("modules", ())
-        },
+        "modules": {module: _module(module, claim.subject, everything, owners, start) for module in _modules(claim)},
     }
     if claim.subject == "torch":
         evidence["torch"] = torch_version(of_this_name)
@@ -75,7 +76,7 @@ def _module(
     everything: Sequence[Distribution],
     owners: Mapping[str, Sequence[Distribution]],
     start: interpreter.Start,
-) -> dict[str, Any]:
+) -> Module:
     found = start.found.get(module)
     providers = sorted({other.name for other in everything if module in other.modules()})
     if found is None or "error" in found:

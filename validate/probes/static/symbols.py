@@ -22,10 +22,10 @@ from typing import cast
 from validate.binaries import dynsym
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
-from validate.binaries.linking import Found, import_torch, objects, read_all
+from validate.binaries.linking import Found, Unreadable, import_torch, objects, read_all
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
-from validate.contracts.static import LackingSymbols, SymbolsEvidence, SymbolsExpect, Unreadable
+from validate.contracts.static import LackingSymbols, SymbolsEvidence, SymbolsExpect
 from validate.environment import installed, interpreter, user_environment
 
 _MOST_NAMED = 5
