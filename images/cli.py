@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -175,15 +174,4 @@ def _print_problem(problem: Problem) -> None:
     where = f"[bold]{escape(problem.where)}[/]: " if problem.where else ""
     _talk.print(f"[red]error[/] {where}{escape(problem.cause)}", soft_wrap=True)
     if problem.then:
-        _talk.print(f"      next: {escape(_here(problem.then))}", soft_wrap=True)
-
-
-def _here(advice: str) -> str:
-    """The commands of an advice as they are given here: an installed package comes without the nox sessions."""
-    if (paths.RESOURCES / "noxfile.py").is_file():
-        return advice
-    return re.sub(r"nox -s (\w+)(?: --(?= ))?|python -m images(?= )", lambda found: _truetag(found[1]), advice)
-
-
-def _truetag(verb: str | None) -> str:
-    return f"truetag {verb}" if verb else "truetag"
+        _talk.print(f"      next: {escape(paths.as_given(problem.then))}", soft_wrap=True)

@@ -1,6 +1,6 @@
-"""Reads files of earlier schema versions: version 1 evidence and verdicts become version 2. Pure.
+"""Reads evidence of schema version 1 as version 2: only names change, a recorded run keeps its verdicts. Pure.
 
-A recorded run keeps its verdicts: only names change. Files of version 1 have no `schema_version`.
+Files of version 1 have no `schema_version`. A verdict.json of version 1 is not read: judge its evidence again.
 """
 
 from __future__ import annotations

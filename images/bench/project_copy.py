@@ -40,9 +40,10 @@ class ProjectCopy:
 
     def copy(self) -> None:
         """Bring the project here, all but its locks."""
-        for folder in ("images", "validate", "templates"):
-            shutil.copytree(paths.RESOURCES / folder, self.root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copyfile(paths.RESOURCES / "matrix.yaml", self.root / "matrix.yaml")
+        for folder in (paths.RESOURCES / "images", paths.SUITE, paths.TEMPLATES):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(folder, self.root / folder.name, ignore=ignored, dirs_exist_ok=True)
+        shutil.copyfile(paths.workspace().matrix, self.root / paths.MATRIX_NAME)
 
     def run(self, *arguments: str, output: IO[bytes] | None = None) -> Usage:
         """`python -m images ...` in the copy. Raises UserError when it fails."""

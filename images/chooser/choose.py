@@ -12,6 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from images.chooser.machine import Machine
+from images.config import paths
 from images.config.facts import Facts
 from images.config.names import Arch, Minor
 from images.errors import Problem, UserError
@@ -263,7 +264,7 @@ def told(
         pull = f"docker pull {repository}:{answer.name}" if repository else f"nox -s build -- {answer.name}"
         said = (known or {}).get(answer.name)
         yield f"Take {answer.name}: {'; '.join(answer.reasons)}"
-        yield f"    {said.get if said else pull}"
+        yield f"    {said.get if said else paths.as_given(pull)}"
         if said:
             yield said.told
     if rest := choice.fitting[1:]:

@@ -95,6 +95,8 @@ def releases_verb(
 
     One whose metadata can't be read (source that asks for torch before it tells what it needs) is named and left out.
     """
+    if write:
+        paths.require_checkout("releases --write")
     sources = common.sources()
     compiled = {row.distribution or name for name, row in sources.matrix.sources.items()}
     newer = releases.unknown(sources.facts, releases.newest(sources.facts, python, compiled))

@@ -92,4 +92,5 @@ def facts_verb(
 
 def generate_verb(check: Check = False) -> None:
     """Renew the files that are made from others: schemas, tables in the docs."""
+    paths.require_checkout("generate")
     common.write(generate.files(common.sources()), paths.RESOURCES, check=check, remedy="nox -s generate")

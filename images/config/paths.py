@@ -6,6 +6,7 @@ workspace is wherever the user keeps matrix.yaml, with its locks/, results/ and 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,3 +82,25 @@ def shown(path: Path) -> str:
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return str(path)
+
+
+def is_checkout() -> bool:
+    """Whether the code runs from a checkout, and not from an installed package."""
+    return (RESOURCES / "noxfile.py").is_file()
+
+
+def require_checkout(verb: str) -> None:
+    """For verbs that renew files of the repository. Raises UserError in an installed package."""
+    if not is_checkout():
+        raise UserError(Problem(where=verb, cause="renews files of the repository", then="run it in a checkout"))
+
+
+def as_given(advice: str) -> str:
+    """The commands of an advice as they are given here: an installed package comes without the nox sessions."""
+    if is_checkout():
+        return advice
+    return re.sub(r"nox -s (\w+)(?: --(?= ))?|python -m images(?= )", lambda found: _truetag(found[1]), advice)
+
+
+def _truetag(verb: str | None) -> str:
+    return f"truetag {verb}" if verb else "truetag"

@@ -11,6 +11,9 @@ from images.planning.image import Image
 LABELS = "dev.truetag"
 """Prefix of our own image labels."""
 
+_CUSTOM_FORMERLY = "given"
+"""What images built before this name was changed say."""
+
 
 def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
     """What the image says of itself: OCI's own keys, and ours."""
@@ -62,4 +65,4 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
 
 def on_custom_base(labels: Mapping[str, str]) -> bool:
     """Whether an image says it stands on a custom base, whose other packages no lock knows."""
-    return labels.get(f"{LABELS}.base-origin") == Origin.CUSTOM
+    return labels.get(f"{LABELS}.base-origin") in (Origin.CUSTOM, _CUSTOM_FORMERLY)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from images.errors import Problem, UserError
+
+_WAIT = "-oDPkg::Lock::Timeout=600"
+"""Seconds to wait for another program that installs packages, such as unattended-upgrades."""
 
 
 def install(*packages: str) -> None:
@@ -18,7 +20,7 @@ def install(*packages: str) -> None:
     then = f"make `apt-get update && apt-get install {' '.join(packages)}` work, then try again"
     with _alone():
         _run("apt-get", "-q", "update", then=then)
-        _run("apt-get", "-q", "install", "-y", "--no-install-recommends", *packages, then=then)
+        _run("apt-get", "-q", _WAIT, "install", "-y", "--no-install-recommends", *packages, then=then)
 
 
 def update() -> None:
@@ -43,8 +45,10 @@ def unpack(package: str, folder: Path) -> Path:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One process of ours at a time: apt-get does not wait for its locks, it fails."""
-    with (Path(tempfile.gettempdir()) / "truetag-apt.lock").open("a") as lock:
+    """One process of ours at a time: `apt-get update` does not wait for its locks, it fails."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "apt.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

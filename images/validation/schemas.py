@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,10 +138,14 @@ def parse_verdict(text: str) -> VerdictFile:
 def parse_evidence(text: str) -> Evidence:
     """The content of an evidence.json, of this schema version or an earlier one.
 
-    Raises EvidenceChangedError; pydantic's ValidationError for what is no evidence; ValueError for what is no JSON.
+    Raises EvidenceChangedError; pydantic's ValidationError for what is no evidence; JSONDecodeError; ValueError for
+    another schema version, or a file of version 1 that can't be upgraded.
     """
     data = json.loads(text)
-    upgraded = upgrade.evidence(data) if isinstance(data, dict) and "records" in data else data
+    try:
+        upgraded = upgrade.evidence(data) if isinstance(data, dict) and "records" in data else data
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"is no evidence: {type(error).__name__}: {error}") from None
     EvidenceFile.model_validate(upgraded)
     return Evidence.loads(text)
 
@@ -157,8 +162,10 @@ def read_evidence(path: Path) -> Evidence:
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         more = f"; and {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""
         raise UserError(_unusable(path, f"is no evidence: {'; '.join(faults[:_FAULTS_SHOWN])}{more}")) from None
-    except ValueError as error:
+    except (JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(_unusable(path, f"is not JSON: {error}")) from None
+    except ValueError as error:
+        raise UserError(_unusable(path, str(error))) from None
 
 
 def _unusable(path: Path, cause: str) -> Problem:

@@ -171,3 +171,18 @@ def test_no_such_file_is_a_clear_error(tmp_path: Path) -> None:
 def test_every_status_and_outcome_is_in_the_schemas() -> None:
     assert schema("verdict")["$defs"]["Status"]["enum"] == [str(status) for status in Status]
     assert schema("evidence")["$defs"]["Outcome"]["enum"] == [str(outcome) for outcome in Outcome]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"records": [{}]}', "is no evidence: KeyError"),
+        ('{"records": 3, "claims": 4}', "is no evidence: TypeError"),
+        ('{"schema_version": 3, "records": []}', "schema version 3 is not known here"),
+    ],
+)
+def test_evidence_that_cannot_be_upgraded_is_told(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "evidence.json").write_text(content)
+    with pytest.raises(UserError, match=told) as caught:
+        schemas.read_evidence(tmp_path / "evidence.json")
+    assert "not JSON" not in str(caught.value)
