@@ -31,12 +31,9 @@ _PATIENCE = 120_000
 expect.set_options(timeout=_PATIENCE)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """One worker has the browser, and the site that it shows."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("browser"))
+    item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 def _chromium() -> str:

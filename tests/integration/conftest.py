@@ -34,13 +34,9 @@ say = logging.getLogger("truetag.tests").warning
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests of the shared engine run one after another: several count what the engine holds before and after."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            group = "other engines" if item.path.name == "test_engines.py" else "engine"
-            item.add_marker(pytest.mark.xdist_group(group))
+    item.add_marker(pytest.mark.xdist_group("other engines" if item.path.name == "test_engines.py" else "engine"))
 
 
 @pytest.fixture(scope="session")
