@@ -118,10 +118,8 @@ def tests(session: nox.Session) -> None:
     """
     _install(session, "bench", "lint", "test")
     _lint(session)
-    # One worker has all tests of the shared engine, one after another (tests/integration/conftest.py).
-    session.run(
-        "pytest", "-n", "auto", "--dist", "loadgroup", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""}
-    )
+    # One worker has all tests of the shared engine, one after another (tests/conftest.py).
+    session.run("pytest", "-n", "auto", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})
 
 
 @nox.session

@@ -31,11 +31,6 @@ _PATIENCE = 120_000
 expect.set_options(timeout=_PATIENCE)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """One worker has the browser, and the site that it shows."""
-    item.add_marker(pytest.mark.xdist_group("browser"))
-
-
 def _chromium() -> str:
     if not shutil.which("chromium"):
         try:

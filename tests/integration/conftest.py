@@ -34,11 +34,6 @@ say = logging.getLogger("truetag.tests").warning
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests of the shared engine run one after another: several count what the engine holds before and after."""
-    item.add_marker(pytest.mark.xdist_group("other engines" if item.path.name == "test_engines.py" else "engine"))
-
-
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     with private_engine.open_engine(None, say=say) as found:
