@@ -78,7 +78,7 @@ def test_it_says_what_was_judged_and_where() -> None:
 def test_evidence_is_there_and_folded_away() -> None:
     found = Page(rendered(one(files=3)))
     (details,) = [attributes for tag, attributes in found.elements if tag == "details"]
-    assert "open" not in details and '"files": 3' in found.text and "Promised: it is." in found.text
+    assert "open" not in details and '"files": 3' in found.text and "Claim: it is." in found.text
 
 
 def test_hints_are_seen_without_unfolding_and_failures_are_linked() -> None:
