@@ -1,6 +1,5 @@
 """What a build decides by itself: which torch wheels are asked for, what is said when the system refuses."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,39 +7,12 @@ from typing import Any
 import pytest
 
 from images.building import pipeline, validating
-from images.config import matrix
 from images.context import base_images
-from images.context.base_context import Origin
-from images.context.base_images import AcquiredBase
-from images.context.custom_base import BasePython
 from images.context.hosting import HostSettings
 from images.engine.progress import Progress
 from images.errors import problem_of
-from images.planning import plan
 from images.planning.image import Image, Pin
-
-SOURCES = matrix.load()
-PYTHON = BasePython(
-    executable="/usr/local/bin/python3",
-    prefix="/usr/local",
-    version="3.11.9",
-    is_venv=False,
-    externally_managed=False,
-    has_pip=False,
-    packages={"torch": "2.7.1"},
-    torch_cuda="12.6",
-)
-
-
-def image() -> Image:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
-    return planned.image
-
-
-def on(**python: object) -> AcquiredBase:
-    found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
-    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
+from tests.support.custom_bases import SOURCES, image, on
 
 
 class Enough(Exception):  # noqa: N818  # no error: the build need not go on

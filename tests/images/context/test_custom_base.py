@@ -1,6 +1,5 @@
 """Custom bases: what is read of them, what of it stays, and what contradicts an image."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -9,14 +8,11 @@ from pathlib import Path
 import pytest
 
 import images
-from images.config import matrix
 from images.context import base_images
-from images.context.base_context import Origin
-from images.context.base_images import AcquiredBase
-from images.context.custom_base import BasePython, python_of, reconcile
+from images.context.custom_base import python_of, reconcile
 from images.errors import UserError
-from images.planning import plan
-from images.planning.image import Image, Pin
+from images.planning.image import Pin
+from tests.support.custom_bases import image, on
 
 READER = Path(images.__file__).parent / "context" / "read_base.py"
 
@@ -78,30 +74,6 @@ def test_the_reader_reads_torchs_cuda_without_importing_it(tmp_path: Path, text:
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{READER.read_text()}"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["torch_cuda"] == cuda
-
-
-SOURCES = matrix.load()
-PYTHON = BasePython(
-    executable="/usr/local/bin/python3",
-    prefix="/usr/local",
-    version="3.11.9",
-    is_venv=False,
-    externally_managed=False,
-    has_pip=False,
-    packages={"torch": "2.7.1"},
-    torch_cuda="12.6",
-)
-
-
-def image() -> Image:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
-    return planned.image
-
-
-def on(**python: object) -> AcquiredBase:
-    found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
-    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
 
 
 def test_a_base_that_fits_is_taken() -> None:

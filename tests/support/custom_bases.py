@@ -1,0 +1,33 @@
+"""An image, and a custom base whose Python fits it: tests change what must not fit."""
+
+import dataclasses
+
+from images.config import matrix
+from images.context.base_context import Origin
+from images.context.base_images import AcquiredBase
+from images.context.custom_base import BasePython
+from images.planning import plan
+from images.planning.image import Image
+
+SOURCES = matrix.load()
+PYTHON = BasePython(
+    executable="/usr/local/bin/python3",
+    prefix="/usr/local",
+    version="3.11.9",
+    is_venv=False,
+    externally_managed=False,
+    has_pip=False,
+    packages={"torch": "2.7.1"},
+    torch_cuda="12.6",
+)
+
+
+def image() -> Image:
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def on(**python: object) -> AcquiredBase:
+    found = dataclasses.replace(PYTHON, **python)  # type: ignore[arg-type]
+    return AcquiredBase(reference="mine:1", digest="sha256:0", origin=Origin.CUSTOM, python=found)
