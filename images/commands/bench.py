@@ -11,7 +11,7 @@ import typer
 
 from images.bench import results
 from images.bench.data import PartData
-from images.bench.parts import PARTS, Bench
+from images.bench.parts import PARTS, BenchmarkRun
 from images.commands import common, trials
 from images.commands.options import EngineUrl
 from images.context.hosting import host_settings
@@ -34,7 +34,7 @@ def bench_verb(
         raise UserError(Problem(where=" ".join(unknown), cause="is nothing that is measured", then=then))
     sources = common.sources()
     with trials.open_engine(engine) as docker_engine, Progress() as progress:
-        bench = Bench(
+        bench = BenchmarkRun(
             engine=docker_engine,
             host=host_settings(),
             sources=sources,
@@ -47,7 +47,7 @@ def bench_verb(
     common.talk.print(f"{out}; `nox -s generate` renews docs/benchmarks.md")
 
 
-def _measure(bench: Bench, name: str, out: Path) -> None:
+def _measure(bench: BenchmarkRun, name: str, out: Path) -> None:
     start, machine, commit = time.monotonic(), results.machine(bench.engine), results.revision()
     known = results.read(out)
     earlier = results.unfinished(known.get(name), machine, commit)

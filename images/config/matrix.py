@@ -15,9 +15,8 @@ from images.config.validating import validated
 from images.config.yamlfile import YamlFile
 from images.errors import Problem, UserError
 
-ROOT = paths.RESOURCES
-MATRIX = ROOT / "matrix.yaml"
-"""The checkout and its matrix, for tests."""
+MATRIX = paths.RESOURCES / paths.MATRIX_NAME
+"""The matrix of the checkout, for tests."""
 FACTS = paths.DATA / "facts.yaml"
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.context import base_images
 from images.context import labels as image_labels
 from images.context.base_images import AcquiredBase
@@ -24,6 +23,7 @@ from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.broken_images import NAME, SOURCES, Fault
+from tests.support.checkout import ROOT
 from tests.support.other_engine import Other, other_engine
 from validate.claims import ClaimSet
 

@@ -14,12 +14,12 @@ import pytest
 from images.building import bake, records
 from images.building.bake import BakeOptions, Rendered
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import BuildSpec, ContainerSpec, Engine, connect
 from images.planning import plan
+from tests.support.checkout import ROOT
 from tests.support.debian_tools import BUILDX, unpacked
 from tests.support.other_engine import Other
 

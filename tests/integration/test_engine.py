@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from images.config.matrix import ROOT
 from images.config.names import Minor
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase, acquire
@@ -24,6 +23,7 @@ from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
 from images.engine.failures import BuildFailed, Cancelled, FailureKind
 from images.errors import UserError
 from images.planning.image import Base
+from tests.support.checkout import ROOT
 
 pytestmark = pytest.mark.engine
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from images.config.matrix import ROOT
 from images.engine import connect
+from tests.support.checkout import ROOT
 from tests.support.other_engine import Other, other_engine
 
 pytestmark = pytest.mark.engine

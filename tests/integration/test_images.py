@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from images.config.matrix import ROOT
 from images.context import base_images, render
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -17,6 +16,7 @@ from images.engine import Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
 from tests.support.broken_images import INSTALL, NAME, SITE, Fault, judged
+from tests.support.checkout import ROOT
 from validate.claims import ClaimSet
 from validate.judging import Status
 

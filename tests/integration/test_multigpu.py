@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
@@ -21,6 +20,7 @@ from images.planning.image import Image
 from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
+from tests.support.checkout import ROOT
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge

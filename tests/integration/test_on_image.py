@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.context import labels as image_labels
 from images.context import render
 from images.context.base_context import BaseContext
@@ -22,6 +21,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.validation import embedded
 from images.validation.claims.context import ClaimContext
+from tests.support.checkout import ROOT
 
 pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"

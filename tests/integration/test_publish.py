@@ -20,7 +20,6 @@ import pytest
 
 from images.bench import loopback
 from images.building import records, validating
-from images.config.matrix import ROOT
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -39,6 +38,7 @@ from images.registry.client import Registry
 from images.registry.distribution import File, referrers_tag
 from images.registry.reference import Reference, Repository
 from images.registry.retries import RegistryRetry
+from tests.support.checkout import ROOT
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from validate.claims import Claim, ClaimSet, Tier

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.context import render
 from images.context.base_context import BaseContext
 from images.locking import lock_file
 from images.planning import plan
+from tests.support.checkout import ROOT
 
 SOURCES = matrix.load()
 TRACKED = [ROOT / line for line in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]

@@ -22,10 +22,10 @@ import yaml
 
 import noxfile
 from images import cli
-from images.config.matrix import ROOT
 from images.engine import private_home
 from images.host.apt import install
 from images.nightly import proposal
+from tests.support.checkout import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))

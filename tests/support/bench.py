@@ -1,4 +1,4 @@
-"""What tests of the benchmark share: an engine that remembers builds, a bench on it, an entry of results."""
+"""What tests of the benchmark share: an engine that remembers builds, a run on it, an entry of results."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ from typing import Any
 from images.bench import results
 from images.bench.accounting import Layer
 from images.bench.builder import Builder
-from images.bench.parts import Bench
+from images.bench.parts import BenchmarkRun
 from images.config import matrix
 from images.context.hosting import HostSettings
 from images.engine import BuildSpec, CacheRecord, HistoryEntry, ignore
@@ -66,11 +66,11 @@ STEP = {
 }
 
 
-def bench_on(engine: Any, **more: Any) -> tuple[Bench, list[str]]:
-    """A bench, and what it says."""
+def bench_on(engine: Any, **more: Any) -> tuple[BenchmarkRun, list[str]]:
+    """A run of the benchmark, and what it says."""
     said: list[str] = []
     progress: Any = SimpleNamespace(say=lambda _name, text: said.append(text))
-    return Bench(engine=engine, host=HostSettings(), sources=SOURCES, progress=progress, repeat=1, **more), said
+    return BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=progress, repeat=1, **more), said
 
 
 ON = results.Machine(**MACHINE)  # type: ignore[arg-type]

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from images.config.matrix import ROOT, load
+from images.config.matrix import load
 from images.context import render
 from images.planning import device_code, plan
 from tests.support import fatbins
+from tests.support.checkout import ROOT
 from tests.support.fatbins import FAMILY, LZ4, SPECIFIC, Code
 from validate.binaries import fatbin
 from validate.binaries.kernel_states import Excuses

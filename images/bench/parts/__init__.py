@@ -1,4 +1,4 @@
-"""What is measured, a part at a time: a function from Bench to plain data (`images.bench.data`).
+"""What is measured, a part at a time: a function from BenchmarkRun to plain data (`images.bench.data`).
 
 To add a part: a module here, its row in PARTS, its data's TypedDict, and a section in page.py.
 """
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 from images.bench.data import PartData
 from images.bench.parts import cold, planner, rebuild, sizes, trial
-from images.bench.parts.session import Bench
+from images.bench.parts.session import BenchmarkRun
 
-Part = Callable[[Bench], PartData]
+Part = Callable[[BenchmarkRun], PartData]
 
 PARTS: Mapping[str, Part] = {
     "plan": planner.planner,
@@ -23,4 +23,4 @@ PARTS: Mapping[str, Part] = {
 }
 """What `--only` names, in the order in which they run."""
 
-__all__ = ["PARTS", "Bench", "Part"]
+__all__ = ["PARTS", "BenchmarkRun", "Part"]

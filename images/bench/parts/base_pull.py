@@ -10,7 +10,7 @@ from pathlib import Path
 from images.bench import accounting, loopback
 from images.bench.builder import Builder
 from images.bench.data import BasePull, BasePulls
-from images.bench.parts.session import Bench, load_around, retry_command
+from images.bench.parts.session import BenchmarkRun, load_around, retry_command
 from images.engine.buildkit import BuildEvent, LayerPulled
 from images.errors import Problem, UserError, problem_of
 from images.registry.client import Registry
@@ -21,7 +21,7 @@ _SHORT = 12
 """Digits of a layer's digest that an engine says while it pulls."""
 
 
-def base_pulls(bench: Bench, baseline: Builder, base: str, folder: Path) -> BasePulls:
+def base_pulls(bench: BenchmarkRun, baseline: Builder, base: str, folder: Path) -> BasePulls:
     """Seconds to pull the baseline image from a registry on this machine; where there are none, the reason.
 
     The baseline image is gone after it. `base`: what ours stands on; the baseline's lowest layers, which the engine
@@ -37,7 +37,7 @@ def base_pulls(bench: Bench, baseline: Builder, base: str, folder: Path) -> Base
     return {"base_pulls": pulls, "base_not_pulled": ""}
 
 
-def _pulls_here(bench: Bench, baseline: Builder, base: str, folder: Path) -> list[BasePull]:
+def _pulls_here(bench: BenchmarkRun, baseline: Builder, base: str, folder: Path) -> list[BasePull]:
     if not bench.engine.facts.local:
         cause, then = "is on another machine, and the registry on this one", retry_command("cold")
         raise UserError(Problem(where="the engine", cause=cause, then=f"measure where it runs: {then}"))
@@ -45,7 +45,7 @@ def _pulls_here(bench: Bench, baseline: Builder, base: str, folder: Path) -> lis
         return uncached_pulls(bench, baseline, f"{host}/baseline:1", bench.engine.inspect(base).layers)
 
 
-def uncached_pulls(bench: Bench, builder: Builder, reference: str, kept: Sequence[str]) -> list[BasePull]:
+def uncached_pulls(bench: BenchmarkRun, builder: Builder, reference: str, kept: Sequence[str]) -> list[BasePull]:
     """Push a builder's image, remove it with its layers, and pull it, `repeat` times. Raises UserError.
 
     `kept`: layers that stay in the engine. Any other one that does makes the seconds too few: an error, then.
@@ -70,7 +70,7 @@ def layers_to_pull(reference: str, layers: Sequence[str], kept: Sequence[str]) -
     return [blob for layer, blob in zip(layers, manifest.layers, strict=True) if layer in new]
 
 
-def pulled(bench: Bench, reference: str, wanted: Sequence[Descriptor]) -> BasePull:
+def pulled(bench: BenchmarkRun, reference: str, wanted: Sequence[Descriptor]) -> BasePull:
     """Pull an image once. Raises UserError when other layers than the wanted ones were transferred."""
     transferred: set[str] = set()
 
@@ -90,7 +90,7 @@ def pulled(bench: Bench, reference: str, wanted: Sequence[Descriptor]) -> BasePu
     return {"seconds": round(seconds, 2), "load": load, "bytes": size, "layers": len(transferred)}
 
 
-def _require_all(bench: Bench, reference: str, expected: Set[str], transferred: Set[str]) -> None:
+def _require_all(bench: BenchmarkRun, reference: str, expected: Set[str], transferred: Set[str]) -> None:
     if unexpected := transferred - expected:
         cause = f"{len(unexpected)} layers came from the registry that the engine should have kept"
         then = f"leave the images of this engine alone meanwhile, then {retry_command('cold')}"

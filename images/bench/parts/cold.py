@@ -10,7 +10,7 @@ from images.bench.contexts import conventional_context
 from images.bench.data import BuildRun, ColdData
 from images.bench.lower_bound import lower_bound
 from images.bench.parts.base_pull import base_pulls
-from images.bench.parts.session import SUBJECT, Bench, base_of, load_around, step_times
+from images.bench.parts.session import SUBJECT, BenchmarkRun, base_of, load_around, step_times
 from images.bench.project_copy import ProjectCopy, project_copy, written_context
 from images.bench.running import Usage
 from images.bench.stats import turns
@@ -20,7 +20,7 @@ from images.locking.lock_file import Lock
 from images.planning.image import Image
 
 
-def cold(bench: Bench) -> ColdData:
+def cold(bench: BenchmarkRun) -> ColdData:
     """Seconds from a context to an image, without build cache and without wheels, and of the lower bound."""
     with project_copy(bench.engine, SUBJECT) as (project, image), bench.builder() as builder:
         locked = lock_file.read(image, project.root / "locks")
@@ -57,7 +57,7 @@ def by_command(builder: Builder, project: ProjectCopy, image: Image) -> Usage:
     return usage
 
 
-def _built(bench: Bench, side: str, context: Context) -> BuildRun:
+def _built(bench: BenchmarkRun, side: str, context: Context) -> BuildRun:
     """One cold build by a builder of its own, which is cleared after it."""
     with bench.builder() as builder, load_around() as load:
         result = builder.build(context, builder.run_id, COLD)
@@ -67,7 +67,7 @@ def _built(bench: Bench, side: str, context: Context) -> BuildRun:
     return {"side": side, "seconds": seconds, "load": load, "bytes": info.size, "steps": step_times(result)}
 
 
-def _lower_bound(bench: Bench, image: Image, locked: Lock, project: ProjectCopy) -> BuildRun:
+def _lower_bound(bench: BenchmarkRun, image: Image, locked: Lock, project: ProjectCopy) -> BuildRun:
     with load_around() as load:
         seconds = lower_bound(image, locked, project.root, os.environ)
     bench.say(f"the lower bound: {seconds:.1f} s")

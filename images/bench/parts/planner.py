@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from images.bench import synthetic
 from images.bench.data import PlanData, PlanRun, PlanSize
-from images.bench.parts.session import Bench, load_around
+from images.bench.parts.session import BenchmarkRun, load_around
 from images.bench.project_copy import ProjectCopy
 from images.locking import lock_file
 from images.planning import plan
@@ -17,12 +17,12 @@ SIZES = (100, 1_000, 5_000, 10_000)
 """Images in the matrices that the planner is given."""
 
 
-def planner(bench: Bench) -> PlanData:
+def planner(bench: BenchmarkRun) -> PlanData:
     """Processor seconds of `plan --json` in a copy of the project, locks read, the start of Python included."""
     return {"sizes": [_size(bench, count) for count in SIZES]}
 
 
-def _size(bench: Bench, count: int) -> PlanSize:
+def _size(bench: BenchmarkRun, count: int) -> PlanSize:
     with TemporaryDirectory() as folder:
         project = ProjectCopy(Path(folder), bench.engine, Path(folder, "out"))
         project.copy()

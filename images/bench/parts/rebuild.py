@@ -14,7 +14,7 @@ from images.bench import accounting
 from images.bench.builder import Builder, How
 from images.bench.contexts import conventional_context
 from images.bench.data import RebuildData, RebuildRun
-from images.bench.parts.session import SUBJECT, Bench, base_of, load_around, retry_command, step_times
+from images.bench.parts.session import SUBJECT, BenchmarkRun, base_of, load_around, retry_command, step_times
 from images.bench.project_copy import ProjectCopy, project_copy
 from images.bench.stats import turns
 from images.config import paths
@@ -34,12 +34,12 @@ MOVED = "liger-kernel"
 class _Subject:
     """The image that is rebuilt, and its lock before the pin moves."""
 
-    bench: Bench
+    bench: BenchmarkRun
     image: Image
     locked: Lock
 
 
-def rebuild(bench: Bench) -> RebuildData:
+def rebuild(bench: BenchmarkRun) -> RebuildData:
     """Seconds to rebuild when one small pin has moved, of ours (validated, too) and of the conventional image."""
     with project_copy(bench.engine, SUBJECT) as (project, image):
         subject = _Subject(bench=bench, image=image, locked=lock_file.read(image, project.root / "locks"))

@@ -30,7 +30,7 @@ _SHORTEST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class BenchmarkRun:
     """One run of the benchmark."""
 
     engine: Engine

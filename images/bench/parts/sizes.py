@@ -14,7 +14,7 @@ from images.bench.builder import UNCACHED, UNMARKED, Builder
 from images.bench.contexts import conventional_context
 from images.bench.data import SizesData
 from images.bench.layer_sizes import LayerSizes
-from images.bench.parts.session import SUBJECT, Bench
+from images.bench.parts.session import SUBJECT, BenchmarkRun
 from images.bench.project_copy import PROFILE, ProjectCopy, project_copy
 from images.building import uncached
 from images.building.uncached import OwnLayer
@@ -30,7 +30,7 @@ PULLED = 10
 """Images of the matrix that are pulled one after another."""
 
 
-def pull(bench: Bench) -> SizesData:
+def pull(bench: BenchmarkRun) -> SizesData:
     """Bytes to pull and to keep: the image for all archs, for one, with NVIDIA's libraries pruned, conventional."""
     sizes = Sizes.open(bench)
     with project_copy(bench.engine, SUBJECT) as (project, image), bench.builder() as builder:
@@ -49,7 +49,7 @@ def pull(bench: Bench) -> SizesData:
     return sizes.data
 
 
-def sequence(bench: Bench) -> SizesData:
+def sequence(bench: BenchmarkRun) -> SizesData:
     """Bytes that each of the matrix's first images fetches into an engine that holds those before it.
 
     Each step of each image is run without build cache: a layer that two share came out the same twice.
@@ -71,11 +71,11 @@ def sequence(bench: Bench) -> SizesData:
 class Sizes:
     """Measures images one by one, and keeps the data in the file after each layer."""
 
-    bench: Bench
+    bench: BenchmarkRun
     data: SizesData
 
     @classmethod
-    def open(cls, bench: Bench) -> Sizes:
+    def open(cls, bench: BenchmarkRun) -> Sizes:
         """With what this run measured before it was interrupted."""
         empty: SizesData = {"images": {}, "layers": {}}
         return cls(bench, cast(SizesData, {**empty, **bench.so_far}))

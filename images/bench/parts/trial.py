@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from images.bench.data import TierRun, TrialData
-from images.bench.parts.session import SUBJECT, Bench, load_around
+from images.bench.parts.session import SUBJECT, BenchmarkRun, load_around
 from images.bench.project_copy import ProjectCopy, project_copy
 from images.planning.image import Image
 
 TIERS = ("static", "cpu")
 
 
-def trial(bench: Bench) -> TrialData:
+def trial(bench: BenchmarkRun) -> TrialData:
     """Seconds from the command to its verdict, a tier at a time."""
     with project_copy(bench.engine, SUBJECT) as (project, image):
         project.build(image)
@@ -20,7 +20,7 @@ def trial(bench: Bench) -> TrialData:
     return {"image": SUBJECT, "tiers": tiers}
 
 
-def _judged(bench: Bench, project: ProjectCopy, image: Image, tier: str) -> TierRun:
+def _judged(bench: BenchmarkRun, project: ProjectCopy, image: Image, tier: str) -> TierRun:
     file = project.root / "verdict.json"
     with load_around() as load:
         usage = project.run("validate", str(image.name), "--tier", tier, "--json", str(file))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from typing import TypeVar
 
 from packaging.version import Version
 
@@ -11,6 +12,8 @@ from images.config.names import Minor
 from images.planning.candidate import Candidate
 from images.planning.rules.python import python_fits
 from images.planning.rules.rule import Finding, refuse, rule, warn
+
+Row = TypeVar("Row")
 
 
 @rule
@@ -22,12 +25,8 @@ def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
 
 @rule
 def xformers_fits(candidate: Candidate) -> Iterator[Finding]:
-    version = candidate.pins.get("xformers")
-    if version is None:
-        return
-    row = candidate.facts.xformers.get(version)
+    version, row = yield from _pinned(candidate, "xformers", candidate.facts.xformers)
     if row is None:
-        yield refuse(f"nothing is known of xformers {version}: add its row to images/data/facts.yaml")
         return
     majors = {other: (facts.torch, Minor.parse(facts.cuda).major) for other, facts in candidate.facts.xformers.items()}
     yield from _made_for_this_torch(candidate, "xformers", version, majors)
@@ -44,12 +43,8 @@ def xformers_fits(candidate: Candidate) -> Iterator[Finding]:
 
 @rule
 def torchao_fits(candidate: Candidate) -> Iterator[Finding]:
-    version = candidate.pins.get("torchao")
-    if version is None:
-        return
-    row = candidate.facts.torchao.get(version)
+    version, row = yield from _pinned(candidate, "torchao", candidate.facts.torchao)
     if row is None:
-        yield refuse(f"nothing is known of torchao {version}: add its row to images/data/facts.yaml")
         return
     majors = {other: (facts.torch, facts.cuda_major) for other, facts in candidate.facts.torchao.items()}
     yield from _made_for_this_torch(candidate, "torchao", version, majors)
@@ -58,6 +53,17 @@ def torchao_fits(candidate: Candidate) -> Iterator[Finding]:
             f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {candidate.wheel_cuda}: "
             "leave it out (`without: [torchao]`)"
         )
+
+
+def _pinned(
+    candidate: Candidate, package: str, known: Mapping[str, Row]
+) -> Generator[Finding, None, tuple[str, Row | None]]:
+    """The version that the stack pins, and what is known of it. None: not pinned, or unknown, which is refused here."""
+    version = candidate.pins.get(package, "")
+    row = known.get(version)
+    if version and row is None:
+        yield refuse(f"nothing is known of {package} {version}: add its row to images/data/facts.yaml")
+    return version, row
 
 
 def _made_for_this_torch(
@@ -77,12 +83,8 @@ def _made_for_this_torch(
 
 @rule
 def bitsandbytes_fits(candidate: Candidate) -> Iterator[Finding]:
-    version = candidate.pins.get("bitsandbytes")
-    if version is None:
-        return
-    row = candidate.facts.bitsandbytes.get(version)
+    version, row = yield from _pinned(candidate, "bitsandbytes", candidate.facts.bitsandbytes)
     if row is None:
-        yield refuse(f"nothing is known of bitsandbytes {version}: add its row to images/data/facts.yaml")
         return
     library = row.library_for(candidate.wheel_cuda)
     if library is None:

@@ -5,9 +5,9 @@ import pytest
 from images.bench import builder
 from images.bench.builder import COLD, UNCACHED, UNMARKED, How
 from images.building import uncached
-from images.config.matrix import ROOT
 from images.engine import CacheRecord
 from tests.support.bench import STEP, Cache
+from tests.support.checkout import ROOT
 
 
 def test_every_step_of_a_golden_dockerfile_bears_the_run_id_or_stands_on_one_that_does() -> None:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from images.bench import page, results
-from images.config.matrix import ROOT
 from images.maintenance import generate
 from tests.support.bench import LOAD, ON, SOURCES, layer
+from tests.support.checkout import ROOT
 
 
 def entry(data: dict[str, object], finished: bool = True) -> dict[str, object]:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from images.bench import results
-from images.bench.parts import PARTS, Bench
+from images.bench.parts import PARTS, BenchmarkRun
 from images.commands import bench as verb
 from images.commands import common
-from images.config.matrix import ROOT
 from images.context.hosting import HostSettings
 from images.errors import UserError
 from tests.support.bench import ON, SOURCES, left_by
+from tests.support.checkout import ROOT
 
 
 def test_results_are_merged_part_by_part(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_values_keep_the_date_of_their_run_and_layers_are_known_for_ever(
     monkeypatch.setattr(results, "machine", lambda _engine: ON)
     monkeypatch.setattr(results, "revision", lambda: commit)
 
-    def part(bench: Bench) -> dict[str, Any]:
+    def part(bench: BenchmarkRun) -> dict[str, Any]:
         got.append((dict(bench.so_far), [one.digest for one in bench.known_layers]))
         bench.keep({"images": {}})
         got.append(results.read(file)["pull"]["finished"])
         return {"images": {}}
 
     monkeypatch.setitem(PARTS, "pull", part)  # type: ignore[arg-type]
-    bench = Bench(
+    bench = BenchmarkRun(
         engine=None,  # type: ignore[arg-type]
         host=HostSettings(),
         sources=SOURCES,

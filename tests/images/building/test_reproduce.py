@@ -10,8 +10,8 @@ import pytest
 
 from images.building import reproduce, uncached
 from images.building.reproduce import Layer, Member, Reproduction, difference, explained, pair, steps
-from images.config.matrix import ROOT
 from images.engine import CacheRecord, HistoryEntry
+from tests.support.checkout import ROOT
 
 FILE = Member(
     kind="file",

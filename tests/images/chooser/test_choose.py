@@ -13,12 +13,12 @@ from images.chooser import machine as choose_machine
 from images.chooser.choose import Fit, Wish
 from images.chooser.machine import Machine
 from images.config.facts import DeviceCode
-from images.config.matrix import ROOT
 from images.config.names import Arch
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
+from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from images import cli
-from images.config.matrix import ROOT
+from tests.support.checkout import ROOT
 
 HEAVY = ("docker", "requests", "jinja2", "cyclonedx", "google.protobuf")
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.context import labels as image_labels
 from images.context import render, templates
 from images.context.base_context import BaseContext
@@ -17,6 +16,7 @@ from images.locking import lock_file
 from images.maintenance import generate
 from images.planning import plan
 from images.planning.image import Image
+from tests.support.checkout import ROOT
 
 SOURCES = matrix.load()
 BASE_CONTEXT = BaseContext(reference="debian:bookworm-slim", origin="tag")

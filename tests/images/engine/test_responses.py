@@ -8,9 +8,9 @@ import docker.errors
 import pytest
 import requests
 
-from images.config.matrix import ROOT
 from images.engine import EngineError, EngineErrorKind, NoSuchImage
 from images.engine.responses import asking
+from tests.support.checkout import ROOT
 
 
 def answered(status: int, said: str) -> docker.errors.APIError:

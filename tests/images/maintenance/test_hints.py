@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from images.config.matrix import ROOT
 from images.errors import UserError
 from images.maintenance import hints as source
+from tests.support.checkout import ROOT
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.hints import Hint

@@ -9,9 +9,10 @@ from images.errors import Problem, UserError
 from images.locking.uv import Answer
 from images.maintenance import metadata, releases
 from images.maintenance.metadata import Metadata
+from tests.support.checkout import ROOT
 
 FACTS = matrix.load().facts
-TEXT = (matrix.ROOT / "images" / "data" / "facts.yaml").read_text()
+TEXT = (ROOT / "images" / "data" / "facts.yaml").read_text()
 
 
 def test_only_what_is_above_every_row_is_new() -> None:

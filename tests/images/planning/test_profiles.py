@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from images.config import matrix
-from images.config.matrix import ROOT, Sources
+from images.config.matrix import Sources
 from images.config.schema import Profile
 from images.errors import UserError
 from images.locking import lock_file, uv
@@ -22,6 +22,7 @@ from images.planning.plan import Planned
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.claims.profile import BEHAVIOURS
+from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from validate.claims import Claim, Tier
 from validate.judging import Status

@@ -8,11 +8,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from images.config.matrix import ROOT
 from images.errors import UserError
 from images.site import records, runs
 from images.site.records import RunLine
 from tests.support import recorded
+from tests.support.checkout import ROOT
 from validate.judging import Status
 
 LINES = recorded.lines()

@@ -14,13 +14,13 @@ import jsonschema
 import pytest
 
 from images.chooser import models
-from images.config.matrix import ROOT
 from images.nightly import results
 from images.nightly.results import BreakageLine, Job, JobLine, Outcome
 from images.site import assemble, badges, index, pages, records, runs
 from images.site.assemble import SiteInputs
 from images.site.index import Index, Validation
 from tests.support import site_samples as samples
+from tests.support.checkout import ROOT
 from tests.support.site_samples import (
     ARCH,
     FAILING,

@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 
 from images.config import matrix
-from images.config.matrix import ROOT
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.contract_schemas import Definitions
 from tests.support import recorded
+from tests.support.checkout import ROOT
 from validate.contracts import catalogue
 from validate.judge import JUDGES
 

@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 from images.building import records
-from images.config.matrix import ROOT
 from images.errors import UserError
 from images.validation import schemas
 from tests.support import recorded
+from tests.support.checkout import ROOT
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix, paths
+from images.config import paths
 from images.context.base_context import BaseContext
 from images.errors import UserError
 from images.host.hashing import sha256
@@ -15,6 +15,7 @@ from images.locking import lock_file
 from images.wheels.builder_context import BuilderInputs
 from images.wheels.builder_context import context as context_of
 from images.wheels.recipe import for_base
+from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, image, recipe_of
 
 INPUTS = BuilderInputs(host={"host/env": b""}, jobs=2)
@@ -44,7 +45,7 @@ def test_the_builder_is_the_devel_images_stages_with_the_shim() -> None:
 
 def test_the_torch_layer_is_the_images_own_byte_for_byte() -> None:
     """So that the engine has it already where the image was built."""
-    golden = (matrix.ROOT / "tests/golden/cu130-torch211-devel.Dockerfile").read_text()
+    golden = (ROOT / "tests/golden/cu130-torch211-devel.Dockerfile").read_text()
     ours = context("cu130-torch211-sm90", "causal-conv1d")["Dockerfile"]
     for name in ("cuda", "torch"):
         layer = next(part for part in golden.split("# ---- ") if part.startswith(f"{name}:")).partition("\n")[2].strip()

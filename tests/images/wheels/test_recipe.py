@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from images.config import matrix
 from images.errors import UserError
 from images.wheels.recipe import for_base, jobs_for, recipe_for
+from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 
 GIB = 1024**3
@@ -112,7 +112,7 @@ def test_jobs_follow_cores_and_memory(cpus: int, memory: int, jobs: int) -> None
 
 def test_the_verb_says_what_can_be_compiled() -> None:
     command = [sys.executable, "-m", "images", "wheels", "cu130-torch212"]
-    found = subprocess.run(command, cwd=matrix.ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert "pins nothing that is compiled here" in found.stderr
     assert "nox -s wheels -- cu130-torch212 PACKAGE" in found.stderr

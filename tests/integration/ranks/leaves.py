@@ -1,15 +1,20 @@
 """A probe for tests: one rank ends with status 0 before it is done."""
 
 import os
+from collections.abc import Iterator, Sequence
 
+from validate.claims import Claim
+from validate.contracts import NoEvidence
+from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
+from validate.probes.multigpu._worker import Worker
 
 
-def measure(claims):
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
     yield from _launch.measure(__name__, claims, limit=240, patience=8)
 
 
-def rank(bench, claim):
-    if bench.rank == 0:
+def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
+    if worker.rank == 0:
         os._exit(0)
     return {"comparisons": {}, "facts": {}}

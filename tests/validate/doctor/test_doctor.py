@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config import matrix
-from images.config.matrix import ROOT
+from tests.support.checkout import ROOT
 from validate.doctor import advice, hardware, snippets
 from validate.doctor import main as doctor
 from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, advise, runs_on

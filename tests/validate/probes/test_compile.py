@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from images.config.matrix import ROOT
+from tests.support.checkout import ROOT
 
 PROGRAM = ROOT / "templates" / "scripts" / "compile.py"
 

@@ -16,7 +16,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence
 from validate.harness.forked import attempt
-from validate.probes.cpu.quantized_llama import Bench
+from validate.probes.cpu.quantized_llama import SavedLlama
 
 _STEPS = 8
 _RATE = 1e-2
@@ -42,22 +42,22 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
 
 def _device_map(folder: Path) -> BehaviourEvidence:
     """Placed whole, and placed with too little memory: then layers wait on disk and are brought in as they run."""
-    bench, torch = Bench(folder / "model"), importlib.import_module("torch")
+    llama, torch = SavedLlama(folder / "model"), importlib.import_module("torch")
     automodel = importlib.import_module("transformers").AutoModelForCausalLM
-    plain = _logits(automodel.from_pretrained(bench.folder), bench)
-    whole = automodel.from_pretrained(bench.folder, device_map="auto")
-    size = sum(tensor.numel() * tensor.element_size() for tensor in bench.saved.values())
+    plain = _logits(automodel.from_pretrained(llama.folder), llama)
+    whole = automodel.from_pretrained(llama.folder, device_map="auto")
+    size = sum(tensor.numel() * tensor.element_size() for tensor in llama.saved.values())
     split = automodel.from_pretrained(
-        bench.folder,
+        llama.folder,
         device_map="auto",
         max_memory={"cpu": int(size * _KEPT_SHARE)},
         offload_folder=str(folder / "offload"),
     )
-    split_logits = _logits(split, bench)
+    split_logits = _logits(split, llama)
     return {
         "devices": sorted({str(device) for device in whole.hf_device_map.values()}),
         "unplaced": sum(parameter.device.type == "meta" for parameter in whole.parameters()),
-        "deviation": float((_logits(whole, bench) - plain).abs().max()),
+        "deviation": float((_logits(whole, llama) - plain).abs().max()),
         "split_devices": sorted({str(device) for device in split.hf_device_map.values()}),
         "split_deviation": float((split_logits - plain).abs().max()),
         "split_control": float((torch.roll(split_logits, 1, -1) - plain).abs().max()),
@@ -67,15 +67,15 @@ def _device_map(folder: Path) -> BehaviourEvidence:
 def _mixed_precision(folder: Path) -> BehaviourEvidence:
     """bfloat16 through accelerate: products in bfloat16, weights and gradients in float32, and the loss falls."""
     torch, accelerate = importlib.import_module("torch"), importlib.import_module("accelerate")
-    bench = Bench(folder)
+    llama = SavedLlama(folder)
     accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
-    model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(bench.folder)
+    model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(llama.folder)
     products: set[str] = set()
     model.model.layers[0].mlp.up_proj.register_forward_hook(lambda _module, _inputs, out: products.add(str(out.dtype)))
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=_RATE))
     losses = []
     for _ in range(_STEPS):
-        loss = model(bench.tokens, labels=bench.tokens).loss
+        loss = model(llama.tokens, labels=llama.tokens).loss
         accelerator.backward(loss)
         gradients = {str(parameter.grad.dtype) for parameter in model.parameters() if parameter.grad is not None}
         optimizer.step()
@@ -92,13 +92,13 @@ def _mixed_precision(folder: Path) -> BehaviourEvidence:
 def _compiled(folder: Path) -> BehaviourEvidence:
     """torch.compile of a transformers model: graphs were captured, none fell back, and the numbers are the same."""
     torch = importlib.import_module("torch")
-    bench = Bench(folder)
-    model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(bench.folder).eval()
-    plain = _logits(model, bench)
+    llama = SavedLlama(folder)
+    model = importlib.import_module("transformers").AutoModelForCausalLM.from_pretrained(llama.folder).eval()
+    plain = _logits(model, llama)
     torch._dynamo.reset()
     counters = importlib.import_module("torch._dynamo.utils").counters
     counters.clear()
-    logits = _logits(torch.compile(model), bench)
+    logits = _logits(torch.compile(model), llama)
     return {
         "graphs": int(counters["stats"]["unique_graphs"]),
         "deviation": float((logits - plain).abs().max()),
@@ -109,9 +109,9 @@ def _compiled(folder: Path) -> BehaviourEvidence:
 def _trainer(folder: Path) -> BehaviourEvidence:
     """The Trainer from arguments to a checkpoint that can be loaded."""
     transformers = importlib.import_module("transformers")
-    bench = Bench(folder / "model")
-    model = transformers.AutoModelForCausalLM.from_pretrained(bench.folder)
-    rows = [{"input_ids": row, "labels": row} for row in bench.tokens]
+    llama = SavedLlama(folder / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(llama.folder)
+    rows = [{"input_ids": row, "labels": row} for row in llama.tokens]
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / "out"),
         max_steps=_STEPS,
@@ -131,15 +131,15 @@ def _trainer(folder: Path) -> BehaviourEvidence:
     moved = [
         name
         for name, value in trained.state_dict().items()
-        if not value.equal(bench.saved[name])  # a copy of what was there is no training
+        if not value.equal(llama.saved[name])  # a copy of what was there is no training
     ]
     return {
         "steps": trainer.state.global_step,
         "loss_ratio": losses[-1] / losses[0],
-        "moved_share": len(moved) / len(bench.saved),
+        "moved_share": len(moved) / len(llama.saved),
     }
 
 
-def _logits(model: Any, bench: Bench) -> Any:
+def _logits(model: Any, llama: SavedLlama) -> Any:
     with importlib.import_module("torch").no_grad():
-        return model.eval()(bench.tokens).logits.float().cpu()
+        return model.eval()(llama.tokens).logits.float().cpu()

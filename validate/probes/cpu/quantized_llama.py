@@ -42,12 +42,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LogitsEvidence | Wei
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     asked = {claim.subject for claim in claims}
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
-        bench = Bench(Path(folder))
+        llama = SavedLlama(Path(folder))
         measures: Mapping[str, Callable[[], LogitsEvidence | WeightsEvidence | LoraEvidence]] = {
-            "fp32": bench.fp32,
-            "nf4-weights": bench.weights,
-            "nf4-logits": bench.logits,
-            "lora-step": bench.lora_step,
+            "fp32": llama.fp32,
+            "nf4-weights": llama.weights,
+            "nf4-logits": llama.logits,
+            "lora-step": llama.lora_step,
         }
         for subject, evidence in measures.items():
             if subject in asked:
@@ -63,7 +63,7 @@ class _LoraStep:
     """Each B itself."""
 
 
-class Bench:
+class SavedLlama:
     """One saved model and what is measured on it, on this device. References stay on the CPU."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:

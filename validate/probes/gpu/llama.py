@@ -27,7 +27,7 @@ from validate.contracts.gpu import (
 )
 from validate.harness.forked import attempt
 from validate.kernels import runner
-from validate.probes.cpu.quantized_llama import SEED, Bench
+from validate.probes.cpu.quantized_llama import SEED, SavedLlama
 
 _STEPS, _RATE = 12, 5e-3
 _Evidence: TypeAlias = "GpuWeightsEvidence | GpuLogitsEvidence | QloraEvidence"
@@ -39,15 +39,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, _Evidence]]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS' sums may differ from run to run
     asked, before = {claim.subject for claim in claims}, runner.environment()
     with tempfile.TemporaryDirectory(prefix="llama-") as folder:
-        bench = _GpuBench(Path(folder), "cuda")
+        llama = _GpuLlama(Path(folder), "cuda")
         measures: Mapping[str, Callable[[], GpuWeights | LogitsEvidence | Qlora]] = {
-            "nf4-weights": bench.weights,
-            "nf4-logits": bench.logits,
-            "qlora": bench.qlora,
+            "nf4-weights": llama.weights,
+            "nf4-logits": llama.logits,
+            "qlora": llama.qlora,
         }
         for subject, evidence in measures.items():
             if subject in asked:
-                device = attempt(partial(_device, bench.torch))
+                device = attempt(partial(_device, llama.torch))
                 yield subject, cast("_Evidence", {**attempt(evidence), **device, "environment": before})
 
 
@@ -55,7 +55,7 @@ def _device(torch: Any) -> OnGpu:
     return {"device": runner.device_facts(torch)}
 
 
-class _GpuBench(Bench):
+class _GpuLlama(SavedLlama):
     def weights(self) -> GpuWeights:
         """The cpu tier's facts, and the bytes of GPU memory that the loaded projections really take."""
         found = super().weights()

@@ -12,7 +12,7 @@ from typing import Any
 from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence
 from validate.harness.forked import attempt
-from validate.probes.cpu.quantized_llama import Bench
+from validate.probes.cpu.quantized_llama import SavedLlama
 
 _BF16_FROM = (8, 0)
 
@@ -41,12 +41,12 @@ def _imported(unsloth: Any) -> BehaviourEvidence:
 def _loaded(unsloth: Any) -> BehaviourEvidence:
     """Load the tiny Llama, with a tokenizer made for it, through FastLanguageModel."""
     with tempfile.TemporaryDirectory(prefix="unsloth-") as folder:
-        bench = Bench(Path(folder), device="cuda")
-        _save_tokenizer(bench)
+        llama = SavedLlama(Path(folder), device="cuda")
+        _save_tokenizer(llama)
         model, _ = unsloth.FastLanguageModel.from_pretrained(
-            str(bench.folder), max_seq_length=bench.shape.positions, load_in_4bit=True
+            str(llama.folder), max_seq_length=llama.shape.positions, load_in_4bit=True
         )
-        weights = [model.get_submodule(name).weight for name in bench.shape.projections]
+        weights = [model.get_submodule(name).weight for name in llama.shape.projections]
         return {
             "projections": len(weights),
             "dtypes": sorted({str(weight.dtype) for weight in weights}),
@@ -54,11 +54,11 @@ def _loaded(unsloth: Any) -> BehaviourEvidence:
         }
 
 
-def _save_tokenizer(bench: Bench) -> None:
+def _save_tokenizer(llama: SavedLlama) -> None:
     tokenizers = importlib.import_module("tokenizers")
-    words = {f"w{number}": number for number in range(3, bench.shape.vocabulary)}
+    words = {f"w{number}": number for number in range(3, llama.shape.vocabulary)}
     words = {"<unk>": 0, "<s>": 1, "</s>": 2, **words}
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    bench.transformers.PreTrainedTokenizerFast(
+    llama.transformers.PreTrainedTokenizerFast(
         tokenizer_object=plain, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    ).save_pretrained(bench.folder)
+    ).save_pretrained(llama.folder)

@@ -60,7 +60,7 @@ def measure(
     limit: float = LIMIT_SECONDS,
     patience: float = PATIENCE_SECONDS,
 ) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
-    """Start the ranks of a probe's module, each running its `rank(bench, claim)` for every claim in turn.
+    """Start the ranks of a probe's module, each running its `rank(worker, claim)` for every claim in turn.
 
     `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
     `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.

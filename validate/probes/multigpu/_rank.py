@@ -1,4 +1,4 @@
-"""The program of each rank: runs a probe's `rank(bench, claim)` for every claim, and writes each result to a file."""
+"""The program of each rank: runs a probe's `rank(worker, claim)` for every claim, and writes each result to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from validate.contracts import Measured
 from validate.contracts.multigpu import Rank
 from validate.harness.forked import described
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import Bench
+from validate.probes.multigpu._worker import Worker
 from validate.suite import plain
 
 _PR_SET_PDEATHSIG = 1
@@ -45,13 +45,13 @@ def main(place: Path, limit: float, patience: float) -> int:
         module = importlib.import_module(work["probe"])
         if hasattr(module, "environment"):
             os.environ.update(module.environment(place))
-        bench = Bench.joined(claims[0].expect["device"], place)
+        worker = Worker.joined(claims[0].expect["device"], place)
         _tell_before(limit)
         for claim in claims:
             write({"begun": claim.subject})
-            write({"subject": claim.subject, "evidence": plain(_attempt(module, bench, claim, rank))})
+            write({"subject": claim.subject, "evidence": plain(_attempt(module, worker, claim, rank))})
             _wait(place, claim.subject, ranks, rank, patience)
-        bench.leave()
+        worker.leave()
         write({"closing": True})
     return 0
 
@@ -61,9 +61,9 @@ def _tell_before(limit: float) -> None:
     faulthandler.dump_traceback_later(max(1.0, limit - _TELL_BEFORE_SECONDS))
 
 
-def _attempt(module: Any, bench: Bench, claim: Claim, rank: int) -> Rank | Measured:
+def _attempt(module: Any, worker: Worker, claim: Claim, rank: int) -> Rank | Measured:
     try:
-        return cast("Rank", {**module.rank(bench, claim), "device": bench.device_facts()})
+        return cast("Rank", {**module.rank(worker, claim), "device": worker.device_facts()})
     except Exception as error:
         traceback.print_exc()
         sys.stderr.write(f"rank {rank}: {claim.subject}: {_line(error)}\n")

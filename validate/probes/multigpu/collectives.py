@@ -26,7 +26,7 @@ from validate.contracts.multigpu import (
 )
 from validate.environment import installed, user_environment
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import Bench
+from validate.probes.multigpu._worker import Worker
 
 _SIZES = (1, 1027, 1 << 20)
 """Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
@@ -49,23 +49,23 @@ def environment(folder: Path) -> dict[str, str]:
     return dict(zip(_OURS, values, strict=True))
 
 
-def rank(bench: Bench, claim: Claim) -> _Result:
+def rank(worker: Worker, claim: Claim) -> _Result:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Bench], _Result]] = {
+    subjects: Mapping[str, Callable[[Worker], _Result]] = {
         "collectives": _collectives,
-        "settings": lambda _bench: settings(),
+        "settings": lambda _worker: settings(),
         "nccl": _library,
         "transport": _transport,
     }
-    return subjects[claim.subject](bench)
+    return subjects[claim.subject](worker)
 
 
 # ---- whole numbers, exactly
 
 
-def _collectives(bench: Bench) -> CollectivesResult:
+def _collectives(worker: Worker) -> CollectivesResult:
     """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
-    operations: Mapping[str, Callable[[Bench, int], tuple[Any, Any, Any]]] = {
+    operations: Mapping[str, Callable[[Worker, int], tuple[Any, Any, Any]]] = {
         "all_reduce": _all_reduce,
         "all_gather": _all_gather,
         "reduce_scatter": _reduce_scatter,
@@ -77,79 +77,79 @@ def _collectives(bench: Bench) -> CollectivesResult:
     controls: dict[str, dict[str, bool]] = {}
     for name, operation in operations.items():
         for size in _SIZES:
-            found, wanted, other = operation(bench, size)
+            found, wanted, other = operation(worker, size)
             exact.setdefault(name, {})[str(size)] = bool((found == wanted).all())
             controls.setdefault(name, {})[str(size)] = bool((found == other).all())
     return {"exact": exact, "controls": controls}
 
 
-def _data(bench: Bench, rank_: int, size: int, step: int = 0) -> Any:
+def _data(worker: Worker, rank_: int, size: int, step: int = 0) -> Any:
     """Whole numbers that differ by rank and by place."""
-    index = bench.torch.arange(size, device=bench.device, dtype=bench.torch.int64)
+    index = worker.torch.arange(size, device=worker.device, dtype=worker.torch.int64)
     return index * 1_000_003 + (rank_ + 1) * 7_919_000_000_019 + step * 104_729
 
 
-def _next(bench: Bench, rank_: int) -> int:
-    return (rank_ + 1) % bench.ranks
+def _next(worker: Worker, rank_: int) -> int:
+    return (rank_ + 1) % worker.ranks
 
 
-def _all_reduce(bench: Bench, size: int) -> tuple[Any, Any, Any]:
-    found = _data(bench, bench.rank, size)
-    bench.distributed.all_reduce(found)
-    total = sum(_data(bench, one, size) for one in range(bench.ranks))
-    return found, total, _data(bench, bench.rank, size) * bench.ranks
+def _all_reduce(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    found = _data(worker, worker.rank, size)
+    worker.distributed.all_reduce(found)
+    total = sum(_data(worker, one, size) for one in range(worker.ranks))
+    return found, total, _data(worker, worker.rank, size) * worker.ranks
 
 
-def _all_gather(bench: Bench, size: int) -> tuple[Any, Any, Any]:
-    torch = bench.torch
-    found = torch.empty(bench.ranks * size, device=bench.device, dtype=torch.int64)
-    bench.distributed.all_gather_into_tensor(found, _data(bench, bench.rank, size))
-    parts = [_data(bench, one, size) for one in range(bench.ranks)]
+def _all_gather(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    torch = worker.torch
+    found = torch.empty(worker.ranks * size, device=worker.device, dtype=torch.int64)
+    worker.distributed.all_gather_into_tensor(found, _data(worker, worker.rank, size))
+    parts = [_data(worker, one, size) for one in range(worker.ranks)]
     return found, torch.cat(parts), torch.cat([*parts[1:], parts[0]])
 
 
-def _reduce_scatter(bench: Bench, size: int) -> tuple[Any, Any, Any]:
-    torch = bench.torch
-    found = torch.empty(size, device=bench.device, dtype=torch.int64)
-    mine = torch.cat([_data(bench, bench.rank, size, step) for step in range(bench.ranks)])
-    bench.distributed.reduce_scatter_tensor(found, mine)
+def _reduce_scatter(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    torch = worker.torch
+    found = torch.empty(size, device=worker.device, dtype=torch.int64)
+    mine = torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
+    worker.distributed.reduce_scatter_tensor(found, mine)
 
     def part(of: int) -> Any:
-        return sum(_data(bench, one, size, of) for one in range(bench.ranks))
+        return sum(_data(worker, one, size, of) for one in range(worker.ranks))
 
-    return found, part(bench.rank), part(_next(bench, bench.rank))
+    return found, part(worker.rank), part(_next(worker, worker.rank))
 
 
-def _broadcast(bench: Bench, size: int) -> tuple[Any, Any, Any]:
+def _broadcast(worker: Worker, size: int) -> tuple[Any, Any, Any]:
     """From the last rank."""
-    found = _data(bench, bench.rank, size)
-    bench.distributed.broadcast(found, src=bench.ranks - 1)
-    return found, _data(bench, bench.ranks - 1, size), _data(bench, 0, size)
+    found = _data(worker, worker.rank, size)
+    worker.distributed.broadcast(found, src=worker.ranks - 1)
+    return found, _data(worker, worker.ranks - 1, size), _data(worker, 0, size)
 
 
-def _all_to_all(bench: Bench, size: int) -> tuple[Any, Any, Any]:
-    torch = bench.torch
-    found = torch.empty(bench.ranks * size, device=bench.device, dtype=torch.int64)
-    bench.distributed.all_to_all_single(
-        found, torch.cat([_data(bench, bench.rank, size, step) for step in range(bench.ranks)])
+def _all_to_all(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    torch = worker.torch
+    found = torch.empty(worker.ranks * size, device=worker.device, dtype=torch.int64)
+    worker.distributed.all_to_all_single(
+        found, torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
     )
-    wanted = torch.cat([_data(bench, one, size, bench.rank) for one in range(bench.ranks)])
-    other = torch.cat([_data(bench, bench.rank, size, step) for step in range(bench.ranks)])
+    wanted = torch.cat([_data(worker, one, size, worker.rank) for one in range(worker.ranks)])
+    other = torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
     return found, wanted, other
 
 
-def _send_receive(bench: Bench, size: int) -> tuple[Any, Any, Any]:
+def _send_receive(worker: Worker, size: int) -> tuple[Any, Any, Any]:
     """Around the ring: to the next rank, from the one before."""
-    distributed, before = bench.distributed, (bench.rank - 1) % bench.ranks
-    mine = _data(bench, bench.rank, size)
-    found = bench.torch.empty_like(mine)
+    distributed, before = worker.distributed, (worker.rank - 1) % worker.ranks
+    mine = _data(worker, worker.rank, size)
+    found = worker.torch.empty_like(mine)
     pair = [
-        distributed.P2POp(distributed.isend, mine, _next(bench, bench.rank)),
+        distributed.P2POp(distributed.isend, mine, _next(worker, worker.rank)),
         distributed.P2POp(distributed.irecv, found, before),
     ]
     for work in distributed.batch_isend_irecv(pair):
         work.wait()
-    return found, _data(bench, before, size), mine
+    return found, _data(worker, before, size), mine
 
 
 # ---- what changes how NCCL works
@@ -173,12 +173,12 @@ def _settings_in(file: Path) -> list[str]:
 # ---- which NCCL
 
 
-def _library(bench: Bench) -> NcclResult:
+def _library(worker: Worker) -> NcclResult:
     """The NCCL that this process has mapped: its own version, the CUDA it was built for, whose file it is."""
     files = mapped("libnccl")
     owners = installed.owners(installed.distributions(sys.path))
     return {
-        "cuda": str(bench.torch.version.cuda),
+        "cuda": str(worker.torch.version.cuda),
         "libraries": [
             {
                 "path": file,
@@ -219,12 +219,12 @@ def _owner(owner: installed.Distribution, file: str) -> NcclOwner:
 # ---- over which transport
 
 
-def _transport(bench: Bench) -> TransportResult:
+def _transport(worker: Worker) -> TransportResult:
     """What NCCL's own log of this process says, and whether the driver lets the GPUs reach each other."""
     cuda = importlib.import_module("torch.cuda")
-    others = [one for one in range(bench.ranks) if one != bench.rank]
-    access = all(cuda.can_device_access_peer(bench.rank, one) for one in others)
-    log = bench.folder / f"nccl.{os.getpid()}"
+    others = [one for one in range(worker.ranks) if one != worker.rank]
+    access = all(cuda.can_device_access_peer(worker.rank, one) for one in others)
+    log = worker.folder / f"nccl.{os.getpid()}"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return {"peer_access": access, **parsed(text)}
 

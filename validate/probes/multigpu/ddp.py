@@ -9,7 +9,7 @@ from validate.claims import Claim
 from validate.contracts import NoEvidence
 from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import Bench, compared, gradients, loss_of, trained, weights
+from validate.probes.multigpu._worker import Worker, compared, gradients, loss_of, trained, weights
 
 _STEPS = 3
 
@@ -18,33 +18,33 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEv
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, _claim: Claim) -> ComparisonsResult:
-    return compare(bench)
+def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:
+    return compare(worker)
 
 
-def compare(bench: Bench) -> ComparisonsResult:
+def compare(worker: Worker) -> ComparisonsResult:
     """Gradients of one backward pass, and weights after three steps."""
-    torch = bench.torch
+    torch = worker.torch
     parallel = importlib.import_module("torch.nn.parallel").DistributedDataParallel
-    model, alone = bench.model(), bench.model()
-    wrapped = parallel(model, device_ids=[bench.device.index] if bench.device.type == "cuda" else None)
+    model, alone = worker.model(), worker.model()
+    wrapped = parallel(model, device_ids=[worker.device.index] if worker.device.type == "cuda" else None)
     with wrapped.no_sync():
-        loss_of(wrapped(bench.batch(bench.rank))).backward()
+        loss_of(wrapped(worker.batch(worker.rank))).backward()
     own = gradients(model)
     wrapped.zero_grad()
-    loss_of(wrapped(bench.batch(bench.rank))).backward()
+    loss_of(wrapped(worker.batch(worker.rank))).backward()
     found = gradients(model)
-    loss_of(alone(bench.everything())).backward()
+    loss_of(alone(worker.everything())).backward()
     wanted = gradients(alone)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (model, alone)]
     before = weights(alone)
-    trained(wrapped, optimizers[0], [bench.batch(bench.rank, step) for step in range(_STEPS)])
-    trained(alone, optimizers[1], [bench.everything(step) for step in range(_STEPS)])
+    trained(wrapped, optimizers[0], [worker.batch(worker.rank, step) for step in range(_STEPS)])
+    trained(alone, optimizers[1], [worker.everything(step) for step in range(_STEPS)])
     after = weights(model)
     return {
         "comparisons": {
             "gradients": compared(found, wanted, not_exchanged=own),
             "weights": compared(after, weights(alone), untrained=before),
         },
-        "facts": {"same on every rank": bench.same_everywhere([*found.values(), *after.values()])},
+        "facts": {"same on every rank": worker.same_everywhere([*found.values(), *after.values()])},
     }

@@ -10,7 +10,7 @@ from validate.claims import Claim
 from validate.contracts import NoEvidence
 from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import Bench, compared, error, gradients, loss_of
+from validate.probes.multigpu._worker import Worker, compared, error, gradients, loss_of
 from validate.probes.multigpu.fsdp import fully_shard, held, mean_gradients
 
 
@@ -18,13 +18,13 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEv
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, _claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:
     """Gradients of one step. A CPU multiplies no FP8: torchao emulates it there."""
-    model, alone, full = _converted(bench, gather=True), _converted(bench, gather=False), bench.model()
-    fully_shard(model, mesh=bench.mesh())
-    loss_of(model(bench.batch(bench.rank))).backward()
-    loss_of(full(bench.everything())).backward()
-    wanted = mean_gradients(bench, alone)
+    model, alone, full = _converted(worker, gather=True), _converted(worker, gather=False), worker.model()
+    fully_shard(model, mesh=worker.mesh())
+    loss_of(model(worker.batch(worker.rank))).backward()
+    loss_of(full(worker.everything())).backward()
+    wanted = mean_gradients(worker, alone)
     found = gradients(model)
     layers = sorted({type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__})
     return {
@@ -32,11 +32,11 @@ def rank(bench: Bench, _claim: Claim) -> ComparisonsResult:
             "gradients": compared(found, wanted, float32=gradients(full)),
         },
         "figures": {"distance from float32": error(found, gradients(full))},
-        "facts": {"layers": layers, **held(bench, list(model.parameters()))},
+        "facts": {"layers": layers, **held(worker, list(model.parameters()))},
     }
 
 
-def _converted(bench: Bench, *, gather: bool) -> Any:
+def _converted(worker: Worker, *, gather: bool) -> Any:
     float8 = importlib.import_module("torchao.float8")
-    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=gather, emulate=bench.device.type == "cpu")
-    return float8.convert_to_float8_training(bench.model(), config=config)
+    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=gather, emulate=worker.device.type == "cpu")
+    return float8.convert_to_float8_training(worker.model(), config=config)

@@ -11,10 +11,10 @@ from validate.claims import Claim
 from validate.contracts import NoEvidence
 from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import (
+from validate.probes.multigpu._worker import (
     SEED,
     WIDTH,
-    Bench,
+    Worker,
     compared,
     gradients,
     loss_of,
@@ -32,15 +32,15 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEv
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Bench], ComparisonsResult]] = {
+    subjects: Mapping[str, Callable[[Worker], ComparisonsResult]] = {
         "fsdp2 float32": _float32,
         "fsdp2 bfloat16": _bfloat16,
         "fsdp2 4-bit": _four_bit,
         "fsdp2 checkpoint": _checkpoint,
     }
-    return subjects[claim.subject](bench)
+    return subjects[claim.subject](worker)
 
 
 def fully_shard(model: Any, **options: Any) -> Any:
@@ -54,11 +54,11 @@ def fully_shard(model: Any, **options: Any) -> Any:
     return shard(model, **options)
 
 
-def held(bench: Bench, parameters: Sequence[Any]) -> dict[str, object]:
+def held(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
     """Whether this rank holds a part of each parameter, and the parts of all ranks make the whole."""
     parts = sum(int(one.to_local().numel()) for one in parameters if hasattr(one, "to_local"))
-    total = [None] * bench.ranks
-    bench.distributed.all_gather_object(total, parts)
+    total = [None] * worker.ranks
+    worker.distributed.all_gather_object(total, parts)
     return {
         "sharded": all(hasattr(one, "to_local") for one in parameters),
         "parts make the whole": sum(filter(None, total)) == sum(one.numel() for one in parameters),
@@ -66,81 +66,83 @@ def held(bench: Bench, parameters: Sequence[Any]) -> dict[str, object]:
     }
 
 
-def _float32(bench: Bench) -> ComparisonsResult:
-    return train_beside_one(bench, fully_shard(bench.model(), mesh=bench.mesh()))
+def _float32(worker: Worker) -> ComparisonsResult:
+    return train_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh()))
 
 
-def train_beside_one(bench: Bench, model: Any) -> ComparisonsResult:
+def train_beside_one(worker: Worker, model: Any) -> ComparisonsResult:
     """A sharded model's gradients and three steps of AdamW beside one process with all data."""
-    torch, alone = bench.torch, bench.model()
+    torch, alone = worker.torch, worker.model()
     before = weights(alone)
-    loss_of(model(bench.batch(bench.rank))).backward()
+    loss_of(model(worker.batch(worker.rank))).backward()
     found = gradients(model)
-    loss_of(alone(bench.everything())).backward()
+    loss_of(alone(worker.everything())).backward()
     wanted = gradients(alone)
     optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (model, alone)]
-    trained(model, optimizers[0], [bench.batch(bench.rank, step) for step in range(_STEPS)])
-    trained(alone, optimizers[1], [bench.everything(step) for step in range(_STEPS)])
+    trained(model, optimizers[0], [worker.batch(worker.rank, step) for step in range(_STEPS)])
+    trained(alone, optimizers[1], [worker.everything(step) for step in range(_STEPS)])
     return {
         "comparisons": {
-            "gradients": compared(found, wanted, not_exchanged=_own_gradients(bench)),
+            "gradients": compared(found, wanted, not_exchanged=_own_gradients(worker)),
             "weights": compared(weights(model), weights(alone), untrained=before),
         },
-        "facts": held(bench, list(model.parameters())),
+        "facts": held(worker, list(model.parameters())),
     }
 
 
-def _own_gradients(bench: Bench, model: Any = None) -> dict[str, Any]:
+def _own_gradients(worker: Worker, model: Any = None) -> dict[str, Any]:
     """Gradients of this rank's data alone."""
-    model = model or bench.model()
-    loss_of(model(bench.batch(bench.rank))).backward()
+    model = model or worker.model()
+    loss_of(model(worker.batch(worker.rank))).backward()
     return gradients(model)
 
 
-def _bfloat16(bench: Bench) -> ComparisonsResult:
+def _bfloat16(worker: Worker) -> ComparisonsResult:
     """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
-    torch = bench.torch
+    torch = worker.torch
     try:
         policy = importlib.import_module("torch.distributed.fsdp").MixedPrecisionPolicy
     except AttributeError:  # torch before 2.6
         policy = importlib.import_module("torch.distributed._composable.fsdp").MixedPrecisionPolicy
     mixed = policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    model = fully_shard(bench.model(), mesh=bench.mesh(), mp_policy=mixed)
-    loss_of(model(bench.batch(bench.rank))).backward()
-    alone, full = bench.model().to(torch.bfloat16), bench.model()
-    loss_of(full(bench.everything())).backward()
+    model = fully_shard(worker.model(), mesh=worker.mesh(), mp_policy=mixed)
+    loss_of(model(worker.batch(worker.rank))).backward()
+    alone, full = worker.model().to(torch.bfloat16), worker.model()
+    loss_of(full(worker.everything())).backward()
     return {
-        "comparisons": {"gradients": compared(gradients(model), mean_gradients(bench, alone), float32=gradients(full))},
+        "comparisons": {
+            "gradients": compared(gradients(model), mean_gradients(worker, alone), float32=gradients(full))
+        },
         "facts": {
             "gradients": sorted({str(one.grad.dtype) for one in model.parameters()}),
-            **held(bench, list(model.parameters())),
+            **held(worker, list(model.parameters())),
         },
     }
 
 
-def mean_gradients(bench: Bench, alone: Any) -> dict[str, Any]:
+def mean_gradients(worker: Worker, alone: Any) -> dict[str, Any]:
     """One process: the gradient of each rank's data in turn, their mean in float32."""
     total: dict[str, Any] = {}
-    for rank_ in range(bench.ranks):
+    for rank_ in range(worker.ranks):
         alone.zero_grad()
-        loss_of(alone(bench.batch(rank_).to(next(alone.parameters()).dtype))).backward()
+        loss_of(alone(worker.batch(rank_).to(next(alone.parameters()).dtype))).backward()
         for name, gradient in gradients(alone).items():
-            total[name] = total.get(name, 0) + gradient.float() / bench.ranks
+            total[name] = total.get(name, 0) + gradient.float() / worker.ranks
     return total
 
 
-def _four_bit(bench: Bench) -> ComparisonsResult:
+def _four_bit(worker: Worker) -> ComparisonsResult:
     """QLoRA: frozen NF4 weights are sharded as they are stored, the adapters over them are trained."""
-    torch = bench.torch
-    alone, plain = _adapted(bench, quantised=True), _adapted(bench, quantised=False)
+    torch = worker.torch
+    alone, plain = _adapted(worker, quantised=True), _adapted(worker, quantised=False)
     model = copy.deepcopy(alone)
-    fully_shard(model, mesh=bench.mesh())
+    fully_shard(model, mesh=worker.mesh())
     frozen = [one for one in model.parameters() if not one.requires_grad]
     stored = sorted({str(one.dtype) for one in frozen})
     bytes_here = sum(int(one.to_local().numel() * one.element_size()) for one in frozen)
     count = sum(block.base.in_features * block.base.out_features for block in plain)
-    lying = held(bench, frozen)
-    x = bench.batch(bench.rank)
+    lying = held(worker, frozen)
+    x = worker.batch(worker.rank)
     output = model(x)
     loss_of(output).backward()
     with torch.no_grad():
@@ -149,7 +151,7 @@ def _four_bit(bench: Bench) -> ComparisonsResult:
         "comparisons": {
             "outputs": compared({"y": output}, {"y": wanted}, unquantised={"y": unquantised}),
             "gradients": compared(
-                gradients(model), mean_gradients(bench, alone), unquantised=mean_gradients(bench, plain)
+                gradients(model), mean_gradients(worker, alone), unquantised=mean_gradients(worker, plain)
             ),
         },
         "facts": {
@@ -161,18 +163,18 @@ def _four_bit(bench: Bench) -> ComparisonsResult:
     }
 
 
-def _adapted(bench: Bench, *, quantised: bool) -> Any:
+def _adapted(worker: Worker, *, quantised: bool) -> Any:
     """Two linear layers with LoRA beside each: bitsandbytes' NF4, stored in bfloat16 as FSDP needs it, or plain."""
-    torch = bench.torch
+    torch = worker.torch
     functional = torch.nn.functional
 
     class Block(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is known at run time alone
         def __init__(self) -> None:
             super().__init__()
             weight = 0.1 * torch.randn(WIDTH, WIDTH)
-            self.base = _linear(bench, weight, quantised=quantised)
-            self.a = torch.nn.Parameter(0.1 * torch.randn(_LORA, WIDTH, device=bench.device))
-            self.b = torch.nn.Parameter(0.1 * torch.randn(WIDTH, _LORA, device=bench.device))
+            self.base = _linear(worker, weight, quantised=quantised)
+            self.a = torch.nn.Parameter(0.1 * torch.randn(_LORA, WIDTH, device=worker.device))
+            self.b = torch.nn.Parameter(0.1 * torch.randn(WIDTH, _LORA, device=worker.device))
 
         def forward(self, x: Any) -> Any:
             return x + self.base(x) + functional.linear(functional.linear(x, self.a), self.b)
@@ -181,8 +183,8 @@ def _adapted(bench: Bench, *, quantised: bool) -> Any:
     return torch.nn.Sequential(Block(), Block())
 
 
-def _linear(bench: Bench, weight: Any, *, quantised: bool) -> Any:
-    torch = bench.torch
+def _linear(worker: Worker, weight: Any, *, quantised: bool) -> Any:
+    torch = worker.torch
     if quantised:
         layers = importlib.import_module("bitsandbytes.nn")
         layer = layers.Linear4bit(
@@ -194,17 +196,17 @@ def _linear(bench: Bench, weight: Any, *, quantised: bool) -> Any:
     else:
         layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
         layer.weight = torch.nn.Parameter(weight, requires_grad=False)
-    return layer.to(bench.device)
+    return layer.to(worker.device)
 
 
-def _checkpoint(bench: Bench) -> ComparisonsResult:
+def _checkpoint(worker: Worker) -> ComparisonsResult:
     """All ranks save after two steps and load into another model: the same bits, and the same third step."""
-    torch, checkpoint = bench.torch, importlib.import_module("torch.distributed.checkpoint")
+    torch, checkpoint = worker.torch, importlib.import_module("torch.distributed.checkpoint")
     states = importlib.import_module("torch.distributed.checkpoint.state_dict")
-    batches = [bench.batch(bench.rank, step) for step in range(_STEPS)]
+    batches = [worker.batch(worker.rank, step) for step in range(_STEPS)]
 
     def made(seed: int) -> tuple[Any, Any]:
-        model = fully_shard(bench.model(seed), mesh=bench.mesh())
+        model = fully_shard(worker.model(seed), mesh=worker.mesh())
         return model, torch.optim.AdamW(model.parameters(), lr=_RATE)
 
     def state(model: Any, optimizer: Any) -> dict[str, Any]:
@@ -213,14 +215,14 @@ def _checkpoint(bench: Bench) -> ComparisonsResult:
 
     model, optimizer = made(SEED)
     trained(model, optimizer, batches[:2])
-    checkpoint.save(state(model, optimizer), checkpoint_id=str(bench.folder / "checkpoint"))
+    checkpoint.save(state(model, optimizer), checkpoint_id=str(worker.folder / "checkpoint"))
     saved, moments = weights(model), _moments(optimizer)
     trained(model, optimizer, batches[2:])
     again, its_optimizer = made(SEED + 1)
     trained(again, its_optimizer, batches[2:])
     differed = not _equal(weights(again), saved)
     loaded = state(again, its_optimizer)
-    checkpoint.load(loaded, checkpoint_id=str(bench.folder / "checkpoint"))
+    checkpoint.load(loaded, checkpoint_id=str(worker.folder / "checkpoint"))
     states.set_state_dict(again, its_optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
     restored = _equal(weights(again), saved), _equal(_moments(its_optimizer), moments)
     trained(again, its_optimizer, batches[2:])
@@ -231,7 +233,7 @@ def _checkpoint(bench: Bench) -> ComparisonsResult:
             "same moments": restored[1],
             "moments": len(moments),
             "same third step": _equal(weights(again), weights(model)),
-            "files": len(list((bench.folder / "checkpoint").glob("*.distcp"))),
+            "files": len(list((worker.folder / "checkpoint").glob("*.distcp"))),
         }
     }
 

@@ -10,7 +10,7 @@ from validate.claims import Claim
 from validate.contracts import NoEvidence
 from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import SEED, WIDTH, Bench, compared, gradients, loss_of
+from validate.probes.multigpu._worker import SEED, WIDTH, Worker, compared, gradients, loss_of
 from validate.probes.multigpu.fsdp import fully_shard, train_beside_one
 
 _HEADS, _LENGTH = 2, 128
@@ -20,36 +20,36 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEv
     yield from _launch.measure(__name__, claims)
 
 
-def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
     """Measure one subject."""
-    subjects: Mapping[str, Callable[[Bench], ComparisonsResult]] = {
+    subjects: Mapping[str, Callable[[Worker], ComparisonsResult]] = {
         "tensor parallel": _tensor,
         "context parallel": _context,
         "hsdp": _hsdp,
     }
-    return subjects[claim.subject](bench)
+    return subjects[claim.subject](worker)
 
 
-def _tensor(bench: Bench) -> ComparisonsResult:
+def _tensor(worker: Worker) -> ComparisonsResult:
     """Each block's first product split by columns, its second by rows: the same data on every rank."""
     parallel = importlib.import_module("torch.distributed.tensor.parallel")
-    model, alone, mesh = bench.model(), bench.model(), bench.mesh()
+    model, alone, mesh = worker.model(), worker.model(), worker.mesh()
     plan = {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()}
     for block in model:
         parallel.parallelize_module(block, mesh, plan)
-    x = bench.batch(0)
+    x = worker.batch(0)
     output, wanted = model(x), alone(x)
     loss_of(output).backward()
     loss_of(wanted).backward()
     split = [one for block in model for one in (block.up.weight, block.down.weight)]
-    shares = {int(one.to_local().numel()) * bench.ranks == one.numel() for one in split}
-    lacking = _of_one_rank(bench.torch, alone, x, 1 / bench.ranks)
+    shares = {int(one.to_local().numel()) * worker.ranks == one.numel() for one in split}
+    lacking = _of_one_rank(worker.torch, alone, x, 1 / worker.ranks)
     return {
         "comparisons": {
             "outputs": compared({"y": output}, {"y": wanted}, of_one_rank={"y": lacking}),
             "gradients": compared(gradients(model), gradients(alone)),
         },
-        "facts": {"split evenly": shares == {True}, "same on every rank": bench.same_everywhere([output])},
+        "facts": {"split evenly": shares == {True}, "same on every rank": worker.same_everywhere([output])},
     }
 
 
@@ -62,25 +62,25 @@ def _of_one_rank(torch: Any, model: Any, x: Any, share: float) -> Any:
     return x
 
 
-def _context(bench: Bench) -> ComparisonsResult:
+def _context(worker: Worker) -> ComparisonsResult:
     """Ring attention over a sequence of which each rank holds a part, in bfloat16 because flash attention asks for it.
 
     The reference is float64 on the CPU, the plain error that of one process in bfloat16; the control sums the gradients
     of ranks that do not exchange anything.
     """
-    torch, distributed = bench.torch, bench.distributed
+    torch, distributed = worker.torch, worker.distributed
     attention = importlib.import_module("torch.nn.attention")
     experimental = importlib.import_module("torch.distributed.tensor.experimental")
     generator = torch.Generator().manual_seed(SEED)
-    x = torch.randn(2, _LENGTH * bench.ranks, WIDTH, generator=generator)
+    x = torch.randn(2, _LENGTH * worker.ranks, WIDTH, generator=generator)
     weight = torch.randn(3 * WIDTH, WIDTH, generator=generator) / WIDTH**0.5
-    rounded = [one.to(bench.device, torch.bfloat16) for one in (x, weight)]
+    rounded = [one.to(worker.device, torch.bfloat16) for one in (x, weight)]
     exact = _attention_gradient(torch, *(one.cpu().double() for one in rounded))
     with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
         plain = _attention_gradient(torch, *rounded)
-        parts = [_attention_gradient(torch, part, rounded[1]) for part in rounded[0].chunk(bench.ranks, dim=1)]
+        parts = [_attention_gradient(torch, part, rounded[1]) for part in rounded[0].chunk(worker.ranks, dim=1)]
         mine = rounded[0].clone()
-        with experimental.context_parallel(bench.mesh(), buffers=[mine], buffer_seq_dims=[1]):
+        with experimental.context_parallel(worker.mesh(), buffers=[mine], buffer_seq_dims=[1]):
             length = mine.shape[1]
             found = _attention_gradient(torch, mine, rounded[1])
     total = found.float()
@@ -109,10 +109,10 @@ def _attention_gradient(torch: Any, x: Any, weight: Any) -> Any:
     return weight.grad
 
 
-def _hsdp(bench: Bench) -> ComparisonsResult:
+def _hsdp(worker: Worker) -> ComparisonsResult:
     """Sharded within groups of ranks, replicated across them."""
-    shape = (2, bench.ranks // 2)
-    model = fully_shard(bench.model(), mesh=bench.mesh(shape, ("replicate", "shard")))
-    found = train_beside_one(bench, model)
+    shape = (2, worker.ranks // 2)
+    model = fully_shard(worker.model(), mesh=worker.mesh(shape, ("replicate", "shard")))
+    found = train_beside_one(worker, model)
     placements = sorted({str(one.placements) for one in model.parameters()})
     return {**found, "facts": {"placements": placements, "mesh": list(shape)}}

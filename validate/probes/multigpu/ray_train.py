@@ -15,7 +15,7 @@ from validate.claims import Claim
 from validate.contracts.multigpu import RanksEvidence, RanksExpect
 from validate.harness.forked import attempt
 from validate.probes.multigpu import _launch, ddp
-from validate.probes.multigpu._bench import Bench
+from validate.probes.multigpu._worker import Worker
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
@@ -55,6 +55,6 @@ def work(config: Mapping[str, str]) -> None:
     torch, context = importlib.import_module("torch"), importlib.import_module("ray.train").get_context()
     device = importlib.import_module("ray.train.torch").get_device()
     folder, rank = Path(config["folder"]), context.get_world_rank()
-    bench = Bench(torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder)
-    found = {**ddp.compare(bench), "device": bench.device_facts()}
+    worker = Worker(torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder)
+    found = {**ddp.compare(worker), "device": worker.device_facts()}
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))

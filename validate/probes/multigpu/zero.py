@@ -12,7 +12,7 @@ from validate.claims import Claim
 from validate.contracts import NoEvidence
 from validate.contracts.multigpu import ComparisonsExpect, ComparisonsResult, RanksEvidence
 from validate.probes.multigpu import _launch
-from validate.probes.multigpu._bench import BATCH, Bench, compared, loss_of, trained, weights
+from validate.probes.multigpu._worker import BATCH, Worker, compared, loss_of, trained, weights
 
 _STEPS, _RATE = 3, 1e-2
 
@@ -27,10 +27,10 @@ def environment(_folder: Path) -> dict[str, str]:
     return {} if cuda else {"DS_ACCELERATOR": "cpu"}
 
 
-def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
+def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
     """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
-    torch, deepspeed = bench.torch, importlib.import_module("deepspeed")
-    alone, separate, model = bench.model(), bench.model(), bench.model()
+    torch, deepspeed = worker.torch, importlib.import_module("deepspeed")
+    alone, separate, model = worker.model(), worker.model(), worker.model()
     before = weights(alone)
     engine, *_ = deepspeed.initialize(
         model=model,
@@ -41,7 +41,7 @@ def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
             "zero_allow_untested_optimizer": True,
         },
     )
-    mine = [bench.batch(bench.rank, step) for step in range(_STEPS)]
+    mine = [worker.batch(worker.rank, step) for step in range(_STEPS)]
     losses = []
     for batch in mine:
         loss = loss_of(engine(batch))
@@ -50,20 +50,20 @@ def rank(bench: Bench, claim: Claim) -> ComparisonsResult:
             engine.step()
         losses.append(float(loss.detach()))
     optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, separate)]
-    wanted = trained(alone, optimizers[0], [bench.everything(step) for step in range(_STEPS)])
+    wanted = trained(alone, optimizers[0], [worker.everything(step) for step in range(_STEPS)])
     trained(separate, optimizers[1], mine)
     found = _gathered(deepspeed, engine)
-    total = torch.tensor(losses, device=bench.device, dtype=torch.float64)
-    bench.distributed.all_reduce(total)
+    total = torch.tensor(losses, device=worker.device, dtype=torch.float64)
+    worker.distributed.all_reduce(total)
     return {
         "comparisons": {
-            "losses": compared({"loss": total / bench.ranks}, {"loss": torch.tensor(wanted, dtype=torch.float64)}),
+            "losses": compared({"loss": total / worker.ranks}, {"loss": torch.tensor(wanted, dtype=torch.float64)}),
             "weights": compared(found, weights(alone), untrained=before, not_exchanged=weights(separate)),
         },
         "facts": {
             "stage": int(engine.zero_optimization_stage()),
             "weights partitioned": all(hasattr(one, "ds_id") for one in engine.module.parameters()),
-            "same on every rank": bench.same_everywhere(list(found.values())),
+            "same on every rank": worker.same_everywhere(list(found.values())),
         },
         "deepspeed": str(deepspeed.__version__),
         "accelerator": os.environ.get("DS_ACCELERATOR", "found by itself"),

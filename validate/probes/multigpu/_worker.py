@@ -25,7 +25,7 @@ BACKENDS: Mapping[str, str] = {"cuda": "nccl", "cpu": "gloo"}
 
 
 @dataclass(frozen=True)
-class Bench:
+class Worker:
     """One rank's place."""
 
     torch: Any
@@ -37,7 +37,7 @@ class Bench:
     sharded: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, kind: str, folder: Path) -> Bench:
+    def joined(cls, kind: str, folder: Path) -> Worker:
         """Take the GPU of this rank's number (or the CPU) and join the process group."""
         torch = importlib.import_module("torch")
         distributed = importlib.import_module("torch.distributed")
