@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     pretended.start(config.getoption("--pretend-memory"), config.getoption("--pretend-cores"))
+    config.option.loadscopereorder = False  # the order below stays, not the one by number of tests
 
 
 class Groups(LoadScopeScheduling):
@@ -33,12 +34,27 @@ class Groups(LoadScopeScheduling):
         return group(nodeid)
 
 
+BIG_IMAGES = ("faults", "gpu_runner", "images", "multigpu", "nightly", "on_image")
+"""Tests of images of the matrix: one after another, as they build, name and untag the same ones."""
+LONGEST_FIRST = ("big images", "engine", "browser")
+
+
 def group(nodeid: str) -> str:
-    """One a file; the browser's; the shared engine's, one after another, as several count what the engine holds."""
+    """One of LONGEST_FIRST, or the file. The other tests of the shared engine make and remove things of their own."""
     file = nodeid.partition("::")[0]
     if file.startswith("tests/integration/") and not file.endswith("/test_engines.py"):
-        return "engine"
+        return "big images" if file.removesuffix(".py").partition("/test_")[2] in BIG_IMAGES else "engine"
     return "browser" if file.startswith("tests/browser/") else file
+
+
+def _rank(nodeid: str) -> int:
+    name = group(nodeid)
+    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: _rank(item.nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

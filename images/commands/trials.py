@@ -88,7 +88,11 @@ def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpu
 
 
 def open_engine(url: str | None, *, install: bool = True) -> Engine:
-    return private_engine.open_engine(url, say=say) if install else connect(url)
+    """The engine to work with, rid of the containers and volumes that killed commands of this machine left there."""
+    engine = private_engine.open_engine(url, say=say) if install else connect(url)
+    if left := engine.sweep():
+        say(f"removed what killed commands left behind: {', '.join(left)}")
+    return engine
 
 
 def pinned_bases() -> dict[str, str]:

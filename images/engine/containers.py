@@ -116,7 +116,16 @@ def _owner(pid: int) -> str:
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         started = ""
-    return f"{socket.gethostname()}:{pid}:{started}"
+    return f"{_machine()}:{pid}:{started}"
+
+
+def _machine() -> str:
+    """This machine since its last start: others that share the engine may have the same name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()}/{boot}"
 
 
 def _is_orphan(labels: Mapping[str, str]) -> bool:
@@ -124,4 +133,4 @@ def _is_orphan(labels: Mapping[str, str]) -> bool:
     owner = labels.get(OWNER_LABEL, "")
     host, _, rest = owner.partition(":")
     pid = rest.partition(":")[0]
-    return host == socket.gethostname() and pid.isdigit() and _owner(int(pid)) != owner
+    return host == _machine() and pid.isdigit() and _owner(int(pid)) != owner

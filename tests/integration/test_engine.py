@@ -342,10 +342,10 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
         check=False,
     )
     left = done.stdout.strip()
-    assert done.returncode == -signal.SIGKILL
-    assert left in [container.id for container in engine.containers()]
+    # From its end on any other command of this machine may sweep it.
+    assert done.returncode == -signal.SIGKILL and left
     with engine.container(ContainerSpec(base.reference, ["sleep", "600"])) as living:
-        assert engine.sweep()
+        engine.sweep()
         remaining = [container.id for container in engine.containers()]
     assert left not in remaining
     assert living.id in remaining
