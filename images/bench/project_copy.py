@@ -40,7 +40,7 @@ class ProjectCopy:
 
     def copy(self) -> None:
         """Bring the project here, all but its locks."""
-        for folder in (paths.RESOURCES / "images", paths.SUITE, paths.TEMPLATES):
+        for folder in (paths.RESOURCES / "images", paths.SUITE, paths.TEMPLATES, paths.EXAMPLES):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(folder, self.root / folder.name, ignore=ignored, dirs_exist_ok=True)
         shutil.copyfile(paths.workspace().matrix, self.root / paths.MATRIX_NAME)

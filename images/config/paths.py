@@ -16,9 +16,12 @@ RESOURCES = Path(__file__).resolve().parents[2]
 """The folder that holds images/ and validate/: a checkout, or site-packages."""
 DATA = RESOURCES / "images" / "data"
 SUITE = RESOURCES / "validate"
-TEMPLATES = next(
-    (folder for folder in (RESOURCES / "images" / "templates", RESOURCES / "templates") if folder.is_dir()),
-    RESOURCES / "templates",
+TEMPLATES, EXAMPLES = (
+    next(
+        (folder for folder in (RESOURCES / "images" / name, RESOURCES / name) if folder.is_dir()),
+        RESOURCES / name,
+    )
+    for name in ("templates", "examples")
 )
 """A wheel has them inside images/: a folder named `templates` in site-packages could be anyone's."""
 MATRIX_NAME = "matrix.yaml"

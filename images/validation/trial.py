@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from images.config.paths import SUITE
+from images.config.paths import EXAMPLES, SUITE
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
@@ -187,13 +187,24 @@ def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:
 
 
 def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
-    """The suite as it goes into the container."""
+    """The suite as it goes into the container, with the examples that the claims name."""
     files = {
         f"validate/{path.relative_to(SUITE)}": path.read_bytes()
         for path in sorted(SUITE.rglob("*"))
         if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
     }
-    return {**files, "claims.json": claims.dumps().encode()}
+    return {**files, **example_files(claims), "claims.json": claims.dumps().encode()}
+
+
+def example_files(claims: ClaimSet) -> Mapping[str, bytes]:
+    """examples/: the folders that claims name, and what all examples share; nothing where no claim names one."""
+    named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
+    return {
+        f"examples/{path.relative_to(EXAMPLES)}": path.read_bytes()
+        for folder in (".", "data", *sorted(named))
+        for path in sorted((EXAMPLES / folder).iterdir())
+        if named and path.is_file() and not path.name.startswith(".")
+    }
 
 
 def _record(line: str) -> Record | None:

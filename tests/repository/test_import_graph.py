@@ -30,7 +30,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("validate.inside",),
     ("validate.doctor", "validate.probes"),
     ("validate.suite",),
-    ("validate.kernels", "validate.page"),
+    ("validate.examples", "validate.kernels", "validate.page"),
     ("validate.report",),
     ("validate.harness", "validate.judge"),
     ("validate.hints", "validate.judging"),

@@ -23,7 +23,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's content, beside nothing of the checkout."""
     folder = tmp_path_factory.mktemp("installed")
     sources = folder / "sources"
-    for name in ("images", "validate", "templates"):
+    for name in ("images", "validate", "templates", "examples"):
         shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources / name)
@@ -73,8 +73,13 @@ def truetag(installed: Path, folder: Path, *arguments: str) -> subprocess.Comple
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Path) -> None:
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} >= {"bin", "images", "validate"}
-    assert not {"templates", "tests", "docs"} & {path.name for path in installed.iterdir()}
-    for path in ("images/templates/Dockerfile.j2", "images/data/facts.yaml", "validate/hints.json"):
+    assert not {"templates", "examples", "tests", "docs"} & {path.name for path in installed.iterdir()}
+    for path in (
+        "images/templates/Dockerfile.j2",
+        "images/data/facts.yaml",
+        "validate/hints.json",
+        "images/examples/tiny.py",
+    ):
         assert (installed / path).is_file()
     assert (installed / "bin" / "truetag").is_file()
 

@@ -99,6 +99,7 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
     "M7": Contract("multigpu.shared_memory", multigpu.SharedMemoryExpect, multigpu.SharedMemoryEvidence),
     "P1": _BEHAVIOUR,
     "P2": _BEHAVIOUR,
+    "P3": _BEHAVIOUR,
 }
 """Catalogue number -> contract, or contracts by subject (empty: all others)."""
 

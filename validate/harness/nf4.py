@@ -36,3 +36,14 @@ def dequantised(packed: Any, absmax: Any, shape: tuple[int, ...], block: int) ->
     codes = torch.stack((codes >> 4, codes & 0xF), dim=1).reshape(-1).long()
     values = torch.tensor(LEVELS, device=codes.device)[codes].view(-1, block)
     return (values * absmax.float().view(-1, 1)).reshape(shape)
+
+
+def rounded(weight: Any, block: int = BLOCK_SIZE) -> Any:
+    """float32 weights, each rounded to the nearest NF4 value of its block's scale."""
+    torch = importlib.import_module("torch")
+    values = weight.float().reshape(-1, block)
+    scale = values.abs().amax(dim=1, keepdim=True)
+    levels = torch.tensor(LEVELS, device=weight.device)
+    bounds = (levels[1:] + levels[:-1]) / 2
+    codes = torch.bucketize(values / scale.clamp(min=torch.finfo(torch.float32).tiny), bounds)
+    return (levels[codes] * scale).reshape(weight.shape)

@@ -35,6 +35,12 @@ class ClaimContext:
     injected: Mapping[str, str] = field(default_factory=dict)
     """Variables that the trial adds to the image's environment where it attaches GPUs."""
 
+    @property
+    def no_ranks(self) -> str:
+        """Why there are no several GPUs: then claims of the multigpu tier are unproven."""
+        found = self.inventory.gpus if self.inventory else ()
+        return self.no_gpu or (f"the host has one GPU ({found[0].name}), several are needed" if len(found) == 1 else "")
+
     @classmethod
     def of(
         cls, image: Image, lock: Lock, facts: Facts, *, missing: Mapping[str, str], custom_base: bool

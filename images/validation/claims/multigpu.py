@@ -214,10 +214,9 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
     `device` "cpu" is a rehearsal: the same probes over gloo. It has no minimum bandwidth, because other load on
     the machine decides what cores can carry.
     """
-    image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
+    image, inventory = context.image, context.inventory
+    no_gpu = context.no_ranks if device == "cuda" else context.no_gpu
     count = len(inventory.gpus) if inventory else 0
-    if not no_gpu and inventory and count < 2 and device == "cuda":
-        no_gpu = f"the host has one GPU ({inventory.gpus[0].name}), several are needed"
     ranks = _power_of_two(count) if inventory else None
     torch = Version(next(pin.version for pin in image.pins if pin.name == "torch"))
     link = link_of(inventory)

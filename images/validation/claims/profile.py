@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from images.validation.claims.behaviour import Behaviour
 from images.validation.claims.context import ClaimContext
+from images.validation.claims.examples import example_rows
 from validate.claims import Claim, Tier
-from validate.contracts.profile import BehaviourExpect
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
@@ -16,19 +16,6 @@ _SAME_NUMBERS = 1e-4
 _TOLD_APART = 1e-2
 _LEARNED = 0.2
 """Eight steps on one batch bring a tiny model's loss below 1 % of its start (measured): it learns, or it does not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Behaviour:
-    """A row of the table below."""
-
-    profiles: tuple[str, ...]
-    probe: str
-    statement: str
-    tier: Tier = Tier.CPU
-    needs: tuple[str, ...] = ()
-    """Pins without which there is nothing to claim."""
-    expect: BehaviourExpect
 
 
 _AXOLOTL = ("axolotl", "axolotl-multigpu")
@@ -167,17 +154,21 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
 """Subject -> what is claimed, in the order that reports show."""
 
 
+_NUMBER = {Tier.CPU: "P1", Tier.GPU: "P2", Tier.MULTIGPU: "P3"}
+
+
 def profile_claims(context: ClaimContext) -> Iterator[Claim]:
-    """P1 (cpu) and P2 (gpu) of an image's profile; none of an image without one."""
+    """P1 (cpu), P2 (gpu) and P3 (multigpu) of an image's profile; none of an image without one."""
     image = context.image
-    for subject, row in BEHAVIOURS.items():
+    unproven = {Tier.CPU: "", Tier.GPU: context.no_gpu, Tier.MULTIGPU: context.no_ranks}
+    for subject, row in (*BEHAVIOURS.items(), *example_rows()):
         if image.profile in row.profiles and all(image.pin(name) for name in row.needs):
             yield Claim(
-                id="P2" if row.tier is Tier.GPU else "P1",
+                id=_NUMBER[row.tier],
                 subject=subject,
                 tier=row.tier,
                 probe=row.probe,
                 statement=row.statement,
                 expect=row.expect,
-                unproven=context.no_gpu if row.tier is Tier.GPU else "",
+                unproven=unproven[row.tier],
             )

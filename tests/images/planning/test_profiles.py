@@ -160,9 +160,9 @@ def test_sources_are_locked_by_the_hash_of_their_archive_with_the_tools_that_bui
 def test_claims_of_a_profile_are_judged(planned: Planned) -> None:
     assert planned.image is not None
     claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts, no_gpu="none here"))
-    own = [claim for claim in claims.claims if claim.id in ("P1", "P2")]
+    own = [claim for claim in claims.claims if claim.id in ("P1", "P2", "P3")]
     assert own
-    assert all(claim.unproven == "none here" for claim in own if claim.tier is Tier.GPU)
+    assert all(claim.unproven == "none here" for claim in own if claim.tier in (Tier.GPU, Tier.MULTIGPU))
 
 
 def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:

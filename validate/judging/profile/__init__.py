@@ -1,4 +1,4 @@
-"""Judges of profiles' claims: P1 on a CPU, P2 on a GPU."""
+"""Judges of profiles' claims: P1 on a CPU, P2 on a GPU, P3 on several."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from collections.abc import Mapping
 from validate.judging import Judging
 from validate.judging.profile import behaviour
 
-JUDGES: Mapping[str, Judging] = {"P1": behaviour.judge, "P2": behaviour.judge}
+JUDGES: Mapping[str, Judging] = dict.fromkeys(("P1", "P2", "P3"), behaviour.judge)
+"""P1 to P3: what a framework did, against what the claim expects of it."""

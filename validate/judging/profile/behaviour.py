@@ -1,4 +1,4 @@
-"""P1 and P2: what a framework did, against what the claim expects of it."""
+"""P1 to P3: what a framework did, against what the claim expects of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from validate.judging import Finding, failed, listed, passed, typed
 
 @typed
 def judge(_subject: str, expect: BehaviourExpect, evidence: BehaviourEvidence) -> Finding:
-    """P1, P2. expect: any of `equal` (key -> value), `holds` (key -> items that must be among what was found),
+    """P1 to P3. expect: any of `equal` (key -> value), `holds` (key -> items that must be among what was found),
     `at_most` and `at_least` (key -> number); a control is an `at_least` on what a broken image would make small."""
     if not evidence:
         return failed("nothing was measured")

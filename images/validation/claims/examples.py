@@ -1,0 +1,151 @@
+"""The claims of examples/: each is run in the image as users run it, and held against plain torch. Pure.
+
+A row says how to run an example and what its result may deviate. Everything else is the same for all: every step was
+taken, the loss falls, what is trained moves and the rest stays, what was saved lacks nothing, and it loads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from images.validation.claims.behaviour import Behaviour
+from validate.claims import Tier
+from validate.contracts.profile import BehaviourExpect
+
+_PROBES = {Tier.CPU: "cpu.examples", Tier.GPU: "gpu.examples", Tier.MULTIGPU: "multigpu.examples"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How far from plain torch in float32 a run may be. Losses and logits are in their own units, about 6 and 5."""
+
+    losses: float
+    """Of each step. The Trainer rounds what it logs to four digits."""
+    update: float
+    """Of the weights' change, relative to its size. AdamW divides by small numbers, so it is larger than a loss's."""
+    reload: float
+    """Of the logits of the saved result, loaded again by the framework."""
+    held_out: float
+    """Between the loss that the example measured itself and that of the saved result, loaded again."""
+    apart: float = 5.0
+    """The controls are to be this many times further off than the bound that they try."""
+
+
+FLOAT32 = Bounds(losses=2e-3, update=0.05, reload=1e-3, held_out=1e-3)
+"""The same arithmetic in another order."""
+BFLOAT16 = Bounds(losses=0.05, update=0.35, reload=1e-3, held_out=0.02)
+"""Products have 8 bits: 0.4 % each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """An example and the tiers that it runs in."""
+
+    profiles: tuple[str, ...]
+    folder: str
+    adapter: str
+    config: str
+    commands: tuple[str, ...]
+    statement: str
+    tiers: Mapping[Tier, Bounds]
+    seconds: float = 600.0
+    """For its commands: a hung one ends. Two minutes on an idle machine, and the suite's other probes run beside it."""
+    steps: int
+    moved: int
+    """Trained tensors: weights, or halves of adapters."""
+    adapters: bool = False
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "example trainer": Example(
+        profiles=("transformers",),
+        folder="transformers",
+        adapter="programs",
+        config="trainer.yaml",
+        commands=("python3 ../tiny.py", "python3 trainer.py trainer.yaml"),
+        statement='the Trainer fine-tunes a model placed by device_map="auto" as plain torch does, and saves it',
+        tiers={Tier.CPU: FLOAT32, Tier.GPU: FLOAT32},
+        steps=40,
+        moved=21,
+    ),
+    "example bf16": Example(
+        profiles=("transformers",),
+        folder="transformers",
+        adapter="programs",
+        config="bf16.yaml",
+        commands=("python3 ../tiny.py", "python3 trainer.py bf16.yaml"),
+        statement="the same in bfloat16 mixed precision",
+        tiers={Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16},
+        steps=40,
+        moved=21,
+    ),
+    "example compile": Example(
+        profiles=("transformers",),
+        folder="transformers",
+        adapter="programs",
+        config="compile.yaml",
+        commands=("python3 ../tiny.py", "python3 trainer.py compile.yaml"),
+        statement="the same, compiled by torch.compile",
+        tiers={Tier.CPU: FLOAT32, Tier.GPU: FLOAT32},
+        steps=40,
+        moved=21,
+    ),
+    "example qlora": Example(
+        profiles=("transformers",),
+        folder="transformers",
+        adapter="programs",
+        config="qlora.yaml",
+        commands=("python3 ../tiny.py", "python3 qlora.py qlora.yaml"),
+        statement="QLoRA by peft and bitsandbytes trains adapters as plain torch does over the same NF4 weights",
+        tiers={Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16},
+        steps=40,
+        moved=28,
+        adapters=True,
+    ),
+}
+"""Subject -> example, in the order that reports show."""
+
+
+def example_rows() -> Iterator[tuple[str, Behaviour]]:
+    """Subject and row of every example, once for each of its tiers."""
+    for subject, example in EXAMPLES.items():
+        for tier, bounds in example.tiers.items():
+            yield (
+                subject,
+                Behaviour(
+                    profiles=example.profiles,
+                    probe=_PROBES[tier],
+                    statement=example.statement,
+                    tier=tier,
+                    expect=_expect(example, bounds),
+                ),
+            )
+
+
+def _expect(example: Example, bounds: Bounds) -> BehaviourExpect:
+    merged: dict[str, object] = {"merged_lacking": [], "strayed": []} if example.adapters else {}
+    return {
+        "example": {
+            "folder": example.folder,
+            "commands": example.commands,
+            "config": example.config,
+            "adapter": example.adapter,
+            "seconds": example.seconds,
+        },
+        "equal": {"steps": example.steps, "moved": example.moved, "unmoved": [], "lacking": [], **merged},
+        "at_most": {
+            "loss_deviation": bounds.losses,
+            "update_deviation": bounds.update,
+            "reload_deviation": bounds.reload,
+            "held_out_deviation": bounds.held_out,
+            **({"merge_deviation": bounds.reload} if example.adapters else {}),
+        },
+        "at_least": {
+            "control_idle": bounds.apart * bounds.losses,
+            "control_frozen": 2 * bounds.update,
+            "control_left_out": bounds.apart * bounds.reload,
+            "control_untrained": bounds.apart * bounds.held_out,
+            **({"control_unmerged": bounds.apart * bounds.reload} if example.adapters else {}),
+        },
+    }

@@ -1,0 +1,89 @@
+"""examples/: listed, current, paired with a real configuration, and each one claimed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from images.config.paths import EXAMPLES as FOLDER
+from images.config.paths import RESOURCES
+from images.validation.claims.examples import EXAMPLES
+from images.validation.trial import example_files
+from validate.claims import Claim, ClaimSet, Tier
+
+CONFIGURATIONS = sorted(path for path in FOLDER.glob("*/*.yaml") if not path.stem.endswith("-real"))
+SIZES = {
+    "model",
+    "base_model",
+    "length",
+    "sequence_len",
+    "max_steps",
+    "per_device_train_batch_size",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+}
+"""What a real configuration may have otherwise: the model's name, and sizes."""
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(FOLDER))
+
+
+def flat(config: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        yield from flat(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
+
+
+def test_the_data_is_current_and_small() -> None:
+    subprocess.run([sys.executable, str(FOLDER / "data" / "make.py"), "--check"], check=True)
+    for path in (FOLDER / "data").glob("*.jsonl"):
+        assert path.read_text().count("\n") == 400 and path.stat().st_size < 100_000
+
+
+def test_data_that_is_not_current_is_told(tmp_path: Path) -> None:
+    for path in (FOLDER / "data").iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes() + (b"{}\n" if path.suffix == ".jsonl" else b""))
+    done = subprocess.run([sys.executable, str(tmp_path / "make.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 1 and "questions.jsonl" in done.stderr
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=named)
+def test_a_real_configuration_differs_in_model_and_sizes_alone(path: Path) -> None:
+    tiny, real = (dict(flat(yaml.safe_load(one.read_text()))) for one in (path, path.with_stem(f"{path.stem}-real")))
+    assert set(tiny) == set(real)
+    differing = {key.rpartition(".")[2] for key in tiny if tiny[key] != real[key]}
+    assert differing and differing <= SIZES
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=named)
+def test_every_example_is_listed_and_claimed(path: Path) -> None:
+    claimed = {f"{example.folder}/{example.config}": example for example in EXAMPLES.values()}
+    example = claimed[named(path)]
+    (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if f"({named(path)})" in line)
+    assert example.commands[0] == "python3 ../tiny.py"
+    assert all(f"`{command}`" in row for command in example.commands[1:])
+    assert ", ".join(tier.value for tier in example.tiers) in row
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_every_claim_has_its_files(example: Any) -> None:
+    assert (FOLDER / example.folder / example.config).is_file()
+    assert (RESOURCES / "validate" / "examples" / "adapters" / f"{example.adapter}.py").is_file()
+
+
+def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> None:
+    def asking(folder: str) -> Claim:
+        expect = {"example": {"folder": folder}}
+        return Claim(id="P1", subject=folder, tier=Tier.CPU, probe="cpu.examples", statement="x", expect=expect)
+
+    carried = example_files(ClaimSet(image="a", claims=(asking("transformers"),)))
+    assert {"examples/tiny.py", "examples/data/questions.jsonl", "examples/transformers/trainer.yaml"} <= set(carried)
+    assert {name.split("/")[1] for name in carried if name.count("/") > 1} == {"data", "transformers"}
+    assert example_files(ClaimSet(image="a", claims=())) == {}

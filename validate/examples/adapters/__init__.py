@@ -1,0 +1,1 @@
+"""What each framework's examples leave, in neutral terms: `read(run) -> Trained`."""

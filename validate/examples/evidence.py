@@ -1,0 +1,143 @@
+"""The evidence of every example's claim: the run against plain torch, what was saved, and controls. It never judges."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from validate.claims import Claim
+from validate.contracts.profile import BehaviourEvidence, ExampleExpect
+from validate.examples import reference
+from validate.examples.run import run
+from validate.examples.trained import Pairs, Trained, Weights
+from validate.harness.forked import in_fork
+from validate.harness.reference import llama_logits
+
+_READ_ROWS = 4
+"""Rows of the first batch: what logits are compared on."""
+
+
+def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Run each claim's example and yield its evidence, each in a fork: frameworks patch what others import."""
+    for claim in claims:
+        yield claim.subject, in_fork(partial(_example, cast("ExampleExpect", claim.expect["example"]), device))
+
+
+def _example(example: ExampleExpect, device: str) -> BehaviourEvidence:
+    adapter = importlib.import_module(f"validate.examples.adapters.{example['adapter']}")
+    with tempfile.TemporaryDirectory(prefix="example-") as folder:
+        done = run(example, Path(folder), device)
+        trained: Trained = adapter.read(done)
+        return {"seconds": round(done.seconds, 1), **compared(trained), **trained.facts}
+
+
+def compared(trained: Trained) -> BehaviourEvidence:
+    """Everything that a claim may ask of a run, each deviation beside the control that must be told apart from it."""
+    course = reference.train(trained)
+    idle = reference.train(trained, rate=0.0)
+    last = f"layers.{trained.shape.layers - 1}."
+    frozen = reference.train(trained, frozen=last)
+    found = _found(trained, trained.saved)
+    return {
+        "steps": len(trained.losses),
+        "losses": [round(loss, 4) for loss in trained.losses],
+        "reference_losses": [round(loss, 4) for loss in course.losses],
+        "fall": trained.losses[0] - trained.losses[-1],
+        "loss_deviation": _furthest(trained.losses, course.losses),
+        "control_idle": _furthest(trained.losses, idle.losses),
+        "update_deviation": _update(trained, found, course.weights),
+        "control_frozen": _update(trained, found, frozen.weights),
+        **_tensors(trained),
+        **_merged(trained),
+        **_read_back(trained, found),
+    }
+
+
+def _tensors(trained: Trained) -> Mapping[str, object]:
+    """By name: what the saved result lacks, what did not move; and how many moved."""
+    before, after = _parameters(trained)
+    there = [name for name in before if name in after]
+    still = [name for name in there if bool((after[name] == before[name]).all())]
+    lacking = [name for name in before if name not in after]
+    return {"lacking": lacking, "unmoved": still, "moved": len(there) - len(still)}
+
+
+def _merged(trained: Trained) -> Mapping[str, object]:
+    """Merged weights are the base's plus what the adapters add, and nothing else."""
+    if trained.merged is None:
+        return {}
+    base, merged = trained.merged
+    wanted = _found(trained, trained.saved, base)
+    there = [name for name in base if name in merged]
+    return {
+        "merged_lacking": [name for name in base if name not in merged],
+        "strayed": [name for name in there if wanted[name] is base[name] and _far(merged[name], base[name])],
+        "merge_deviation": max(_far(merged[name], wanted[name]) for name in there),
+        "control_unmerged": max(_far(merged[name], base[name]) for name in there),
+    }
+
+
+def _read_back(trained: Trained, found: Weights) -> Mapping[str, object]:
+    """What the framework loads against the files; against what the example measured before it saved; and without one
+    tensor of what was saved."""
+    torch = importlib.import_module("torch")
+    tokens = trained.batches[0][0][:_READ_ROWS]
+    with torch.no_grad():
+        logits = trained.reload(tokens).float().cpu()
+        wanted = llama_logits(found, trained.shape, tokens, torch.float32)
+        without = llama_logits(_without(trained), trained.shape, tokens, torch.float32)
+    evidence: dict[str, object] = {
+        "reload_deviation": _far(logits, wanted),
+        "control_left_out": _far(logits, without),
+    }
+    if trained.held_out:
+        measured, batches = trained.held_out
+        with torch.no_grad():
+            again = [float(reference.token_loss(trained.reload(rows).cpu(), labels)) for rows, labels in batches]
+        evidence["held_out_deviation"] = abs(sum(again) / len(again) - measured)
+        evidence["control_untrained"] = abs(reference.loss_of(trained.start, trained.shape, batches) - measured)
+    return evidence
+
+
+def _without(trained: Trained) -> Weights:
+    """The saved result without its last tensor: as if a shard had been left out, and the start's stood there."""
+    module = f"model.layers.{trained.shape.layers - 1}.mlp.down_proj"
+    if trained.adapters:
+        return _found(trained, {name: pair for name, pair in trained.saved.items() if name != module})
+    return {**_found(trained, trained.saved), f"{module}.weight": trained.start[f"{module}.weight"]}
+
+
+def _found(trained: Trained, saved: Mapping[str, Any], base: Weights | None = None) -> Weights:
+    """Whole weights by what was saved; what it lacks is as at the start."""
+    start = trained.start if base is None else base
+    return reference.whole(start, saved, trained.adapters.scale) if trained.adapters else {**start, **saved}
+
+
+def _parameters(trained: Trained) -> tuple[Weights, Weights]:
+    """What was trained, before and after."""
+    if trained.adapters is None:
+        return trained.start, cast("Weights", trained.saved)
+    return reference.flat(trained.adapters.start), reference.flat(cast("Pairs", trained.saved))
+
+
+def _update(trained: Trained, found: Weights, wanted: Weights) -> float:
+    """How far the weights' change is from the wanted one, relative to it, over all weights: 1 where nothing changed."""
+    off = sum(float((found[name] - wanted[name]).square().sum()) for name in wanted)
+    size = sum(float((wanted[name] - trained.start[name]).square().sum()) for name in wanted)
+    return (off / size) ** 0.5 if size else math.inf
+
+
+def _far(found: Any, wanted: Any) -> float:
+    return float((found - wanted).abs().max())
+
+
+def _furthest(found: Sequence[float], wanted: Sequence[float]) -> float:
+    """The largest difference of two series; infinite where they are of different lengths."""
+    if len(found) != len(wanted):
+        return math.inf
+    return max(abs(one - other) for one, other in zip(found, wanted, strict=True))

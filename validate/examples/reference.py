@@ -1,0 +1,94 @@
+"""Training a Llama in plain torch, whole or by adapters: what an example's framework is held against."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from validate.examples.trained import Adapters, Batch, Optimiser, Pairs, Trained, Weights
+from validate.harness.reference import Shape, llama_logits
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How training went: a loss a step, and the whole weights at the end, adapters added in."""
+
+    losses: Sequence[float]
+    weights: Weights
+
+
+def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") -> Course:
+    """Train as the example says it did, in float32 on the CPU.
+
+    For controls: another `rate` (0 is an optimiser that does nothing), or parameters that stay as they are, by a part
+    of their name.
+    """
+    torch = importlib.import_module("torch")
+    start, adapters = trained.start, trained.adapters
+    parameters: dict[str, Any] = {}
+    for name, value in (flat(adapters.start) if adapters else start).items():
+        parameters[name] = value.clone().float().requires_grad_(frozen not in name)
+    optimiser = _adamw(torch, parameters, trained.optimiser, trained.optimiser.rate if rate is None else rate)
+    losses = []
+    for tokens, labels in trained.batches:
+        loss = _loss(_whole(start, parameters, adapters), trained.shape, (tokens, labels))
+        optimiser.zero_grad()
+        loss.backward()
+        if trained.optimiser.clip:
+            moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
+            torch.nn.utils.clip_grad_norm_(moving, trained.optimiser.clip)
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    whole = _whole(start, parameters, adapters)
+    return Course(losses=losses, weights={name: value.detach() for name, value in whole.items()})
+
+
+def whole(start: Weights, pairs: Pairs, scale: float) -> dict[str, Any]:
+    """The weights with the adapters added in. A module without a weight is left out."""
+    found = dict(start)
+    for module, (a, b) in pairs.items():
+        name = f"{module}.weight"
+        if name in found:
+            found[name] = found[name] + scale * (b.float() @ a.float())
+    return found
+
+
+def loss_of(weights: Weights, shape: Shape, batches: Sequence[Batch]) -> float:
+    """The mean of the batches' losses, without training."""
+    torch = importlib.import_module("torch")
+    with torch.no_grad():
+        losses = [float(_loss(weights, shape, batch)) for batch in batches]
+    return sum(losses) / len(losses)
+
+
+def token_loss(logits: Any, labels: Any) -> Any:
+    """Mean cross entropy of the next token, over those that have a label."""
+    torch = importlib.import_module("torch")
+    ahead = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
+    return torch.nn.functional.cross_entropy(ahead, labels[:, 1:].reshape(-1), ignore_index=IGNORED)
+
+
+def _loss(weights: Weights, shape: Shape, batch: Batch) -> Any:
+    tokens, labels = batch
+    return token_loss(llama_logits(weights, shape, tokens, importlib.import_module("torch").float32), labels)
+
+
+def _adamw(torch: Any, parameters: Mapping[str, Any], settings: Optimiser, rate: float) -> Any:
+    moving = [parameter for parameter in parameters.values() if parameter.requires_grad]
+    return torch.optim.AdamW(moving, lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=settings.decay)
+
+
+def flat(pairs: Pairs) -> dict[str, Any]:
+    """Both halves of every adapter, by name."""
+    return {f"{module}.{half}": pair[number] for module, pair in pairs.items() for number, half in enumerate("AB")}
+
+
+def _whole(start: Weights, parameters: Mapping[str, Any], adapters: Adapters | None) -> Weights:
+    if adapters is None:
+        return parameters
+    pairs = {module: (parameters[f"{module}.A"], parameters[f"{module}.B"]) for module in adapters.start}
+    return whole(start, pairs, adapters.scale)

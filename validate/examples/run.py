@@ -1,0 +1,104 @@
+"""An example, run as its README says: its commands, in a copy of its folder, each in a fresh process."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from validate.contracts.profile import ExampleExpect
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+"""Beside the suite: in a checkout, in a trial and in an image."""
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "DO_NOT_TRACK": "1",
+    # A container without a network has the loopback interface alone, which gloo does not take by itself.
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+_LOG_TAIL = 2000
+
+
+class ExampleError(RuntimeError):
+    """A command of an example failed, or did not end in time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """An example that has run to its end."""
+
+    folder: Path
+    """Where its commands ran: paths in its configuration are relative to it."""
+    config: Mapping[str, Any]
+    example: ExampleExpect
+    device: str
+    """`cpu` or `cuda`: where its result is loaded again."""
+    seconds: float
+
+    @property
+    def model(self) -> Path:
+        """The model it began with."""
+        return self.folder / str(self.config.get("model") or self.config["base_model"])
+
+    def result(self) -> Mapping[str, Any]:
+        """What a program of ours wrote at its end."""
+        found: Mapping[str, Any] = json.loads((self.folder / self.config["out"] / "result.json").read_text())
+        return found
+
+
+def run(example: ExampleExpect, place: Path, device: str) -> Run:
+    """Run an example in `place`. Raises ExampleError with what a failed command printed last."""
+    shutil.copytree(EXAMPLES, place / "examples")
+    folder = place / "examples" / example["folder"]
+    until = time.monotonic() + example["seconds"]
+    started = time.monotonic()
+    for command in example["commands"]:
+        _call(command, folder, until)
+    config = importlib.import_module("yaml").safe_load((folder / example["config"]).read_text(encoding="utf-8"))
+    return Run(folder=folder, config=config, example=example, device=device, seconds=time.monotonic() - started)
+
+
+def _call(command: str, folder: Path, until: float) -> None:
+    """Run a command in a session of its own, so that nothing that it started outlives it."""
+    log = folder / "log"
+    environment = {**os.environ, **_OFFLINE}
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            shlex.split(command),
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = child.wait(max(1.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    text = log.read_text(encoding="utf-8", errors="replace")
+    print(f"$ {command}\n{text[-2 * _LOG_TAIL :]}", flush=True)  # noqa: T201  the probe's log
+    if code != 0:
+        end = "did not end in time" if code is None else f"ended with status {code}"
+        raise ExampleError(f"`{command}` {end}: {_last_words(text)}")
+
+
+def _last_words(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-3:])[-_LOG_TAIL:]

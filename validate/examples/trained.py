@@ -1,0 +1,132 @@
+"""What an example did, in neutral terms: adapters of frameworks fill it in, evidence.py compares it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from validate.harness import nf4
+from validate.harness.reference import Shape
+
+Weights = Mapping[str, Any]
+"""Tensor by the name that transformers saves it with, in float32, on the CPU."""
+Pairs = Mapping[str, tuple[Any, Any]]
+"""Module (`model.layers.0.mlp.up_proj`) -> A [rank, in] and B [out, rank] of its adapter."""
+Batch = tuple[Any, Any]
+"""Tokens and labels, both [rows, length]; -100 where there is no loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """AdamW at a constant rate, as the example's configuration has it."""
+
+    rate: float
+    clip: float = 1.0
+    """Largest norm of all gradients; the Trainer's default. 0: none."""
+    decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """LoRA over frozen weights."""
+
+    scale: float
+    """lora_alpha / r."""
+    start: Pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """An example's run. `saved` and `merged` are read from files, without the framework."""
+
+    losses: Sequence[float]
+    """One a step."""
+    shape: Shape
+    start: Weights
+    batches: Sequence[Batch]
+    """One a step, in the order trained, all rows of all ranks."""
+    optimiser: Optimiser
+    saved: Weights | Pairs
+    """Whole weights; of adapters, A and B."""
+    reload: Callable[[Any], Any]
+    """Logits of tokens, by the saved result as the framework itself loads it."""
+    adapters: Adapters | None = None
+    merged: tuple[Weights, Weights] | None = None
+    """Where the example merged its adapters: the weights that they were merged into, and what came of it."""
+    held_out: tuple[float, Sequence[Batch]] | None = None
+    """The loss that the example measured at its end, before anything was loaded again, and what on."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """More evidence, of this framework."""
+
+
+def shape_of(model: Path) -> Shape:
+    """The shape of a Llama as transformers saved it."""
+    config = json.loads((model / "config.json").read_text())
+    theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]  # transformers 5
+    return Shape(
+        vocabulary=config["vocab_size"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        key_value_heads=config["num_key_value_heads"],
+        positions=config["max_position_embeddings"],
+        rope_theta=theta,
+        epsilon=config["rms_norm_eps"],
+    )
+
+
+def tensors(folder: Path) -> dict[str, Any]:
+    """All tensors of the safetensors files of a folder: one file, or shards."""
+    load = importlib.import_module("safetensors.torch").load_file
+    found: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        found.update({name: tensor.float() for name, tensor in load(file).items()})
+    if not found:
+        there = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "no such folder"
+        raise FileNotFoundError(f"{folder.name} holds no safetensors file ({there})")
+    return found
+
+
+def adapter_pairs(folder: Path) -> dict[str, tuple[Any, Any]]:
+    """A and B by module, of an adapter as peft saves it. A half without its other half is left out."""
+    found = tensors(folder)
+    modules: dict[str, tuple[Any, Any]] = {}
+    for name, a in found.items():
+        b = found.get(name.replace(".lora_A.", ".lora_B."))
+        if ".lora_A." in name and b is not None:
+            modules[name.removeprefix("base_model.model.").split(".lora_A.")[0]] = (a, b)
+    return modules
+
+
+def nf4_rounded(weights: Weights, shape: Shape) -> dict[str, Any]:
+    """The weights, with every projection rounded to NF4 in blocks of 64 and back, in plain torch."""
+    return {
+        name: nf4.rounded(weight) if name.removesuffix(".weight") in shape.projections else weight
+        for name, weight in weights.items()
+    }
+
+
+def seeded_order(rows: int, seed: int, epoch: int = 0) -> list[int]:
+    """The order in which accelerate's SeedableRandomSampler gives a data set: the Trainer's default."""
+    torch = importlib.import_module("torch")
+    generator = torch.Generator()
+    generator.manual_seed(seed + epoch)
+    order: list[int] = torch.randperm(rows, generator=generator).tolist()
+    return order
+
+
+def in_batches(rows: Sequence[Batch], order: Sequence[int], size: int, steps: int) -> list[Batch]:
+    """Rows of one length each, in this order, `size` a step."""
+    torch = importlib.import_module("torch")
+    chosen = [order[step * size : (step + 1) * size] for step in range(steps)]
+    return [
+        (torch.stack([rows[index][0] for index in step]), torch.stack([rows[index][1] for index in step]))
+        for step in chosen
+    ]
