@@ -13,6 +13,7 @@ from images.config.facts import Row, Sentence
 from images.config.matrix import Sources
 from images.errors import Problem, UserError
 from images.planning import plan
+from images.planning.expectations import DENIED_VARIABLES
 from images.planning.image import Image
 from images.site import records
 from images.validation.claims.context import ClaimContext
@@ -22,8 +23,10 @@ from validate.judging import Status
 
 PAGES = paths.DATA / "pages.yaml"
 _NO_RUN = "no run"
-_OPEN = (Status.FAIL, Status.UNPROVEN)
-_WORST_FIRST = (Status.FAIL, Status.UNPROVEN, Status.PASS, Status.NOT_APPLICABLE)
+_OPEN = "open"
+_HELD = (Status.PASS, Status.NOT_APPLICABLE)
+_NAMED = 4
+"""Claims that a reason names before it counts the others."""
 
 
 class PageRow(Row):
@@ -35,6 +38,8 @@ class PageRow(Row):
     note: str = ""
     open: str = ""
     """Why it does not hold yet."""
+    refuses: list[str] = []
+    """Variables, or patterns of them, that no image may have: each is one of DENIED_VARIABLES."""
 
 
 Pages = dict[str, list[PageRow]]
@@ -64,6 +69,7 @@ def recorded(folder: Path = records.FOLDER) -> Verdicts:
 def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
     """The generated part of docs/profiles.md. Raises UserError: a page without rows, a claim that no image has."""
     parts, unheld, problems = [], list[str](), list[Problem]()
+    checked = 0
     accepted = [image.image for image in plan.plan(sources) if image.image and image.profile]
     for name, profile in sources.matrix.profiles.items():
         images = [image for image in accepted if image.profile == name]
@@ -73,11 +79,19 @@ def tables(sources: Sources, asked: Pages, verdicts: Verdicts) -> str:
         rows = asked.get(profile.page, [])
         problems += _problems(profile.page, rows, claims)
         parts.append(_section(name, profile.page, images, rows, claims, verdicts))
+        checked += sum(bool(row.by or row.open) for row in rows)
         unheld += [_line(name, row.asks, why) for row in rows if (why := _unheld(row, claims, verdicts))]
     if problems:
         raise UserError(problems)
-    head = ["## What does not hold yet", "", "| profile | requirement | why |", "|---|---|---|"]
-    return "\n".join([*parts, *head, *unheld, ""])
+    head = ["## What is open", "", "| profile | requirement | why |", "|---|---|---|"]
+    return "\n".join([_counted(checked, unheld), "", *parts, *head, *unheld, ""])
+
+
+def _counted(checked: int, unheld: Sequence[str]) -> str:
+    return (
+        f"The pages ask for {checked} things that a claim checks or that are known not to hold: "
+        f"**{checked - len(unheld)} PASS, {len(unheld)} are open**."
+    )
 
 
 def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Problem]:
@@ -87,6 +101,12 @@ def _problems(page: str, rows: Sequence[PageRow], claims: Claims) -> Iterator[Pr
     for row in rows:
         if not (row.by or row.note or row.open):
             yield Problem(where=where, cause=f"{row.asks!r} names no claim, note or open reason", then=then)
+        for variable in row.refuses:
+            if not any(fnmatch.fnmatchcase(variable, denied) for denied in DENIED_VARIABLES):
+                cause = f"says that {variable} is refused, and no image is refused for it"
+                yield Problem(
+                    where=where, cause=cause, then="add it to images/planning/expectations.py, or leave it out"
+                )
         for pattern in row.by:
             if not any(_matching([pattern], own) for own in claims.values()):
                 yield Problem(where=where, cause=f"no image of the profile has a claim {pattern!r}", then=then)
@@ -113,9 +133,14 @@ def _section(
     lines.append("|---|---|" + "---|" * (len(names) + 1))
     for row in rows:
         found = [_verdict(row, claims[one], verdicts.get(one, {})) for one in names]
-        remark = f"**does not hold yet**: {row.open}" if row.open else row.note
-        lines.append(_line(row.asks, ", ".join(row.by) or "-", *found, remark))
+        lines.append(_line(row.asks, ", ".join(row.by) or "-", *found, _remark(row)))
     return "\n".join([*lines, ""])
+
+
+def _remark(row: PageRow) -> str:
+    refused = f"an image that sets one is refused: {', '.join(row.refuses)}" if row.refuses else ""
+    known = f"**does not hold yet**: {row.open}" if row.open else ""
+    return "; ".join(part for part in (known, row.note, refused) if part)
 
 
 def _line(*cells: str) -> str:
@@ -123,23 +148,45 @@ def _line(*cells: str) -> str:
 
 
 def _unheld(row: PageRow, claims: Claims, verdicts: Verdicts) -> str:
-    """Why a requirement can't be taken as met: it is known not to be, or some image's last runs leave it open."""
+    """Why a requirement can't be taken as met: it is known not to be, or the last runs of some image leave it open."""
     if row.open:
         return row.open
-    found = {name: _verdict(row, own, verdicts.get(name, {})) for name, own in claims.items()}
-    unmet = {name: verdict for name, verdict in found.items() if verdict.startswith((*_OPEN, _NO_RUN))}
-    gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for own in claims.values() for claim in _matching(row.by, own))
-    told = ", ".join(f"`{name}`: {verdict}" for name, verdict in unmet.items())
-    return f"{told} (it needs a GPU)" if told and gpu else told
+    images: dict[str, list[str]] = {}
+    for name, own in claims.items():
+        images.setdefault(_why_open(row, own, verdicts.get(name, {})), []).append(f"`{name}`")
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in images.items() if why)
+
+
+def _why_open(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
+    """What one image's runs leave open, claim by claim; empty if nothing."""
+    unheld = [one for one in _matching(row.by, claims) if verdicts.get((one.id, one.subject)) not in _HELD]
+    if not unheld:
+        return ""
+    by_verdict: dict[str, list[str]] = {}
+    for claim in unheld:
+        verdict = verdicts.get((claim.id, claim.subject))
+        by_verdict.setdefault(str(verdict) if verdict else "never run", []).append(f"{claim.id} {claim.subject}")
+    told = ", ".join(f"{_some(keys)} {verdict}" for verdict, keys in by_verdict.items())
+    gpu = all(claim.tier in (Tier.GPU, Tier.MULTIGPU) for claim in unheld)
+    return f"{told} (needs a GPU)" if gpu else told
+
+
+def _some(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return ", ".join(keys[:_NAMED]) + more
 
 
 def _verdict(row: PageRow, claims: Sequence[Claim], verdicts: Mapping[tuple[str, str], Status]) -> str:
-    """The worst of the claims that were measured, and how many were."""
+    """PASS where every claim was measured and holds. One that was never run leaves the row open, as UNPROVEN does."""
     own = _matching(row.by, claims)
     if not own:
         return "-"
-    found = [verdicts[claim.id, claim.subject] for claim in own if (claim.id, claim.subject) in verdicts]
-    if not found:
+    if row.open:
+        return _OPEN
+    found = [verdicts.get((claim.id, claim.subject)) for claim in own]
+    held = sum(status in _HELD for status in found)
+    if held == len(own):
+        return str(Status.PASS if Status.PASS in found else Status.NOT_APPLICABLE)
+    if not any(found):
         return _NO_RUN
-    worst = min(found, key=_WORST_FIRST.index)
-    return f"{worst}" if len(found) == len(own) else f"{worst} ({len(found)} of {len(own)})"
+    return f"{Status.FAIL if Status.FAIL in found else _OPEN} ({held} of {len(own)} PASS)"

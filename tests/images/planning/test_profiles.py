@@ -212,31 +212,77 @@ def test_a_page_row_that_names_no_claim_is_told() -> None:
         profile_docs.tables(SOURCES, pages, {})
 
 
-def test_a_row_shows_the_worst_of_its_claims_and_how_many_were_measured() -> None:
-    pages = profile_docs.pages()
-    name = "cu128-torch28-transformers"
-    verdicts = {name: {("S1", "accelerate"): Status.PASS, ("S1", "transformers"): Status.FAIL}}
-    table = profile_docs.tables(SOURCES, pages, verdicts)
-    row = next(line for line in table.splitlines() if line.startswith("| accelerate >= 1.1.0"))
-    assert "| FAIL (2 of 3) |" in row
+def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, str], Status]) -> list[str]:
+    """The lines of the tables that speak of unsloth's page, with `rows` as its only ones."""
+    known = {"cu128-torch210-unsloth": verdicts}
+    text = profile_docs.tables(SOURCES, {**profile_docs.pages(), "unsloth-setup": rows}, known)
+    return text.partition("## unsloth")[2].splitlines()
 
 
-def test_what_does_not_hold_is_listed_with_the_reason_and_what_holds_is_not() -> None:
-    name = "cu128-torch210-unsloth"
+@pytest.mark.parametrize(
+    ("verdicts", "cell", "open_as"),
+    [
+        ([Status.PASS, Status.PASS], "PASS", ""),
+        ([Status.PASS, Status.NOT_APPLICABLE], "PASS", ""),
+        ([Status.NOT_APPLICABLE] * 2, "NOT_APPLICABLE", ""),
+        ([Status.PASS, None], "open (1 of 2 PASS)", "S1 torch never run"),
+        ([Status.PASS, Status.UNPROVEN], "open (1 of 2 PASS)", "S1 torch UNPROVEN"),
+        ([None, Status.UNPROVEN], "open (0 of 2 PASS)", "S1 torch UNPROVEN, S1 unsloth never run"),
+        ([Status.PASS, Status.FAIL], "FAIL (1 of 2 PASS)", "S1 torch FAIL"),
+        ([None, Status.FAIL], "FAIL (0 of 2 PASS)", "S1 torch FAIL, S1 unsloth never run"),
+        ([None, None], "no run", "S1 torch, S1 unsloth never run"),
+    ],
+)
+def test_a_row_passes_only_where_every_claim_of_it_was_run_and_holds(
+    verdicts: list[Status | None], cell: str, open_as: str
+) -> None:
+    keys = [("S1", "unsloth"), ("S1", "torch")]
+    found = {key: status for key, status in zip(keys, verdicts, strict=True) if status}
+    lines = profile_table([profile_docs.PageRow(asks="both", by=["S1 unsloth", "S1 torch"])], found)
+    assert f"| both | S1 unsloth, S1 torch | {cell} |  |" in lines
+    listed = [line for line in lines if line.startswith("| unsloth | both |")]
+    assert listed == ([f"| unsloth | both | `cu128-torch210-unsloth`: {open_as} |"] if open_as else [])
+
+
+def test_what_is_known_not_to_hold_is_open_whatever_its_claims_say() -> None:
     rows = [
-        profile_docs.PageRow(asks="proven", by=["S1 unsloth"]),
-        profile_docs.PageRow(asks="failed", by=["S1 torch"]),
-        profile_docs.PageRow(asks="unseen", by=["P2 *"]),
-        profile_docs.PageRow(asks="known", open="for this reason"),
+        profile_docs.PageRow(asks="known", by=["S1 unsloth"], open="for this reason"),
+        profile_docs.PageRow(asks="unseen", by=["P2 unsloth *"]),
     ]
-    verdicts = {name: {("S1", "unsloth"): Status.PASS, ("S1", "torch"): Status.FAIL}}
-    text = profile_docs.tables(SOURCES, {**profile_docs.pages(), "unsloth-setup": rows}, verdicts)
-    listed = [line for line in text.partition("## What does not hold yet")[2].splitlines() if "| unsloth |" in line]
-    assert listed == [
-        f"| unsloth | failed | `{name}`: FAIL |",
-        f"| unsloth | unseen | `{name}`: no run (it needs a GPU) |",
-        "| unsloth | known | for this reason |",
-    ]
+    lines = profile_table(rows, {("S1", "unsloth"): Status.PASS})
+    assert "| known | S1 unsloth | open | **does not hold yet**: for this reason |" in lines
+    assert "| unsloth | known | for this reason |" in lines
+    (unseen,) = (line for line in lines if line.startswith("| unsloth | unseen |"))
+    assert unseen.endswith(" never run (needs a GPU) |")
+
+
+def test_the_head_counts_what_passed_and_what_is_open() -> None:
+    text = profile_docs.tables(SOURCES, profile_docs.pages(), {})
+    checked = sum(bool(row.by or row.open) for rows in profile_docs.pages().values() for row in rows)
+    assert text.startswith(f"The pages ask for {checked} things") and f"**0 PASS, {checked} are open**" in text
+
+
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?:_\*)?")
+
+
+@pytest.mark.parametrize(
+    "row", [row for rows in profile_docs.pages().values() for row in rows if row.refuses], ids=lambda row: row.asks[:30]
+)
+def test_every_variable_that_a_page_leaves_to_launchers_is_refused(row: profile_docs.PageRow) -> None:
+    assert sorted(_VARIABLE.findall(row.asks)) == sorted(row.refuses), "the row names what it refuses, and all of it"
+
+
+def test_a_page_can_not_say_that_a_variable_is_refused_which_no_image_is_refused_for() -> None:
+    row = profile_docs.PageRow(asks="something", by=["S1 unsloth"], refuses=["FSDP_VERSION", "NOT_DENIED"])
+    with pytest.raises(UserError, match="says that NOT_DENIED is refused, and no image is refused for it") as caught:
+        profile_table([row], {})
+    assert "FSDP_VERSION" not in str(caught.value)
+
+
+def test_no_page_speaks_of_refused_variables_in_prose_alone() -> None:
+    """`refuses` is held to the claims; a sentence is not."""
+    for rows in profile_docs.pages().values():
+        assert not [row.asks for row in rows if "baked" in row.note or "is refused" in row.note]
 
 
 def test_metadata_becomes_a_row_without_extras() -> None:
