@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypedDict
 
 from validate.contracts import Exempt, Measured
@@ -51,15 +52,31 @@ class _Capability(Exempt, total=False):
     """The host's least, where it could be read."""
 
 
-class KernelExpect(_Capability):
+class _Names(TypedDict, total=False):
+    """Claims from before 2026-11-22 have none of these: a name that was missing failed them."""
+
+    names_of: str
+    """The versions that decide what its kernels are called."""
+    other_kernels: dict[str, str]
+    """Pattern -> whose they are: seen where none of its own is, they are the wrong ones."""
+    aside_kernels: list[str]
+    """Patterns of kernels that run around it: they do not show that it ran."""
+
+
+class KernelNames(_Names):
+    """What CUDA kernels are called."""
+
+    expected_kernels: list[str]
+    """Patterns of CUDA kernels, one for each part that has a name in this version."""
+
+
+class KernelExpect(_Capability, KernelNames):
     cases: list[str]
     tolerance: dict[str, str | float]
     """dtype -> rule T, or the largest relative error."""
     figures: dict[str, list[float]]
     """Name -> least and most."""
     facts: dict[str, object]
-    expected_kernels: list[str]
-    """Patterns of CUDA kernels, each of which the profiler must have seen."""
     libraries: list[str]
     package: str
 
@@ -94,7 +111,12 @@ class Observed(Measured, total=False):
     facts: dict[str, object]
 
 
-class Profile(TypedDict):
+class _Apart(TypedDict, total=False):
+    ran: Mapping[str, list[str]]
+    """Case -> what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
+
+
+class Profile(_Apart):
     """Names of the CUDA kernels that ran."""
 
     works: bool

@@ -2,7 +2,7 @@
 
 A file `kernels/NAME.py` holds `KERNEL`: what it claims, on which GPUs (`supports`), how it is run and what plain
 torch makes of the same inputs (`cases`), how far they may differ (`tolerance`), what must be told apart (controls), and
-which CUDA kernels must have been seen running (`expected_kernels`). Files that begin with an underscore are shared.
+which CUDA kernels show that it ran (`expected_kernels`). Files that begin with an underscore are shared.
 Nothing here imports torch: the host writes claims from this table, `runner.py` measures inside the container.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validate.contracts.gpu import Observed
+from validate.contracts.gpu import KernelNames, Observed
+from validate.kernels._names import EAGER, PRODUCT, Name, patterns
 
 if TYPE_CHECKING:
     from validate.kernels.runner import Bench
@@ -28,6 +29,11 @@ Supports = Callable[[Capability, Mapping[str, str]], str | None]
 
 def on_every_gpu(capability: Capability, versions: Mapping[str, str]) -> str | None:
     """A kernel without a gate."""
+    return None
+
+
+def nothing(versions: Mapping[str, str]) -> str | None:
+    """A kernel that every version has."""
     return None
 
 
@@ -77,15 +83,35 @@ class Kernel:
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    expected_kernels: Sequence[str] = ()
-    """Patterns of CUDA kernel names, each of which the profiler must have seen."""
+    expected_kernels: Mapping[str, Sequence[Name]] = field(default_factory=dict)
+    """Part -> what its CUDA kernel is called, version by version. A name that is not known fails nothing."""
+    other_kernels: Mapping[str, str] = field(default_factory=dict)
+    """Pattern of CUDA kernels -> whose they are: seen where none of its own is, they are the wrong ones."""
+    aside_kernels: Sequence[str] = (EAGER, PRODUCT)
+    """Patterns of CUDA kernels that run around it, or as a control: they do not show that it ran."""
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""
     supports: Supports = on_every_gpu
+    excludes: Callable[[Mapping[str, str]], str | None] = nothing
+    """Why these versions can't do it on any GPU, with the source: then nothing is claimed."""
     declines: Callable[[Bench], Sequence[str]] | None = None
     """The library's own reasons for not running here."""
     needs: Sequence[str] = ()
     """Other distributions without which it can't be run."""
+
+
+def expected_path(row: Kernel, versions: Mapping[str, str]) -> KernelNames:
+    """What is expected of the CUDA kernels that run, with the names they have in these versions."""
+    known = (patterns(names, versions) for names in row.expected_kernels.values())
+    expected: KernelNames = {
+        "expected_kernels": ["|".join(found) for found in known if found],
+        "other_kernels": dict(row.other_kernels),
+        "aside_kernels": list(row.aside_kernels),
+    }
+    deciding = sorted({name.of for names in row.expected_kernels.values() for name in names})
+    if deciding:
+        expected["names_of"] = " and ".join(f"{name} {versions[name]}" for name in deciding)
+    return expected
 
 
 def table() -> Mapping[str, Kernel]:

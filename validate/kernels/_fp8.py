@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 from validate.kernels import from_capability
+from validate.kernels._names import DOUBLE_PRODUCT, EAGER, FP8_PRODUCT, FULL_PRECISION_PRODUCT
 
 SUPPORTS = from_capability(8, 9, "FP8 needs Ada or Hopper")
-RAN = (r"^(?!.*at::native).*(nvjet_\w*_q[a-z]|e4m3|float8)",)
-"""Products in FP8 by their names (cuBLASLt's `nvjet_sm90_qqtst...` on Hopper, `...e4m3...` before), not conversions."""
+RAN = {"product": FP8_PRODUCT}
+OTHERS = {FULL_PRECISION_PRODUCT: "a product of unquantised numbers"}
+ASIDE = (EAGER, DOUBLE_PRODUCT)
 SQNR_CEILING = 40.0
 """e4m3 has 3 bits of mantissa: a product of normal values comes to 28 dB. One far above was not computed in FP8."""
 

@@ -10,6 +10,19 @@ from validate.kernels import Case
 from validate.kernels._attention import case
 from validate.kernels.runner import Bench
 
+_WHOSE = {
+    r"pytorch_flash::": "FlashAttention's",
+    r"PyTorchMemEffAttention::|fmha_cutlass[FB]": "memory-efficient attention's",
+    r"cudnn.*(sdpa|flash|[fb]prop|mha)": "cuDNN's",
+}
+PLAIN = {r"softmax_warp|cunn_SoftMax": "plain products'"}
+FUSED: Mapping[str, str] = _WHOSE
+
+
+def others(own: str) -> Mapping[str, str]:
+    """The kernels of all other ways to compute attention, and whose they are."""
+    return {pattern: whose for pattern, whose in {**_WHOSE, **PLAIN}.items() if whose != own}
+
 
 def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     """Attention by this backend alone: torch raises where it can't serve, instead of taking another."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from validate.kernels import Kernel
-from validate.kernels._adamw import DIFFERENCE, EXPECTED, observe
+from validate.kernels._adamw import ASIDE, DIFFERENCE, EXPECTED, observe
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS
+from validate.kernels._names import BNB_ADAMW_8BIT
 
 KERNEL = Kernel(
     claim="G5",
@@ -16,7 +17,8 @@ KERNEL = Kernel(
     observe=partial(observe, optimizer="AdamW8bit"),
     figures={DIFFERENCE: EXPECTED},
     facts={"states": ["torch.uint8", "torch.uint8"], "paged": False},
-    expected_kernels=(r"kOptimizerStatic8bit2StateBlockwise",),
+    expected_kernels={"step": BNB_ADAMW_8BIT},
+    aside_kernels=ASIDE,
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

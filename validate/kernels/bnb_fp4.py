@@ -5,6 +5,7 @@ from __future__ import annotations
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels._names import BNB_QUANTISE
 from validate.kernels.bnb_nf4 import mean_error
 from validate.kernels.runner import Bench
 
@@ -23,7 +24,7 @@ KERNEL = Kernel(
     observe=_observe,
     # bitsandbytes' own mean (its tests/test_functional.py); sigma of 40 samples of its CPU code.
     figures={"mean error": around(0.096545, 1.16e-4)},
-    expected_kernels=(r"kQuantizeBlockwise",),
+    expected_kernels={"quantiser": BNB_QUANTISE},
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

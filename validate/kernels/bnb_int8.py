@@ -8,6 +8,7 @@ from typing import Any
 from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
 from validate.kernels.runner import Bench
 
 
@@ -45,7 +46,8 @@ KERNEL = Kernel(
     observe=_observe,
     # 40 samples of N(0,1) in rows of 1024, rounded in plain torch.
     figures={"mean error": around(0.006774, 2.03e-5)},
-    expected_kernels=(r"kInt8VectorQuant",),
+    expected_kernels={"quantiser": BNB_INT8_ROWS, "product": INT8_PRODUCT},
+    aside_kernels=(EAGER,),
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -10,6 +10,7 @@ from validate.contracts.gpu import Observed
 from validate.harness import nf4
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
+from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
 from validate.kernels.runner import Bench
 
 _OUT, _IN = 192, 320
@@ -73,7 +74,7 @@ KERNEL = Kernel(
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     observe=_observe,
     figures={"mean error": around(nf4.MEAN_ERROR, nf4.MEAN_ERROR_SIGMA)},
-    expected_kernels=(r"kQuantizeBlockwise", r"kDequantizeBlockwise|gemm_4bit"),
+    expected_kernels={"quantiser": BNB_QUANTISE, "product": BNB_DEQUANTISE},
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

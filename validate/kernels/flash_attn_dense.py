@@ -7,7 +7,7 @@ from typing import Any
 
 from validate.kernels import RULE_T, Kernel
 from validate.kernels._attention import case
-from validate.kernels._flash import LIBRARIES, RAN, SUPPORTS
+from validate.kernels._flash import LIBRARIES, OTHERS, RAN, SUPPORTS
 
 
 def _run(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -35,6 +35,7 @@ KERNEL = Kernel(
     },
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels=RAN,
+    other_kernels=OTHERS,
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

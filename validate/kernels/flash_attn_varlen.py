@@ -8,7 +8,7 @@ from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._attention import attention
-from validate.kernels._flash import LIBRARIES, RAN, SUPPORTS
+from validate.kernels._flash import LIBRARIES, OTHERS, RAN, SUPPORTS
 from validate.kernels.runner import Bench
 
 _LENGTHS = (1, 130, 67, 255)
@@ -57,6 +57,7 @@ KERNEL = Kernel(
     cases={"float16": _case("float16"), "bfloat16": _case("bfloat16")},
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
     expected_kernels=RAN,
+    other_kernels=OTHERS,
     libraries=LIBRARIES,
     supports=SUPPORTS,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._liger import SUPPORTS
+from validate.kernels._names import LIGER_CROSS_ENTROPY
 from validate.kernels.runner import Bench
 
 _TOKENS, _WIDTH, _VOCABULARY = 123, 96, 1543
@@ -46,6 +47,6 @@ KERNEL = Kernel(
     statement="Liger's fused linear cross entropy, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    expected_kernels=(r"cross_entropy",),
+    expected_kernels={"loss": LIGER_CROSS_ENTROPY},
     supports=SUPPORTS,
 )

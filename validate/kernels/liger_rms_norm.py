@@ -8,6 +8,7 @@ from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._liger import SUPPORTS
+from validate.kernels._names import LIGER_RMS_NORM_BACKWARD, LIGER_RMS_NORM_FORWARD
 from validate.kernels.runner import Bench
 
 _EPSILON = 1e-5
@@ -37,6 +38,6 @@ KERNEL = Kernel(
     statement="Liger's RMSNorm, forward and backward: float32 within 1e-4, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-4, "bfloat16": RULE_T},
-    expected_kernels=(r"rms_norm_forward", r"rms_norm_backward"),
+    expected_kernels={"forward": LIGER_RMS_NORM_FORWARD, "backward": LIGER_RMS_NORM_BACKWARD},
     supports=SUPPORTS,
 )

@@ -9,6 +9,7 @@ from typing import Any
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._attention import rolled
 from validate.kernels._liger import SUPPORTS
+from validate.kernels._names import LIGER_ROPE
 from validate.kernels.runner import Bench
 
 _LENGTH, _DIM = 53, 64
@@ -54,6 +55,6 @@ KERNEL = Kernel(
     statement="Liger's rotary embedding, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    expected_kernels=(r"triton_rope",),
+    expected_kernels={"rotation": LIGER_ROPE},
     supports=SUPPORTS,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._liger import SUPPORTS
+from validate.kernels._names import LIGER_SWIGLU_BACKWARD, LIGER_SWIGLU_FORWARD
 from validate.kernels.runner import Bench
 
 
@@ -34,6 +35,6 @@ KERNEL = Kernel(
     statement="Liger's SwiGLU, forward and backward: float32 within 1e-5, bfloat16 as plain torch",
     cases={"float32": _case("float32"), "bfloat16": _case("bfloat16")},
     tolerance={"float32": 1e-5, "bfloat16": RULE_T},
-    expected_kernels=(r"swiglu_forward", r"swiglu_backward"),
+    expected_kernels={"forward": LIGER_SWIGLU_FORWARD, "backward": LIGER_SWIGLU_BACKWARD},
     supports=SUPPORTS,
 )

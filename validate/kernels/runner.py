@@ -6,21 +6,21 @@ import importlib
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from validate.claims import Claim
 from validate.contracts import NoEvidence
-from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Profile
+from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect
 from validate.harness.forked import attempt
 from validate.kernels import Case, Kernel, kernel
+from validate.kernels._timeline import ASKED, PLAIN, Timeline, profiled
 
 SEED = 20240229
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}
 """A result scaled so must be told apart; 1.01 for all other dtypes. bfloat16's own error is near 0.5 % a product."""
-_SHOWN_NAMES, _SHOWN_CHARACTERS = 40, 160
 _ENVIRONMENT = re.compile(
     r"TRITON_(?!CACHE_DIR)\w+|TORCHDYNAMO_\w+|TORCH_COMPILE_\w+|TORCHINDUCTOR_(?!CACHE_DIR)\w+|BNB_\w+|XFORMERS_(?!IGNORE_FLASH)\w+"
     r"|FLASH_ATTENTION_\w+|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD"
@@ -31,10 +31,17 @@ _ENVIRONMENT = re.compile(
 class Bench:
     """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
 
-    def __init__(self, torch: Any, name: str, device: str = "cuda") -> None:
+    def __init__(self, torch: Any, name: str, device: str = "cuda", timeline: Timeline | None = None) -> None:
         self.torch = torch
         self.device = device
+        self._name = name.rpartition("/")[2]
+        self._timeline = timeline
         self._generator = torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
+
+    def begin(self, kind: str | None) -> None:
+        """What runs from here on is `asked` for, `plain` torch's, or (None) nobody's."""
+        if self._timeline is not None:
+            self._timeline.mark((self._name, kind) if kind else None)
 
     def normal(self, *shape: int, deviation: float = 1.0) -> Any:
         """N(0, deviation) in float64, on the CPU."""
@@ -75,20 +82,27 @@ def examine(subject: str, row: Kernel, *, device: str = "cuda") -> KernelEvidenc
         if evidence["declined"]:
             return evidence
 
-    def work() -> None:
+    def work(timeline: Timeline | None = None) -> None:
         evidence["cases"] = {
-            name: attempt(partial(compare, Bench(torch, f"{subject}/{name}", device), make))
+            name: attempt(partial(compare, Bench(torch, f"{subject}/{name}", device, timeline), make))
             for name, make in row.cases.items()
         }
         if row.observe is not None:
-            evidence["observed"] = attempt(partial(row.observe, Bench(torch, subject, device)))
+            bench = Bench(torch, subject, device, timeline)
+            bench.begin(ASKED)
+            evidence["observed"] = attempt(partial(row.observe, bench))
 
     if device == "cuda":
-        evidence["kernels"] = _profiled(torch, work, row.expected_kernels)
+        evidence["kernels"] = profiled(torch, work, _every_name(row))
         evidence["libraries"] = _mapped(row.libraries)
     else:
         work()
     return evidence
+
+
+def _every_name(row: Kernel) -> list[str]:
+    """Of all versions: what ran here is told by any of them."""
+    return [name.pattern for names in row.expected_kernels.values() for name in names]
 
 
 def device_facts(torch: Any) -> Device:
@@ -108,8 +122,11 @@ def compare(bench: Bench, make: Callable[[Bench], Case]) -> CaseEvidence:
     rounded = {name: _cast(torch, value, dtype) for name, value in case.inputs.items()}
     reference = _results(bench, case, case.plain, {n: _cast(torch, v, exact) for n, v in rounded.items()})
     on_device = {name: value.to(bench.device) for name, value in rounded.items()}
+    bench.begin(PLAIN)
     plain = _results(bench, case, case.plain, on_device) if dtype.is_floating_point else reference
+    bench.begin(ASKED)
     found = _results(bench, case, case.run, on_device)
+    bench.begin(None)
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
     controls = {f"scaled by {scale}": {n: _error(v.double() * scale, reference[n]) for n, v in found.items()}}
     forward = {name: value for name, value in found.items() if not name.startswith("gradient ")}
@@ -168,31 +185,6 @@ def _error(found: Any, wanted: Any) -> float:
 def _capability(torch: Any) -> tuple[int, int]:
     major, minor = torch.cuda.get_device_capability(0)
     return major, minor
-
-
-def _profiled(torch: Any, work: Callable[[], None], wanted: Sequence[str]) -> Profile:
-    """Names of the CUDA kernels that ran during `work`. `works`: the profiler sees a kernel that surely runs."""
-    profiler = importlib.import_module("torch.profiler")
-    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
-        torch.cuda._sleep(1000)
-        work()
-        torch.cuda.synchronize()
-    cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
-    names = {event.name for event in profile.events() if event.device_type == cuda}
-    names = {name for name in names if not name.startswith(("Memcpy", "Memset"))}
-    spin = {name for name in names if "spin_kernel" in name}
-    told = [name for name in sorted(names) if any(re.search(pattern, name) for pattern in wanted)]
-    others = sorted(names - spin - set(told))
-    return {
-        "works": bool(spin),
-        "matching": {pattern: _short(n for n in told if re.search(pattern, n)) for pattern in wanted},
-        "others": _short(others),
-        "count": len(names),
-    }
-
-
-def _short(names: Iterable[str]) -> list[str]:
-    return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]
 
 
 def _mapped(patterns: Sequence[str]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
-from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
 from validate.kernels.runner import Bench
 
 _E4M3_LARGEST = 448.0
@@ -37,5 +37,7 @@ KERNEL = Kernel(
     observe=_observe,
     figures={"SQNR in dB": (25.0, SQNR_CEILING)},
     expected_kernels=RAN,
+    other_kernels=OTHERS,
+    aside_kernels=ASIDE,
     supports=SUPPORTS,
 )

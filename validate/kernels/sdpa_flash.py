@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from validate.kernels import RULE_T, Kernel, from_capability
-from validate.kernels._sdpa import cases
+from validate.kernels._names import SDPA_FLASH_BACKWARD, SDPA_FLASH_FORWARD
+from validate.kernels._sdpa import cases, others
 
 KERNEL = Kernel(
     claim="G2",
@@ -12,7 +13,8 @@ KERNEL = Kernel(
     statement="torch's attention through its FlashAttention, forward and backward, as plain torch computes it",
     cases=cases("FLASH_ATTENTION", "float16", "bfloat16"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=(r"pytorch_flash::flash_fwd", r"pytorch_flash::flash_bwd"),
+    expected_kernels={"forward": SDPA_FLASH_FORWARD, "backward": SDPA_FLASH_BACKWARD},
+    other_kernels=others("FlashAttention's"),
     libraries=(r"libtorch_cuda\.so",),
     supports=from_capability(8, 0, "torch has this backend from Ampere on"),
 )

@@ -6,7 +6,7 @@ import importlib
 
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
-from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
 from validate.kernels.runner import Bench
 
 
@@ -37,5 +37,7 @@ KERNEL = Kernel(
     figures={"SQNR in dB": (18.0, SQNR_CEILING)},
     facts={"weight is quantised": True},
     expected_kernels=RAN,
+    other_kernels=OTHERS,
+    aside_kernels=ASIDE,
     supports=SUPPORTS,
 )

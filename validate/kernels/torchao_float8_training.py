@@ -6,7 +6,7 @@ import importlib
 
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
-from validate.kernels._fp8 import RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
 from validate.kernels.runner import Bench
 
 
@@ -54,5 +54,7 @@ KERNEL = Kernel(
     },
     facts={"layer": "Float8Linear"},
     expected_kernels=RAN,
+    other_kernels=OTHERS,
+    aside_kernels=ASIDE,
     supports=SUPPORTS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from validate.kernels import RULE_T, Kernel
+from validate.kernels._names import XFORMERS_CUTLASS_BACKWARD, XFORMERS_CUTLASS_FORWARD
 from validate.kernels._xformers import cases, declines
 
 KERNEL = Kernel(
@@ -12,7 +13,7 @@ KERNEL = Kernel(
     statement="xformers' cutlass attention, forward and backward, as plain torch computes it",
     cases=cases("cutlass"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
-    expected_kernels=(r"fmha_cutlassF", r"fmha_cutlassB"),
+    expected_kernels={"forward": XFORMERS_CUTLASS_FORWARD, "backward": XFORMERS_CUTLASS_BACKWARD},
     libraries=(r"xformers/.*\.so",),
     declines=declines("cutlass"),
 )

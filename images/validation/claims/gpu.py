@@ -10,7 +10,7 @@ from images.validation.claims.cpu import QUANTISED_LLAMA_NEEDS
 from validate.claims import Claim, Tier
 from validate.contracts.gpu import KernelExpect
 from validate.harness import nf4
-from validate.kernels import Kernel, table
+from validate.kernels import Kernel, expected_path, table
 
 _LLAMA = {
     "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
@@ -40,7 +40,7 @@ def gpu_claims(
         subject="cudnn",
         tier=Tier.GPU,
         probe="gpu.numerics",
-        statement="the cuDNN that runs is the one torch was compiled for",
+        statement="the cuDNN that runs is compatible with the one torch was compiled for",
         unproven=no_gpu,
     )
     for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
@@ -67,16 +67,21 @@ def _without(claim: Claim, package: str, missing: Mapping[str, str]) -> Claim:
 def _kernel(
     subject: str, row: Kernel, capability: tuple[int, int] | None, versions: Mapping[str, str], no_gpu: str
 ) -> Claim:
-    gate = row.supports(capability, versions) if capability else None
+    gate = row.excludes(versions) or (row.supports(capability, versions) if capability else None)
+    names = expected_path(row, versions)
     expect: KernelExpect = {
         "cases": list(row.cases),
         "tolerance": dict(row.tolerance),
         "figures": {name: list(bounds) for name, bounds in row.figures.items()},
         "facts": dict(row.facts),
-        "expected_kernels": list(row.expected_kernels),
+        "expected_kernels": names["expected_kernels"],
+        "other_kernels": names["other_kernels"],
+        "aside_kernels": names["aside_kernels"],
         "libraries": list(row.libraries),
         "package": row.package,
     }
+    if "names_of" in names:
+        expect["names_of"] = names["names_of"]
     if capability:
         expect["capability"] = list(capability)
     if gate:
@@ -87,7 +92,7 @@ def _kernel(
         tier=Tier.GPU,
         probe=row.probe,
         statement=row.statement,
-        # What this GPU can't do is not held against the image.
+        # What this GPU or this version can't do is not held against the image.
         required=gate is None,
         expect=expect,
         unproven=no_gpu,

@@ -53,7 +53,7 @@ def test_a_kernel_is_whole(subject: str) -> None:
     assert not row.figures or row.observe
     assert all(least < most for least, most in row.figures.values())
     assert row.expected_kernels or row.libraries, "nothing would tell which code ran"
-    for pattern in (*row.expected_kernels, *row.libraries):
+    for pattern in (*row.other_kernels, *row.aside_kernels, *row.libraries):
         re.compile(pattern)
 
 
@@ -98,6 +98,30 @@ def test_what_a_gpu_cannot_do_is_no_promise() -> None:
     assert "7.5 is below 8.9" in by_subject["scaled-mm-fp8"].expect["not_applicable"]
     assert by_subject["gemm-fp32"].required
     assert by_subject["bnb-nf4"].required
+
+
+@pytest.mark.parametrize("inventory", [H100, None])
+def test_what_a_version_cannot_do_by_design_is_no_promise(inventory: Inventory | None) -> None:
+    """torch 2.5 leaves cuDNN without nvrtc: seen on an H100 as 'No execution plans support the graph' in every case."""
+    by_subject = {claim.subject: claim for claim in gpu_claims("cu126-torch25", inventory)}
+    assert not by_subject["sdpa-cudnn"].required
+    assert "pytorch#145580" in by_subject["sdpa-cudnn"].expect["not_applicable"]
+    assert by_subject["sdpa-flash"].required
+    assert "not_applicable" not in by_subject["sdpa-flash"].expect
+
+
+@pytest.mark.parametrize("name", ["cu124-torch26", "cu126-torch27", "cu128-torch28"])
+def test_from_torch_2_6_on_cudnns_attention_is_promised(name: str) -> None:
+    by_subject = {claim.subject: claim for claim in gpu_claims(name)}
+    assert by_subject["sdpa-cudnn"].required
+    assert "not_applicable" not in by_subject["sdpa-cudnn"].expect
+
+
+def test_a_claim_has_the_names_of_the_images_own_versions() -> None:
+    old, new = ({claim.subject: claim for claim in gpu_claims(name)} for name in ("cu126-torch25", "cu128-torch28"))
+    assert old["compile-fullgraph"].expect["names_of"] == "torch 2.5.1"
+    assert old["compile-fullgraph"].expect["expected_kernels"] == ["^triton_$"]
+    assert new["compile-fullgraph"].expect["expected_kernels"] == ["^triton_[a-z]+_fused_"]
 
 
 def test_the_hosts_inventory_is_in_the_claims() -> None:

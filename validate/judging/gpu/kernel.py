@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output, Profile
+from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output
 from validate.judging import Finding, failed, listed, not_applicable, passed, typed, unproven
+from validate.judging.gpu import path
 from validate.judging.gpu._shared import dotted, suspects
 from validate.judging.numbers import is_between, is_beyond, is_within, scientific
 from validate.judging.text import cause, joined
@@ -37,7 +37,7 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     ]
     profile = evidence["kernels"]
     if profile["works"]:
-        problems += _unseen(expect["expected_kernels"], profile)
+        problems += path.problems(expect, evidence)
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
@@ -129,15 +129,6 @@ def _library_problems(patterns: Sequence[str], mapped: Mapping[str, Sequence[str
             yield f"no library like {pattern} is loaded"
 
 
-def _unseen(patterns: Sequence[str], profile: Profile) -> Iterator[str]:
-    """Right numbers from the wrong path: the kernel that should have run was not seen."""
-    for pattern in patterns:
-        if not profile["matching"].get(pattern):
-            others = list(dict.fromkeys(_bare(name.removeprefix("void ")) for name in profile["others"]))
-            seen = f"seen were {listed(others)}" if others else "none was seen"
-            yield f"no CUDA kernel like {pattern} ran ({seen})"
-
-
 def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     said = []
     shares = [
@@ -150,15 +141,11 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
         said.append(f"{len(shares)} results of {cases} use at most {max(shares):.0%} of the tolerance")
     figures = evidence.get("observed", {}).get("figures", {})
     said += [f"{name} {_figure(figures[name]['value'])}" for name in expect["figures"]]
-    kernels = [names[0].removeprefix("void ") for names in evidence["kernels"]["matching"].values() if names]
+    kernels = [names[0] for names in evidence["kernels"]["matching"].values() if names]
     if kernels:
-        said.append(f"ran {listed(list(dict.fromkeys(map(_bare, kernels))))}")
+        said.append(f"ran {listed(list(dict.fromkeys(map(path.bare, kernels))))}")
+    said += filter(None, [path.remark(expect, evidence)])
     return "; ".join(said)
-
-
-def _bare(kernel: str) -> str:
-    """A CUDA kernel's name without its parameters."""
-    return re.split(r"[<(]", kernel.replace("(anonymous namespace)::", ""), maxsplit=1)[0][:60]
 
 
 def _figure(value: Any) -> str:

@@ -1,0 +1,88 @@
+"""Which CUDA kernels ran while a kernel of the table was asked for, and which of them plain torch runs as well."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from validate.contracts.gpu import Profile
+
+SPIN = "spin_kernel"
+"""What `torch.cuda._sleep` runs: a mark in the device's own time, and a kernel that the profiler must have seen."""
+_SHOWN_NAMES, _SHOWN_CHARACTERS = 60, 160
+
+ASKED, PLAIN = "asked", "plain"
+Stretch = tuple[str, str]
+"""The case, and ASKED or PLAIN."""
+
+
+class Timeline:
+    """Stretches of a run: each begins with a spin on an idle device, and lasts until the next one."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.stretches: list[Stretch | None] = []
+
+    def mark(self, stretch: Stretch | None) -> None:
+        """Begin a stretch (None: nobody's)."""
+        self._torch.cuda.synchronize()
+        self._torch.cuda._sleep(1000)
+        self._torch.cuda.synchronize()
+        self.stretches.append(stretch)
+
+
+def profiled(torch: Any, work: Callable[[Timeline], None], wanted: Sequence[str]) -> Profile:
+    """Names of the CUDA kernels that ran during `work`. `works`: the profiler sees the kernels that surely run."""
+    profiler = importlib.import_module("torch.profiler")
+    timeline = Timeline(torch)
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        timeline.mark(None)
+        work(timeline)
+        timeline.mark(None)
+    cuda = importlib.import_module("torch.autograd").DeviceType.CUDA
+    events = [event for event in profile.events() if event.device_type == cuda]
+    events = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
+    names = [event.name for event in sorted(events, key=lambda event: event.time_range.start)]
+    return described(names, timeline.stretches, wanted)
+
+
+def described(names: Sequence[str], stretches: Sequence[Stretch | None], wanted: Sequence[str]) -> Profile:
+    """The evidence from names in the order in which they ran."""
+    parts = _parts(names)
+    works = len(parts) == len(stretches)
+    seen = {name for part in parts for name in part}
+    told = {name for name in seen if any(re.search(pattern, name) for pattern in wanted)}
+    profile: Profile = {
+        "works": works,
+        "matching": {pattern: _short(n for n in told if re.search(pattern, n)) for pattern in wanted},
+        "others": _short(seen - told),
+        "count": len(seen),
+    }
+    return {**profile, "ran": _apart(parts, stretches)} if works else profile
+
+
+def _parts(names: Sequence[str]) -> list[set[str]]:
+    """The names after each spin."""
+    parts: list[set[str]] = []
+    for name in names:
+        if SPIN in name:
+            parts.append(set())
+        elif parts:
+            parts[-1].add(name)
+    return parts
+
+
+def _apart(parts: Sequence[set[str]], stretches: Sequence[Stretch | None]) -> Mapping[str, list[str]]:
+    """Case -> what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
+    seen: dict[Stretch, set[str]] = {}
+    for part, stretch in zip(parts, stretches, strict=True):
+        if stretch is not None:
+            seen.setdefault(stretch, set()).update(part)
+    asked = {case: names for (case, kind), names in seen.items() if kind == ASKED}
+    return {case: _short(names - seen.get((case, PLAIN), set())) for case, names in asked.items()}
+
+
+def _short(names: Iterable[str]) -> list[str]:
+    return [name[:_SHOWN_CHARACTERS] for name in sorted(names)][:_SHOWN_NAMES]
