@@ -22,6 +22,16 @@ AS_ROOT = ("static.hygiene",)
 AS_ARBITRARY_UID = ("cpu.arbitrary_uid",)
 """Probes that the trial runs as somebody else than the image's own user."""
 
+IN_OWN_CONTAINER = ("cpu.home",)
+"""Probes of which each claim says as whom, and with what mounted, the trial runs it."""
+
+MOUNTS: Mapping[str, str] = {
+    "volume": "a fresh named volume: the engine gives it the owner and the mode of the image's folder",
+    "own": "an empty folder of the user's own",
+    "foreign": "an empty folder of root's, as engines make it for a bind mount of a folder that is missing",
+}
+"""What a claim may ask to be mounted."""
+
 EXCLUSIVE = ("multigpu.bandwidth",)
 """Probes that nothing else may run beside: the suite starts them last, one after another."""
 
@@ -77,7 +87,7 @@ class ClaimSet:
 
     def without_trial(self) -> ClaimSet:
         """Those that an image's own user can measure in it, without a trial around it."""
-        return self.less([HOST_PROBE, *AS_ROOT, *AS_ARBITRARY_UID])
+        return self.less([HOST_PROBE, *AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER])
 
     def only(self, probes: Collection[str]) -> ClaimSet:
         """Those that these probes measure."""

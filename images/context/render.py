@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.config.paths import SUITE, TEMPLATES
+from images.context import additions
 from images.context.base_context import BaseContext
 from images.context.labels import labels
 from images.context.templates import EPOCH, environment, step_macros
-from images.planning import device_code, profiles
+from images.planning import device_code, home, profiles
 from images.planning.image import Image, Pruning
 
-USER = 1001
-"""A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
+USER = home.USER
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
 
@@ -102,11 +102,13 @@ def render(
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
     files.update({f"suite/{name}": content for name, content in extras.suite.items()})
+    files.update(additions.files(image, base_context, locks, extras.missing))
     if extras.offline:
         files["host/env"] = offline(files["host/env"])
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
     files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
-    files["Dockerfile"] = _dockerfile(image, files, base_context, extras).encode()
+    values = _environment(image, base_context, additions.key(image, locks))
+    files["Dockerfile"] = _dockerfile(image, files, base_context, extras, values).encode()
     return dict(sorted(files.items()))
 
 
@@ -120,7 +122,9 @@ def content_of(file: bytes | Path) -> bytes:
     return file if isinstance(file, bytes) else file.read_bytes()
 
 
-def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras: Extras) -> str:
+def _dockerfile(
+    image: Image, files: Context, base_context: BaseContext, extras: Extras, values: Mapping[str, str]
+) -> str:
     macros = step_macros(offline=extras.offline, pruning=image.pruning is not None)
     return (
         environment()
@@ -131,7 +135,8 @@ def _dockerfile(image: Image, files: Context, base_context: BaseContext, extras:
             base=base_context,
             user=USER,
             layers=tuple(_stages(image, files, extras)),
-            environment=_environment(image, base_context),
+            environment=values,
+            additions=home.python(image).rpartition("/")[0],
             labels=labels(image, base_context, extras.missing),
             installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
             epoch=EPOCH,
@@ -215,13 +220,19 @@ def index(image: Image) -> str:
     return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
 
 
-def _environment(image: Image, base_context: BaseContext) -> dict[str, str]:
+def _environment(image: Image, base_context: BaseContext, key: str) -> dict[str, str]:
     """ENV of the final stage: it differs between images, so no shared layer may see it."""
-    folders = f"{base_context.executable.rpartition('/')[0]}:{image.toolkit_home}/bin"
+    # What users add comes first, where there is such: python, and the image's own commands in that environment.
+    folders = (
+        f"{home.environment(image, key)}/bin",
+        base_context.executable.rpartition("/")[0],
+        f"{image.toolkit_home}/bin",
+    )
     return {
         **image.environment,
-        "PATH": f"{folders}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": "/home/trainer",
+        **home.variables(image),
+        "PATH": f"{':'.join(folders)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": home.HOME,
         # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
         "USER": "trainer",
         "LANG": "C.UTF-8",

@@ -26,6 +26,7 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
     """
     mounts = [
         *(Mount(target=path, source=None, type="volume", no_copy=True, labels=dict(labels)) for path in spec.volumes),
+        *(Mount(target=path, source=None, type="volume", labels=dict(labels)) for path in spec.copied_volumes),
         *(Mount(target=inside, source=path, type="bind", read_only=True) for path, inside in spec.binds.items()),
     ]
     limits = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}

@@ -37,6 +37,8 @@ class ContainerSpec:
     """None: the image's own."""
     volumes: Sequence[str] = ()
     """Paths that get a fresh volume, writable by root, where `put` works although the root is read-only."""
+    copied_volumes: Sequence[str] = ()
+    """Paths that get a fresh volume as users' volumes are: with the image's content, owner and mode of that folder."""
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded."""
     binds: Mapping[str, str] = field(default_factory=dict)

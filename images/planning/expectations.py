@@ -270,6 +270,9 @@ NATIVE: Mapping[str, NativeRow] = {
 }
 """Distributions with compiled CUDA code, and what of it must load: keys as validate/probes/cpu/native.py reads them."""
 
+HELD = ("torch", "liger-kernel")
+"""What additions may not move, beside CUDA's libraries and the distributions of NATIVE."""
+
 OPERATORS_BEFORE: Mapping[str, tuple[str, Sequence[str]]] = {
     "torchao": ("0.10", ("torchao::rowwise_scaled_linear_cutlass_s8s4",)),
 }

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from images.config.paths import EXAMPLES, SUITE
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
 from images.validation import inspection
-from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, ClaimSet, Tier
-from validate.evidence import Evidence, Record
+from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, Claim, ClaimSet, Tier
+from validate.contracts.home import HomeExpect
+from validate.evidence import Evidence, Outcome, Record
 
 _INSIDE = "/judge"
 """A volume of its own: the container's root is read-only."""
@@ -62,6 +63,8 @@ class _ContainerPlan:
     """Folders that are empty and writable there, whatever the image has in them."""
     user: str | None = None
     """None: the image's own."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Folder -> a key of validate.claims.MOUNTS."""
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: Attachment = NO_GPU
     ranks: bool = False
@@ -92,7 +95,26 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
             if refused:
                 host["ulimits"] = refused
-    return Evidence(image=claims.image, digest=image.id, records=tuple(records), host=host, claims=asked.claims)
+    return Evidence(image=claims.image, digest=image.id, records=_merged(records), host=host, claims=asked.claims)
+
+
+def _merged(records: Sequence[Record]) -> tuple[Record, ...]:
+    """One record a probe: those that ran in several containers are as well as the worst of them."""
+    merged: dict[str, Record] = {}
+    for record in records:
+        before = merged.get(record.probe)
+        merged[record.probe] = _and(before, record) if before else record
+    return tuple(merged.values())
+
+
+def _and(one: Record, other: Record) -> Record:
+    worse = one if other.outcome is Outcome.COMPLETED else other
+    return replace(
+        worse,
+        seconds=round(one.seconds + other.seconds, 3),
+        measurements=(*one.measurements, *other.measurements),
+        log=one.log + other.log,
+    )
 
 
 def _containers(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_ContainerPlan]:
@@ -101,15 +123,26 @@ def _containers(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_C
     LD_LIBRARY_PATH) is never taken for the image's.
     """
     run_in = ["/tmp", image.env.get("HOME", "/root")]
-    special = {*AS_ROOT, *AS_ARBITRARY_UID}
+    special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
     yield _ContainerPlan(claims=static.less(special))
     yield _ContainerPlan(claims=static.only(AS_ROOT), writable=(), user="0", environment={"TMPDIR": _INSIDE})
     yield _ContainerPlan(claims=cpu.less(special), writable=run_in)
     yield _ContainerPlan(claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}")
+    yield from map(_of_one_claim, cpu.only(IN_OWN_CONTAINER).claims)
     if trial.gpus.attached:
         yield _ContainerPlan(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
         yield _ContainerPlan(claims=claims.of([Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus, ranks=True)
+
+
+def _of_one_claim(claim: Claim) -> _ContainerPlan:
+    """A container as the claim asks for it: whose user it has, and what is mounted where."""
+    expect = cast("HomeExpect", claim.expect)
+    return _ContainerPlan(
+        claims=ClaimSet(image="", claims=(claim,)),
+        user=f"{expect['uid']}:{expect['gid']}",
+        mounts={expect["folder"]: expect["mount"]},
+    )
 
 
 def _run_suite(engine: Engine, image: ImageInfo, plan: _ContainerPlan, trial: Trial) -> tuple[list[Record], Exit, str]:
@@ -139,8 +172,9 @@ def _run_in(
     spec = ContainerSpec(
         image.id,
         command,
-        tmpfs=dict.fromkeys(plan.writable, tmpfs),
-        volumes=[_INSIDE],
+        tmpfs={**dict.fromkeys(plan.writable, tmpfs), **_owned(plan, trial.bounds)},
+        volumes=[_INSIDE, *(folder for folder, mount in plan.mounts.items() if mount == "foreign")],
+        copied_volumes=[folder for folder, mount in plan.mounts.items() if mount == "volume"],
         memory=min(memory, engine.facts.memory * 3 // 4),
         env={**gpus.environment(image.env), **plan.environment},
         user=plan.user,
@@ -165,6 +199,13 @@ def _run_in(
         name = image.tags[0] if image.tags else image.id
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
+
+
+def _owned(plan: _ContainerPlan, bounds: Bounds) -> dict[str, str]:
+    """Mounts of folders that belong to the container's user alone: what a bind mount of one's own folder is inside."""
+    uid, _, gid = (plan.user or "").partition(":")
+    options = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={bounds.scratch}"
+    return {folder: options for folder, mount in plan.mounts.items() if mount == "own"}
 
 
 def shared_memory(bounds: Bounds, machine: int) -> int:

@@ -2,7 +2,7 @@
 # Rendered from matrix.yaml by `nox -s render -- cu130-torch211-devel`. One stage a concern; build it with
 #     docker build -t cu130-torch211-devel .
 # Nothing under /run, and no cache, stays in a layer: those are mounts. host/ holds this machine's CA and index settings.
-# ---- system: Python, the compilers that Triton and torch.compile call at run time, a user
+# ---- system: Python, the compilers that Triton and torch.compile call at run time, tools, rdma-core, a user
 FROM debian:bookworm-slim AS system
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=tmpfs,target=/tmp \
@@ -16,6 +16,7 @@ RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=scripts/debian.sh,target=/run/scripts/debian.sh \
     sh /run/scripts/record_change_times.sh \
     && sh /run/scripts/debian.sh 3.11 python3 python3-dev python3-venv gcc g++ libc6-dev ca-certificates \
+       git openssh-client curl less procps libibverbs1 ibverbs-providers librdmacm1 \
     && python3 -m venv --without-pip /opt/venv \
     && SOURCE_DATE_EPOCH=1704067200 sh /run/scripts/user.sh 1001 /opt/venv/bin \
     && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
@@ -125,11 +126,12 @@ RUN --mount=type=tmpfs,target=/run \
 FROM light AS image
 RUN --mount=type=tmpfs,target=/run \
     --mount=type=bind,source=suite,target=/run/suite \
+    --mount=type=bind,source=additions,target=/run/additions \
     --mount=type=bind,source=scripts/record_change_times.sh,target=/run/scripts/record_change_times.sh \
     --mount=type=bind,source=scripts/normalise_timestamps.py,target=/run/scripts/normalise_timestamps.py \
     --mount=type=bind,source=scripts/suite.sh,target=/run/scripts/suite.sh \
     sh /run/scripts/record_change_times.sh \
-    && sh /run/scripts/suite.sh /opt/venv/bin/python \
+    && sh /run/scripts/suite.sh /opt/venv/bin/python /opt/truetag/additions/cu130-torch211-devel \
     && /opt/venv/bin/python -I -S -B /run/scripts/normalise_timestamps.py 1704067200
 ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     XFORMERS_IGNORE_FLASH_VERSION_CHECK="1" \
@@ -138,7 +140,26 @@ ENV PYTORCH_ALLOC_CONF="expandable_segments:True,roundup_power2_divisions:16" \
     CUDA_HOME="/usr/local/cuda-13.0" \
     NVIDIA_REQUIRE_CUDA="cuda>=13.0" \
     TORCH_CUDA_ARCH_LIST="7.5;8.0;8.6;9.0;10.0;12.0" \
-    PATH="/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    XDG_CACHE_HOME="/home/trainer/.cache" \
+    HF_HOME="/home/trainer/.cache/huggingface" \
+    TORCH_HOME="/home/trainer/.cache/torch" \
+    TORCHINDUCTOR_CACHE_DIR="/home/trainer/.cache/torchinductor" \
+    TORCH_EXTENSIONS_DIR="/home/trainer/.cache/torch_extensions/cu130-torch211-devel" \
+    TRITON_CACHE_DIR="/home/trainer/.cache/triton" \
+    CUDA_CACHE_PATH="/home/trainer/.cache/nv" \
+    MPLCONFIGDIR="/home/trainer/.cache/matplotlib" \
+    WANDB_CACHE_DIR="/home/trainer/.cache/wandb" \
+    WANDB_CONFIG_DIR="/home/trainer/.cache/wandb/config" \
+    WANDB_DATA_DIR="/home/trainer/.cache/wandb/data" \
+    PIP_CACHE_DIR="/home/trainer/.cache/pip" \
+    UV_CACHE_DIR="/home/trainer/.cache/uv" \
+    PIP_CONSTRAINT="/opt/truetag/constraints.txt" \
+    PIP_BUILD_CONSTRAINT="/opt/truetag/constraints.txt" \
+    PIP_PYTHON="/opt/truetag/additions/cu130-torch211-devel/python" \
+    UV_CONSTRAINT="/opt/truetag/constraints.txt" \
+    UV_BUILD_CONSTRAINT="/opt/truetag/constraints.txt" \
+    UV_PYTHON="/opt/truetag/additions/cu130-torch211-devel/python" \
+    PATH="/home/trainer/.cache/venvs/cu130-torch211-devel-0db485ee8583/bin:/opt/venv/bin:/usr/local/cuda-13.0/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     HOME="/home/trainer" \
     USER="trainer" \
     LANG="C.UTF-8"

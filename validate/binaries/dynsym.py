@@ -7,7 +7,7 @@ symbol versions: Linux Standard Base, "Symbol Versioning".
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +16,8 @@ from validate.binaries.elf import DynamicTable, ElfError
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _HASH, _STRTAB, _SYMTAB, _STRSZ = 4, 5, 6, 10
+_VERSYM = 0x6FFFFFF0
+_HIDDEN_VERSION = 0x8000
 _GNU_HASH, _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _LOCAL, _WEAK = 0, 2
 _HIDDEN_VISIBILITIES = (1, 2)  # internal, hidden
@@ -56,6 +58,28 @@ def parse(stream: BinaryIO) -> Symbols:
         defined_versions=frozenset(_defined_versions(table, strings)),
         needed_versions=dict(_needed_versions(table, strings)),
     )
+
+
+def versions_of(path: str | Path, names: Collection[str]) -> dict[str, frozenset[str]]:
+    """Exported name -> the versions under which dlvsym finds it, of those of `names` that a file exports.
+
+    Raises ElfError, and OSError if it can't be opened.
+    """
+    with Path(path).open("rb") as stream:
+        table = DynamicTable(stream)
+        if not {_SYMTAB, _STRTAB, _VERSYM} <= table.tags.keys():
+            return {}
+        strings = table.bytes_at(_STRTAB, table.tags.get(_STRSZ, 0))
+        by_index = dict(_versions_by_index(table, strings))
+        count = _count(table)
+        indexes = struct.unpack(f"<{count}H", table.bytes_at(_VERSYM, count * 2))
+        found: dict[str, set[str]] = {}
+        symbols = _SYMBOL.iter_unpack(table.bytes_at(_SYMTAB, count * _SYMBOL.size))
+        for (name, info, _, section, _, _), index in zip(symbols, indexes, strict=True):
+            text = _text(strings, name).decode("utf-8", "replace") if name else ""
+            if section and info >> 4 != _LOCAL and text in names:
+                found.setdefault(text, set()).add(by_index.get(index & ~_HIDDEN_VERSION, ""))
+    return {name: frozenset(versions) for name, versions in found.items()}
 
 
 def _names(table: DynamicTable, strings: bytes) -> tuple[frozenset[bytes], frozenset[bytes]]:
@@ -104,11 +128,15 @@ def _count_by_gnu_hash(table: DynamicTable) -> int:
 
 
 def _defined_versions(table: DynamicTable, strings: bytes) -> Iterator[str]:
+    return (name for _, name in _versions_by_index(table, strings))
+
+
+def _versions_by_index(table: DynamicTable, strings: bytes) -> Iterator[tuple[int, str]]:
     at = 0
     for _ in range(_bounded(table, _VERDEF, _VERDEFNUM)):
-        _, _, _, _, _, aux, following = struct.unpack("<HHHHIII", table.bytes_at(_VERDEF, 20, at))
+        _, _, index, _, _, aux, following = struct.unpack("<HHHHIII", table.bytes_at(_VERDEF, 20, at))
         (name,) = struct.unpack("<I", table.bytes_at(_VERDEF, 4, at + aux))
-        yield _text(strings, name).decode("utf-8", "replace")
+        yield index, _text(strings, name).decode("utf-8", "replace")
         at += following
 
 

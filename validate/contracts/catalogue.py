@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validate.contracts import cpu, device_code, gpu, multigpu, profile, static
+from validate.contracts import cpu, device_code, gpu, home, multigpu, profile, static, system
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,10 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
         "history": Contract("host.image", static.HistoryExpect, static.HostImageEvidence),
         **dict.fromkeys(("leftovers", "secrets", "home"), _HYGIENE),
     },
+    "S9": {
+        "tools": Contract("static.system", system.ToolsExpect, system.ToolsEvidence),
+        "verbs": Contract("static.system", system.VerbsExpect, system.VerbsEvidence),
+    },
     "C1": Contract("cpu.imports", cpu.ImportsExpect, cpu.ImportsEvidence),
     "C2": Contract("cpu.native", cpu.NativeExpect, cpu.NativeEvidence),
     "C3": {
@@ -65,7 +69,10 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
         "torchvision": Contract("cpu.bridges", cpu.NothingExpected, cpu.TorchvisionEvidence),
     },
     "C7": Contract("cpu.threads", cpu.ThreadsExpect, cpu.ThreadsEvidence),
-    "C8": Contract("cpu.arbitrary_uid", cpu.ArbitraryUidExpect, cpu.ArbitraryUidEvidence),
+    "C8": {
+        "arbitrary UID": Contract("cpu.arbitrary_uid", cpu.ArbitraryUidExpect, cpu.ArbitraryUidEvidence),
+        "": Contract("cpu.home", home.HomeExpect, home.HomeEvidence),
+    },
     "C9": Contract("cpu.instructions", cpu.InstructionsExpect, cpu.InstructionsEvidence),
     "C10": {
         "fp32": Contract("cpu.quantized_llama", cpu.NothingExpected, cpu.LogitsEvidence),

@@ -55,8 +55,12 @@ def typed(judge: Callable[[str, E, V], Finding]) -> Judging:
 
 
 def by_subject(judges: Mapping[str, Judging]) -> Judging:
-    """One judge of a claim whose subjects are judged each in its own way."""
-    return lambda claim, evidence: judges[claim.subject](claim, evidence)
+    """One judge of a claim whose subjects are judged each in its own way; under "" all that are not named."""
+    return lambda claim, evidence: judges.get(claim.subject, judges.get("", _unknown))(claim, evidence)
+
+
+def _unknown(claim: Claim, _evidence: Mapping[str, object]) -> Finding:
+    raise KeyError(claim.subject)
 
 
 def passed(reason: str) -> Finding:

@@ -1,14 +1,15 @@
-"""Claims about installed files: S1 to S4, S6, S7. Pure."""
+"""Claims about installed files: S1 to S4, S6, S7; S8 and S9 have modules of their own. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from images.planning import expectations
+from images.planning import expectations, home
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.hygiene import hygiene_claims
+from images.validation.claims.system import system_claims
 from validate.claims import Claim, Tier
 from validate.contracts.static import PinExpect
 
@@ -57,12 +58,13 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
         probe="static.environment",
         statement="the variables are as expected, and nothing changes what users run",
         expect={
-            "required": dict(image.environment),
+            "required": {**image.environment, **home.variables(image)},
             "denied": expectations.DENIED_VARIABLES,
             "start_files": expectations.START_FILES,
         },
     )
     yield from hygiene_claims(context)
+    yield from system_claims(context)
 
 
 def _pinned(image: Image, pin: Pin) -> Claim:

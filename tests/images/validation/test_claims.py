@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from images.config import matrix, schema
-from images.planning import device_code, expectations, plan
+from images.planning import device_code, expectations, home, plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -50,7 +50,7 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     keys = [(claim.id, claim.subject) for claim in found.claims]
     assert len(keys) == len(set(keys))
     assert {claim.id for claim in found.claims} >= {
-        *(f"S{number}" for number in range(1, 9)),
+        *(f"S{number}" for number in range(1, 10)),
         *(f"C{number}" for number in range(1, 11)),
     }
     assert {claim.id for claim in found.claims} <= set(JUDGES)
@@ -78,7 +78,8 @@ def test_torch_is_promised_for_its_wheels_cuda_and_the_toolkit_for_the_images() 
 
 def test_every_variable_of_the_image_is_promised() -> None:
     required = one(claims("cu126-torch27"), "S7", "environment").expect["required"]
-    assert required == dict(image("cu126-torch27").environment)
+    wanted = image("cu126-torch27")
+    assert required == {**wanted.environment, **home.variables(wanted)}
 
 
 def test_what_could_not_be_had_is_unproven_and_not_required() -> None:

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
+from images.config import matrix
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
 from images.errors import Problem
+from images.planning import plan
 from images.validation import trial
-from validate.claims import ClaimSet
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from validate.claims import IN_OWN_CONTAINER, MOUNTS, ClaimSet
+from validate.evidence import Measurement, Outcome, Record
+
+SOURCES = matrix.load()
 
 IMAGE: Any = SimpleNamespace(id="sha256:1", tags=("a:1",), env={})
 
@@ -55,3 +62,40 @@ def test_any_other_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError):
         measured(engine, monkeypatch)
     assert len(engine.specs) == 1
+
+
+def home_claims() -> ClaimSet:
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    found = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
+    return found.only(IN_OWN_CONTAINER)
+
+
+def test_each_kind_of_mount_has_a_container_of_its_own_as_the_claims_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_record", lambda _line: SimpleNamespace())
+    engine: Any = Engine(EngineErrorKind.OTHER)
+    claims = home_claims()
+    for plan_ in trial._containers(IMAGE, claims, trial.Trial(tiers=())):
+        if plan_.claims.claims:
+            trial._run_suite(engine, IMAGE, plan_, trial.Trial(tiers=()))
+    folder = "/home/trainer/.cache"
+    assert {claim.expect["mount"] for claim in claims.claims} == MOUNTS.keys()
+    for claim, spec in zip(claims.claims, engine.specs, strict=True):
+        assert spec.user == f"{claim.expect['uid']}:{claim.expect['gid']}"
+        assert (folder in spec.copied_volumes) == (claim.expect["mount"] == "volume")
+        assert (folder in spec.volumes) == (claim.expect["mount"] == "foreign")
+        assert (folder in spec.tmpfs) == (claim.expect["mount"] == "own")
+        assert "/home/trainer" not in spec.tmpfs, "the folder is the image's, or the engine would copy nothing"
+    assert any("uid=61234,gid=61234" in spec.tmpfs.get(folder, "") for spec in engine.specs)
+
+
+def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the_worst() -> None:
+    def record(subject: str, outcome: Outcome) -> Record:
+        measured = (Measurement(subject=subject, seconds=1, evidence={}),) if outcome is Outcome.COMPLETED else ()
+        return Record(probe="cpu.home", outcome=outcome, seconds=1.0, measurements=measured, log=subject)
+
+    well, crashed = record("a", Outcome.COMPLETED), record("b", Outcome.CRASHED)
+    (merged,) = trial._merged([well, crashed, record("c", Outcome.COMPLETED)])
+    assert merged.outcome is Outcome.CRASHED
+    assert [found.subject for found in merged.measurements] == ["a", "c"]
+    assert (merged.seconds, merged.log) == (3.0, "abc")

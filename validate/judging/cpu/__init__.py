@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from validate.judging import Judging
+from validate.judging import Judging, by_subject
 from validate.judging.cpu import (
     arbitrary_uid,
     bridges,
     compiler,
+    home,
     imports,
     instructions,
     native,
@@ -28,7 +29,7 @@ JUDGES: Mapping[str, Judging] = {
     "C5": torch_compile.judge,
     "C6": bridges.judge,
     "C7": threads.judge,
-    "C8": arbitrary_uid.judge,
+    "C8": by_subject({"arbitrary UID": arbitrary_uid.judge, "": home.judge}),
     "C9": instructions.judge,
     "C10": quantized_llama.judge,
 }

@@ -1,4 +1,4 @@
-"""Judges of the static tier: S1 to S8, one module a subject."""
+"""Judges of the static tier: S1 to S9, one module a subject."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from validate.judging.static import (
     libraries,
     pins,
     symbols,
+    system,
     toolkit,
 )
 
@@ -26,4 +27,5 @@ JUDGES: Mapping[str, Judging] = {
     "S6": toolkit.judge,
     "S7": environment.judge,
     "S8": by_subject({**host_image.JUDGES, **hygiene.JUDGES}),
+    "S9": by_subject(system.JUDGES),
 }

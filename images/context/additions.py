@@ -1,0 +1,54 @@
+"""What an image gives to whoever adds packages: constraints, and a place that needs no root. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from images.config.paths import TEMPLATES
+from images.context.base_context import BaseContext
+from images.host.hashing import sha256
+from images.planning import expectations, home
+from images.planning.image import Image
+
+_HEAD = """\
+# What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): torch, CUDA's libraries and kernels.
+# A package that wants others is refused: take a release of it that fits this torch, or an image with its torch.
+"""
+
+
+def files(image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]) -> dict[str, bytes]:
+    """Path in the context -> content, of what the last stage puts into /opt/truetag."""
+    scripts = {name: (TEMPLATES / "additions" / name).read_bytes() for name in ("python.sh", "create.py")}
+    made = {**scripts, "constraints.txt": constraints(image, locks, missing), "settings": _settings(image, base, locks)}
+    return {f"additions/{name}": content for name, content in made.items()}
+
+
+def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
+    """A constraints file of torch, what it loads of CUDA, and all that has kernels for this torch."""
+    held = [pin.requirement for pin in image.pins if pin.name not in missing and _is_held(image, pin.name)]
+    lines = sorted({*held, *_nvidia(locks.get(f"{image.layers[0]}.txt", b""))})
+    return (_HEAD.format(name=image.name) + "".join(f"{line}\n" for line in lines)).encode()
+
+
+def _is_held(image: Image, name: str) -> bool:
+    pin = image.pin(name)
+    return name in expectations.HELD or name in expectations.NATIVE or bool(pin and pin.compiled)
+
+
+def _nvidia(lock: bytes) -> Iterator[str]:
+    """CUDA's libraries of a lock, as requirements."""
+    for line in lock.decode().splitlines():
+        if line.startswith("nvidia-"):
+            yield line.split()[0].rstrip("\\")
+
+
+def _settings(image: Image, base: BaseContext, locks: Mapping[str, bytes]) -> bytes:
+    """What templates/additions/python.sh reads."""
+    return (
+        f"home={home.HOME}\nimage_python={base.executable}\nadditions={home.environment(image, key(image, locks))}\n"
+    ).encode()
+
+
+def key(image: Image, locks: Mapping[str, bytes]) -> str:
+    """Tells what is installed in an image's Python layers from what another lock installs."""
+    return sha256(b"\0".join(locks.get(f"{layer}.txt", b"") for layer in image.layers))[:12]

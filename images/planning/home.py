@@ -1,0 +1,57 @@
+"""Where an image's users write: their home with every cache below it, and the environment that they install into.
+
+One folder, so that one volume keeps it all. The image makes it for everybody to write to (templates/scripts/user.sh).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from images.planning.image import Image
+
+USER = 1001
+"""A number, so that Kubernetes can tell that it is not root; 1000 is taken in Ubuntu's images."""
+HOME = "/home/trainer"
+CACHE = f"{HOME}/.cache"
+SUITE = "/opt/truetag"
+"""What an image has of its own: the suite, the constraints, the environment for additions."""
+CONSTRAINTS = f"{SUITE}/constraints.txt"
+
+
+def python(image: Image) -> str:
+    """What pip and uv install for (templates/additions/python.sh). A path an image: uv remembers what is at one."""
+    return f"{SUITE}/additions/{image.lock_name}/python"
+
+
+def environment(image: Image, key: str) -> str:
+    """Where additions go. `key` tells one lock from another: packages chosen for one don't fit the next."""
+    return f"{CACHE}/venvs/{image.lock_name}-{key}"
+
+
+def variables(image: Image) -> Mapping[str, str]:
+    """What the image sets so that caches lie in the home, and so that nothing that is added moves torch."""
+    caches = {
+        "XDG_CACHE_HOME": CACHE,
+        "HF_HOME": f"{CACHE}/huggingface",
+        "TORCH_HOME": f"{CACHE}/torch",
+        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
+        # By image: its folders are told apart by Python and CUDA, and not by torch.
+        "TORCH_EXTENSIONS_DIR": f"{CACHE}/torch_extensions/{image.lock_name}",
+        "TRITON_CACHE_DIR": f"{CACHE}/triton",
+        "CUDA_CACHE_PATH": f"{CACHE}/nv",
+        "MPLCONFIGDIR": f"{CACHE}/matplotlib",
+        "WANDB_CACHE_DIR": f"{CACHE}/wandb",
+        "WANDB_CONFIG_DIR": f"{CACHE}/wandb/config",
+        "WANDB_DATA_DIR": f"{CACHE}/wandb/data",
+        "PIP_CACHE_DIR": f"{CACHE}/pip",
+        "UV_CACHE_DIR": f"{CACHE}/uv",
+    }
+    installers = {
+        "PIP_CONSTRAINT": CONSTRAINTS,
+        "PIP_BUILD_CONSTRAINT": CONSTRAINTS,
+        "PIP_PYTHON": python(image),
+        "UV_CONSTRAINT": CONSTRAINTS,
+        "UV_BUILD_CONSTRAINT": CONSTRAINTS,
+        "UV_PYTHON": python(image),
+    }
+    return {**caches, **installers}

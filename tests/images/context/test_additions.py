@@ -1,0 +1,110 @@
+"""What an image gives to whoever adds packages: its constraints, and an environment over its own that needs no root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.config import matrix
+from images.config.paths import TEMPLATES
+from images.context import additions
+from images.locking import lock_file
+from images.planning import plan
+from images.planning.image import Image
+
+SOURCES = matrix.load()
+CREATE = TEMPLATES / "additions" / "create.py"
+
+
+def image(name: str) -> Image:
+    (planned,) = plan.select([name], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def constraints(name: str, *missing: str) -> dict[str, str]:
+    wanted = image(name)
+    text = additions.constraints(wanted, lock_file.read(wanted).files, missing).decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {name: version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def test_torch_cuda_and_all_that_has_kernels_are_held_as_locked() -> None:
+    found = constraints("cu126-torch27")
+    assert found["torch"] == "2.7.1" and found["triton"] == "3.3.1" and found["nvidia-nccl-cu12"] == "2.26.2"
+    assert {"xformers", "flash-attn", "bitsandbytes", "torchao", "liger-kernel"} <= found.keys()
+    assert not {"transformers", "numpy", "setuptools", "nvidia-ml-py"} & found.keys(), "these may move"
+
+
+def test_what_the_image_goes_without_is_not_held() -> None:
+    assert "flash-attn" not in constraints("cu126-torch27", "flash-attn")
+
+
+def test_another_lock_has_another_environment() -> None:
+    wanted = image("cu126-torch27")
+    locks = dict(lock_file.read(wanted).files)
+    before = additions.key(wanted, locks)
+    assert additions.key(wanted, locks) == before
+    locks["light.txt"] += b"x==1\n"
+    assert additions.key(wanted, locks) != before
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of additions, over one that stands in for the image's."""
+    folder = tmp_path_factory.mktemp("additions")
+    own = folder / "image"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", own], check=True)
+    (packages,) = own.glob("lib/python*/site-packages")
+    (packages / "frozen.py").write_text("origin = 'image'\n")
+    (packages / "frozen-1.dist-info").mkdir()
+    (packages / "frozen-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: frozen\nVersion: 1\n")
+    (packages / "frozen-1.dist-info" / "RECORD").write_text("frozen.py,,\n")
+    (own / "bin" / "train").write_text(f"#!{own}/bin/python\nimport sys\nprint(sys.prefix)\n")
+    (own / "bin" / "train").chmod(0o755)
+    target = folder / "cache" / "venvs" / "a-1"
+    subprocess.run([own / "bin" / "python", "-I", "-B", CREATE, target], check=True)
+    return target
+
+
+def ask(made: Path, code: str) -> str:
+    return subprocess.run([made / "bin" / "python", "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_additions_see_the_images_packages_and_count_them_as_their_own(made: Path) -> None:
+    assert ask(made, "import frozen; print(frozen.origin)") == "image\n"
+    where = ask(made, "import importlib.metadata as m; print(m.distribution('frozen').locate_file(''))")
+    assert Path(where.strip()).resolve().is_relative_to(made)
+
+
+def test_what_is_added_comes_first(made: Path) -> None:
+    (packages,) = made.glob("lib/python*/site-packages")
+    added = packages / "frozen.py"
+    added.write_text("origin = 'added'\n")
+    assert ask(made, "import frozen; print(frozen.origin)") == "added\n"
+    added.unlink()
+
+
+def test_the_images_commands_start_with_the_interpreter_that_sees_additions(made: Path) -> None:
+    said = subprocess.run([made / "bin" / "train"], check=True, capture_output=True, text=True).stdout
+    assert said.strip() == str(made)
+
+
+def test_who_may_not_write_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", CREATE, tmp_path / "cache" / "venvs" / "a-1"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    for way in ("-v truetag-cache:", "--user $(id -u):$(id -g)", "install -d -m 1777", "--tmpfs"):
+        assert way in done.stderr
+
+
+def test_an_environment_that_is_anothers_is_left_alone_and_named(made: Path) -> None:
+    """python.sh asks for a new one where it may not write to the one that is there."""
+    done = subprocess.run([sys.executable, "-I", "-B", CREATE, made], capture_output=True, text=True)
+    assert done.returncode == 1 and f"belongs to uid {os.geteuid()}" in done.stderr
