@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from images.planning.image import Base, Image
 from images.validation import embedded
 from images.validation.claims.context import ClaimContext
 from images.wheels import prebuilt
+from images.wheels.official import Fetch, WheelSource
 from images.wheels.prebuilt import FindWheel
 
 _FROM = re.compile(
@@ -38,8 +39,10 @@ class ContextOptions:
     wheelhouse: Path | None = None
     offline: bool = False
     """No step reaches a network: all that is installed lies in the wheelhouse."""
-    fetch: Callable[[str, Path], None] | None = None
-    """URL and target; None: from the official releases."""
+    wheel_mirror: str = ""
+    """Where official wheels are fetched from; empty: their releases."""
+    fetch: Fetch | None = None
+    """URL and target; None: over HTTP."""
 
 
 def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
@@ -75,9 +78,8 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
-        cache=options.cache / "wheels",
+        official=WheelSource(cache=options.cache / "wheels", mirror=options.wheel_mirror, fetch=options.fetch),
         kept=base.kept,
-        fetch=options.fetch,
         compiled=options.compiled,
     )
     stock = prebuilt.stock(locked, base.kept, options.wheelhouse) if options.offline else {}

@@ -45,6 +45,8 @@ class BuildOptions:
     facts: Facts
     base: str = "auto"
     wheelhouse: Path | None = None
+    wheel_mirror: str = ""
+    """Where official wheels are fetched from; empty: their releases."""
     strict: bool = False
     no_cache: bool = False
     offline: bool = False
@@ -138,6 +140,7 @@ def _context_options(job: _Job) -> ContextOptions:
         cache=job.options.cache,
         compiled=job.options.compiled,
         wheelhouse=job.options.wheelhouse,
+        wheel_mirror=job.options.wheel_mirror,
         offline=job.options.offline,
     )
 

@@ -12,7 +12,7 @@ from typer import Option
 from images.building import bake, contexts, records, validating
 from images.building.bake import BakeOptions, Provenance, Rendered
 from images.commands import common, tables, trials
-from images.commands.options import EngineUrl, InputArguments, OneName, Out, Selectors, grouped
+from images.commands.options import EngineUrl, ImageInputArguments, OneName, Out, Selectors, grouped
 from images.commands.trials import TrialArguments
 from images.context import labels as image_labels
 from images.context.hosting import host_settings
@@ -43,7 +43,7 @@ class BakeArguments:
 
 @grouped
 def bake_verb(
-    inputs: InputArguments,
+    inputs: ImageInputArguments,
     how: BakeArguments,
     selectors: Selectors = None,
     out: Out = Path("out/bake"),
@@ -57,6 +57,7 @@ def bake_verb(
         cache=common.cache(),
         compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
+        wheel_mirror=inputs.wheel_mirror,
     )
     options = BakeOptions(
         repository=str(Repository.parse(how.to)) if how.to else "",

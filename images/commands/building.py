@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from images.building import pipeline, records
 from images.commands import common, tables, trials
-from images.commands.options import EngineUrl, OfflineInputArguments, OneName, Out, grouped
+from images.commands.options import BuildInputArguments, EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
 from images.config.schema import Matrix
 from images.context.hosting import HostSettings, host_settings
@@ -58,7 +58,7 @@ class CompileArguments:
 @grouped
 def build_verb(
     selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
-    inputs: OfflineInputArguments,
+    inputs: BuildInputArguments,
     how: BuildArguments,
     trial: TrialArguments,
     engine: EngineUrl = None,
@@ -73,6 +73,7 @@ def build_verb(
         facts=sources.facts,
         base=inputs.base,
         wheelhouse=inputs.wheelhouse,
+        wheel_mirror=inputs.wheel_mirror,
         strict=how.strict,
         offline=inputs.offline,
         no_cache=how.no_cache,

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from images.building import pipeline
 from images.commands import common, trials
-from images.commands.options import EngineUrl, InputArguments, Selectors, grouped, in_workspace
+from images.commands.options import EngineUrl, ImageInputArguments, Selectors, grouped, in_workspace
 from images.commands.trials import TrialArguments
 from images.config import matrix, paths
 from images.config.matrix import Sources
@@ -85,7 +85,7 @@ class OutputArguments:
 def nightly_verb(
     run: RunArguments,
     output: OutputArguments,
-    inputs: InputArguments,
+    inputs: ImageInputArguments,
     trial: TrialArguments,
     selectors: Selectors = None,
     engine: EngineUrl = None,
@@ -99,6 +99,7 @@ def nightly_verb(
         facts=sources.facts,
         base=inputs.base,
         wheelhouse=inputs.wheelhouse,
+        wheel_mirror=inputs.wheel_mirror,
         tiers=trial.tiers,
         gpus=trial.gpus,
         pinned_bases=trials.pinned_bases(),

@@ -47,6 +47,14 @@ BaseImage = Annotated[
 WheelFolder = Annotated[
     Path | None, typer.Option("--wheelhouse", metavar="FOLDER", help="Folder of wheels that no index has.")
 ]
+WheelMirror = Annotated[
+    str,
+    typer.Option(
+        "--wheel-mirror",
+        metavar="URL",
+        help="Folder of a web server that has the official wheels by their file names; the hashes stay the same.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +66,24 @@ class InputArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageInputArguments(InputArguments):
+    """The same for images, which take official wheels."""
+
+    wheel_mirror: WheelMirror = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OfflineInputArguments(InputArguments):
     """The same for what can be built without a network."""
 
     offline: Annotated[
         bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildInputArguments(OfflineInputArguments, ImageInputArguments):
+    """What a build of images stands on."""
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from images.building import contexts, reproduce
 from images.building.reproduce import Layer, Reproduction
 from images.commands import common, trials
-from images.commands.options import EngineUrl, InputArguments, OneName, Out, grouped
+from images.commands.options import EngineUrl, ImageInputArguments, OneName, Out, grouped
 from images.context import base_images
 from images.context.hosting import host_settings
 from images.engine.progress import Progress
@@ -21,7 +21,7 @@ from images.wheels import cache as wheel_cache
 @grouped
 def reproduce_verb(
     name: OneName,
-    inputs: InputArguments,
+    inputs: ImageInputArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
@@ -35,6 +35,7 @@ def reproduce_verb(
         cache=common.cache(),
         compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
+        wheel_mirror=inputs.wheel_mirror,
     )
     with trials.open_engine(engine) as docker_engine, Progress() as progress:
         found = base_images.acquire_for(

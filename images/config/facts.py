@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -46,6 +48,7 @@ RangeText = Annotated[str, _text("version range (PEP 440)", SpecifierSet)]
 RequirementText = Annotated[str, _text("requirement (PEP 508)", Requirement)]
 Capability = Annotated[str, BeforeValidator(_capability)]
 MinorText = Annotated[str, BeforeValidator(_minor), Field(pattern=r"^\d+\.\d+$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Sentence = Annotated[str, StringConstraints(min_length=1)]
 Source = str | dict[str, str]
 
@@ -116,15 +119,51 @@ class XformersFacts(DeviceCode):
     source: Source
 
 
-class FlashAttnFacts(Row):
-    """Official prebuilt flash-attn wheels, released as files on GitHub."""
+class PrebuiltWheel(Row):
+    """One official wheel: what it was built for, the file, and the only bytes that are taken for it."""
 
-    versions: list[VersionText]
-    torch: list[MinorText]
-    cuda_majors: list[int]
-    pythons: list[MinorText]
-    cxx11_abi: list[bool]
+    torch: MinorText
+    cuda: int
+    """CUDA major of the torch it goes with."""
+    cxx11_abi: bool
+    python: MinorText
+    file: str
+    """As the release names it: tags and file names of a release differ."""
+    sha256: Sha256
+
+
+class PrebuiltRelease(DeviceCode):
+    """Official wheels of one version that lie in one place and hold code for the same GPUs. No index has them."""
+
+    package: str
+    """Canonical name."""
+    version: VersionText
+    address: Annotated[str, StringConstraints(pattern=r"^https://\S+/$")]
+    """Where the files lie."""
+    wheels: list[PrebuiltWheel]
     source: Source
+
+    def model_post_init(self, _context: Any) -> None:
+        for wheel in self.wheels:
+            if wrong := _misnamed(self, wheel):
+                raise ValueError(f"{wheel.file} is not the wheel of its row: {wrong}")
+
+
+def _misnamed(release: PrebuiltRelease, wheel: PrebuiltWheel) -> str:
+    """What a file's name says otherwise than its row; empty: nothing. A hash beside another row's name is a slip."""
+    try:
+        name, version, _, tags = parse_wheel_filename(wheel.file)
+    except InvalidWheelFilename as error:
+        return str(error)
+    interpreter = f"cp{wheel.python.replace('.', '')}"
+    local = f"cu{wheel.cuda}torch{wheel.torch}cxx11abi{str(wheel.cxx11_abi).lower()}"
+    said = [
+        (f"package {name}", name == release.package),
+        (f"version {version.public}", version.public == str(Version(release.version))),
+        (f"build {version.local}", version.local in (None, local)),
+        (f"tags {', '.join(map(str, tags))}", str(Tag(interpreter, interpreter, "linux_x86_64")) in map(str, tags)),
+    ]
+    return ", ".join(text for text, fits in said if not fits)
 
 
 class BitsandbytesFacts(Row):
@@ -203,11 +242,9 @@ class Facts(Row):
     collected: str
     torch_index: str
     """Address of the index that has every torch variant; `{variant}` stands for cu126 and the like."""
-    flash_attn_release: str
-    """Address of an official flash-attn wheel; `{version}` and `{filename}` are filled in."""
     torch: dict[VersionText, TorchFacts]
     xformers: dict[VersionText, XformersFacts]
-    flash_attn: list[FlashAttnFacts]
+    prebuilt: list[PrebuiltRelease]
     bitsandbytes: dict[VersionText, BitsandbytesFacts]
     torchao: dict[VersionText, TorchaoFacts]
     packages: dict[str, dict[VersionText, PackageFacts]] = {}

@@ -26,6 +26,7 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
     ):
         if left != right:
             yield f"{what} {left} -> {right}"
+    yield from _official(old.prebuilt, new.prebuilt)
     before, after = _pins(old), _pins(new)
     for place, name in sorted({*before, *after}):
         was, now = before.get((place, name)), after.get((place, name))
@@ -37,6 +38,16 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
             yield f"{name} {was} -> {now}"
     if not {*before} ^ {*after} and [*old.layers] != [*new.layers]:
         yield f"layers {' '.join(old.layers)} -> {' '.join(new.layers)}"
+
+
+def _official(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for file in sorted({*old, *new}):
+        if file not in new:
+            yield f"official wheel {file} taken out"
+        elif file not in old:
+            yield f"official wheel {file} added"
+        elif old[file] != new[file]:
+            yield f"sha256 of the official wheel {file} {old[file]} -> {new[file]}"
 
 
 def _needs(found: LockInputs) -> str:

@@ -34,6 +34,8 @@ class LockInputs:
     """Distributions left out though something requires them."""
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Layer -> what its packages from outside any index require."""
+    prebuilt: Mapping[str, str] = field(default_factory=dict)
+    """File name -> sha256 of the official wheels that no index has. They are no part of what is resolved."""
 
     def asked(self, layer: str) -> tuple[str, ...]:
         """All that a layer is resolved from."""
@@ -66,7 +68,8 @@ class LockInputs:
 
 
 def lock_inputs(image: Image) -> LockInputs:
-    """What the image's lock is made from. Optional and compiled pins are no part of it: no index need have them."""
+    """What the image's lock is made from. Optional and compiled pins are not resolved: no index need have them. Where
+    they have an official wheel, the lock records the file and its hash."""
     return LockInputs(
         python=str(image.python),
         platform=f"x86_64-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
@@ -87,4 +90,5 @@ def lock_inputs(image: Image) -> LockInputs:
         },
         from_source=image.from_source,
         excluded=image.waived,
+        prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )

@@ -135,6 +135,7 @@ def written(lock: Lock) -> dict[str, bytes]:
         **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
         **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
         **({"needs": lock.inputs.needs} if lock.inputs.needs else {}),
+        **({"prebuilt": lock.inputs.prebuilt} if lock.inputs.prebuilt else {}),
         "sha256": {name: sha256(content) for name, content in sorted(lock.files.items())},
     }
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
@@ -220,6 +221,7 @@ def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
             from_source=tuple(map(str, data.get("from_source", ()))),
             excluded=tuple(map(str, data.get("excluded", ()))),
             needs={str(layer): tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
+            prebuilt={str(file): str(digest) for file, digest in data.get("prebuilt", {}).items()},
         )
         return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):

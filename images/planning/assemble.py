@@ -8,14 +8,13 @@ from functools import cache
 
 from packaging.utils import canonicalize_name
 
-from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.names import Arch, Minor
 from images.config.schema import Matrix
 from images.planning import profiles, requirements
 from images.planning.candidate import Candidate
-from images.planning.image import Image, Pin, Prebuilt, Pruning
-from images.planning.rules.extensions import flash_attn_filename, prebuilt_flash_attn
+from images.planning.image import Image, Pin, Pruning
+from images.planning.official import official_wheel
 from validate.environment import allocator
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
@@ -45,7 +44,9 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         layers=profiles.layers(matrix, candidate.profile),
         environment=_environment(candidate, matrix),
         revision=sources.revision,
-        prebuilt=tuple(_prebuilt(candidate, facts)),
+        prebuilt=tuple(
+            wheel for name, version in candidate.pins.items() if (wheel := official_wheel(candidate, name, version))
+        ),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own else (),
         waived=tuple(sorted(candidate.profile.waived)) if candidate.profile else (),
@@ -109,13 +110,6 @@ def _pruning(candidate: Candidate, matrix: Matrix) -> Pruning | None:
     kept = (bitsandbytes.file_for(candidate.wheel_cuda), "bitsandbytes/libbitsandbytes_cpu.so") if bitsandbytes else ()
     alternatives = {"bitsandbytes/libbitsandbytes_*.so": kept} if kept else {}
     return Pruning(arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives)
-
-
-def _prebuilt(candidate: Candidate, facts: Facts) -> Iterator[Prebuilt]:
-    if "flash-attn" in candidate.pins and prebuilt_flash_attn(candidate):
-        version, filename = candidate.pins["flash-attn"], flash_attn_filename(candidate)
-        url = facts.flash_attn_release.format(version=version, filename=filename.replace("+", "%2B"))
-        yield Prebuilt(name="flash-attn", version=version, filename=filename, url=url)
 
 
 def _environment(candidate: Candidate, matrix: Matrix) -> dict[str, str]:

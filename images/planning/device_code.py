@@ -108,5 +108,3 @@ TORCHAO_DEVICE_CODE: Mapping[str, Sequence[int]] = {
 }
 """torchao's libraries and the archs each is made for, read from 0.11.0, 0.13.0 and 0.18.0: its kernels are extras, each
 for some GPUs."""
-FLASH_ATTN_ARCHS = (80, 99)
-"""From and to: what every prebuilt wheel serves. sm_100 and sm_120 depend on the nvcc that made it."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from packaging.utils import parse_wheel_filename
+
 from images.config.names import Arch, ImageName, Minor
+from validate import compute_capability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Pin:
     local: str = ""
     """The local version (`cu126`) where the wheel is not the default index's."""
     compiled: bool = False
-    """Published as source only: its wheel is compiled here once, and taken from the wheelhouse (docs/wheels.md)."""
+    """No index has a wheel of it: it is an official one by hash, or compiled here once (docs/wheels.md)."""
     minimum_arch: Arch | None = None
     """The oldest GPU architecture that a compiled one's code is written for; None: it has no GPU code."""
     needs: tuple[str, ...] = ()
@@ -65,12 +68,25 @@ class Pruning:
 
 @dataclass(frozen=True, kw_only=True)
 class Prebuilt:
-    """An official binary wheel outside any index."""
+    """An official binary wheel outside any index: the one file that is taken for it, by its hash."""
 
     name: str
     version: str
     filename: str
     url: str
+    sha256: str
+    archs: tuple[Arch, ...] = ()
+    """What it holds machine code for, as the facts say."""
+    ptx: tuple[Arch, ...] = ()
+
+    @property
+    def local(self) -> str:
+        """The local version in its name: +cu12torch2.7cxx11abitrue."""
+        return parse_wheel_filename(self.filename)[1].local or ""
+
+    def covers(self, arch: Arch) -> compute_capability.Fit:
+        """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
+        return compute_capability.fit((one.pair for one in self.archs), (one.pair for one in self.ptx), arch.pair)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +117,7 @@ class Image:
     revision: str
     """Short hash of matrix and facts."""
     prebuilt: tuple[Prebuilt, ...] = ()
-    """Official wheels by URL for pins that no index has (flash-attn)."""
+    """Official wheels, by hash, for pins that no index has."""
     warnings: tuple[str, ...] = ()
     from_source: tuple[str, ...] = ()
     """Distributions that are installed from source: pure Python that no index has as a wheel."""

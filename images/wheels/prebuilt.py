@@ -1,15 +1,9 @@
-"""Wheels that no index has: from a local wheelhouse, or official prebuilt ones by URL."""
+"""Wheels that no index has: from a local wheelhouse, compiled here, or official ones by hash."""
 
 from __future__ import annotations
 
-import http.client
-import shutil
-import tempfile
-import urllib.error
-import urllib.request
-import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -21,14 +15,13 @@ from images.locking.inputs import TOOLS
 from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt
+from images.wheels.official import NotFetched, WheelSource, obtain, require_hash
 from images.wheels.tags import supported_tags
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
 
-_PATIENCE = 20.0
-"""Seconds for a host to answer, and between two chunks of its answer."""
-_NOT_COMPILED = "which is published as source only and not compiled for this image yet"
+_NOT_COMPILED = "which no index has as a wheel, and which is not compiled for this image yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +42,16 @@ def gather(
     image: Image,
     *,
     wheelhouse: Path | None,
-    cache: Path,
+    official: WheelSource,
     kept: Collection[str] = (),
-    fetch: Callable[[str, Path], None] | None = None,
     compiled: FindWheel = lambda _image, _pin: None,
 ) -> Gathered:
     """Find a wheel for each pin that no lock has: in the wheelhouse, then one that `compiled` has, then the official.
 
     `kept` are packages that the base has already. They stay pins of the image: a wheel is compiled for its torch.
-    The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. `fetch` gets
-    URL and target. Raises UserError for a wheelhouse that does not exist or holds two wheels that both fit, and for
-    every pin that must be compiled first.
+    The locked installer (uv) in the wheelhouse is taken along: it makes builds without an index possible. Raises
+    UserError for a wheelhouse that does not exist or holds two wheels that both fit, for official wheels that differ
+    from their hash, and for every pin that can't be had and must.
     """
     listing = _listing(wheelhouse)
     files: dict[str, Path] = {}
@@ -68,20 +60,19 @@ def gather(
     for pin in image.pins:
         if pin.locked or pin.name in kept:
             continue
-        found = _in_wheelhouse(pin, image, listing) or compiled(image, pin)
+        prebuilt = next((row for row in image.prebuilt if row.name == pin.name), None)
+        found, unfetched = _own(pin, image, listing, prebuilt) or compiled(image, pin), None
+        if prebuilt and not found:
+            try:
+                found = obtain(prebuilt, official)
+            except NotFetched as error:
+                unfetched = _with_compiling(error.problem, image, pin)
         if found:
             files[found.name] = found
-            continue
-        prebuilt = next((row for row in image.prebuilt if row.name == pin.name), None)
-        path, reason = _official(prebuilt, cache, fetch or download)
-        if path:
-            files[path.name] = path
-        elif not pin.optional:
-            lacking.append(_to_be_compiled(image, pin))
-        elif pin.compiled:
-            missing[pin.name] = f"{pin.requirement}: {_NOT_COMPILED} (`nox -s wheels -- {image.name} {pin.name}`)"
+        elif pin.optional:
+            missing[pin.name] = f"{pin.requirement}: {_reason(pin, image, unfetched)}"
         else:
-            missing[pin.name] = f"{pin.requirement}: {reason}" + ("" if wheelhouse else "; no --wheelhouse given")
+            lacking.append(unfetched or _to_be_compiled(image, pin))
     if lacking:
         raise UserError(lacking, code=1)
     for requirement in TOOLS:
@@ -89,6 +80,28 @@ def gather(
         if installer := _in_wheelhouse(Pin(name=name, version=version, layer="tools"), image, listing):
             files[installer.name] = installer
     return Gathered(files=files, missing=missing)
+
+
+def _own(pin: Pin, image: Image, listing: Sequence[Path], prebuilt: Prebuilt | None) -> Path | None:
+    """The wheelhouse's wheel. One that bears the official one's name must be it."""
+    found = _in_wheelhouse(pin, image, listing)
+    if found and prebuilt and found.name == prebuilt.filename:
+        require_hash(found, prebuilt, "put the official file there, or give a wheel of your own another build's name")
+    return found
+
+
+def _with_compiling(problem: Problem, image: Image, pin: Pin) -> Problem:
+    then = f"{problem.then}, `nox -s wheels -- {image.name} {pin.name}` compiles one" if pin.compiled else problem.then
+    return replace(problem, then=then)
+
+
+def _reason(pin: Pin, image: Image, unfetched: Problem | None) -> str:
+    """Why an image goes without a wheel, in one sentence: its labels say it to everybody."""
+    if unfetched:
+        return f"{unfetched.cause} ({unfetched.where}); {unfetched.then}"
+    if pin.compiled:
+        return f"{_NOT_COMPILED} (`nox -s wheels -- {image.name} {pin.name}`)"
+    return "no official wheel for this combination is known; --wheelhouse FOLDER takes one of yours"
 
 
 def _to_be_compiled(image: Image, pin: Pin) -> Problem:
@@ -149,7 +162,7 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
 
 
 def _same_build(local: str, image: Image) -> bool:
-    """flash-attn writes CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue."""
+    """Some write CUDA major, torch minor and C++ ABI into the local version: +cu12torch2.7cxx11abitrue."""
     if "torch" not in local:
         return True
     abi = "true" if image.cxx11_abi else "false"
@@ -174,40 +187,3 @@ def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | No
             Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one")
         )
     return fitting[0] if fitting else None
-
-
-def _official(prebuilt: Prebuilt | None, cache: Path, fetch: Callable[[str, Path], None]) -> tuple[Path | None, str]:
-    if prebuilt is None:
-        return None, "no official wheel for this combination"
-    target = cache / prebuilt.filename
-    if zipfile.is_zipfile(target):
-        return target, ""
-    try:
-        fetch(prebuilt.url, target)
-    except OSError as error:
-        return None, f"its official wheel could not be fetched ({_host(prebuilt.url)}: {_short(error)})"
-    return target, ""
-
-
-def download(url: str, target: Path) -> None:
-    """Fetch a wheel whole or not at all. Raises OSError, also for an answer that is no whole wheel (a proxy's page)."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # A folder of its own: builds that run at once fetch the same file.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
-        partial = Path(folder, target.name)
-        try:
-            with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, partial.open("wb") as file:
-                shutil.copyfileobj(answer, file)
-        except http.client.HTTPException as error:
-            raise OSError(f"{type(error).__name__}: {error}") from None
-        if not zipfile.is_zipfile(partial):
-            raise OSError(f"the answer of {partial.stat().st_size} bytes is no whole wheel")
-        partial.replace(target)
-
-
-def _host(url: str) -> str:
-    return url.split("/")[2]
-
-
-def _short(error: OSError) -> str:
-    return str(error.reason if isinstance(error, urllib.error.URLError) else error)

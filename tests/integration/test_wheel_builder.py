@@ -27,6 +27,7 @@ from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
 from images.wheels.builder import BuiltWheel, WheelOptions
 from images.wheels.cache import WheelCache, wheel_finder
+from images.wheels.official import WheelSource
 from images.wheels.recipe import Recipe, recipe_for
 
 pytestmark = pytest.mark.engine
@@ -145,7 +146,7 @@ def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
     options = WheelOptions(out=tmp_path / "out", facts=SOURCES.facts, cache=cache, sdists=tmp_path / "sdists")
 
     def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
-        return prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, compiled=compiled)
+        return prebuilt.gather(wanted, wheelhouse=None, official=WheelSource(cache=tmp_path), compiled=compiled)
 
     with pytest.raises(UserError, match="not compiled for this image yet"):
         gather(wheel_finder(known, cache))

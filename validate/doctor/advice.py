@@ -90,6 +90,8 @@ class Stack:
     """Machine code (`sm_80`) and PTX (`compute_90`) of this torch; empty: not known."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Version of each package that was really imported."""
+    code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Package -> the targets (`sm_80`) that the image's claims say its kernels are compiled for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,28 +178,39 @@ def _for_gpu(gpus: tuple[Gpu, ...], level: Level, stack: Stack, goal: Goal) -> I
         source=_UNSLOTH,
     )
     yield Setting(name="tf32", value=modern, why=f"{shown}: TF32 products from 8.0 on", source=_UNSLOTH)
-    yield _attention(capability, stack, goal)
+    yield _attention(tuple(gpu.capability for gpu in gpus), stack, goal)
     yield _fp8(capability, shown)
     yield from _memory(level, stack, goal, gpus)
     yield _allocator(stack)
 
 
-def _attention(capability: tuple[int, int], stack: Stack, goal: Goal) -> Setting:
-    """flash-attn 2 has kernels from sm_80 on. unsloth-setup says 7.5 with flash-attn 1 below that: flash-attn 2's own
-    README and sources say 8.0, and nothing ships flash-attn 1 any more; xformers and SDPA take its place."""
-    if (8, 0) <= capability < (10, 0) and "flash-attn" in stack.packages:
-        why = f"flash-attn {stack.packages['flash-attn']} is here, and its kernels run from 8.0 to 9.x"
-        return Setting(name="attention", value="flash_attention_2", why=why, source="flash-attn's README; " + _UNSLOTH)
+def _attention(capabilities: tuple[tuple[int, int], ...], stack: Stack, goal: Goal) -> Setting:
+    """flash-attn 2 where its wheel has code for the GPU, which differs from wheel to wheel: the image's claims say it.
+
+    unsloth-setup says 7.5 with flash-attn 1 below 8.0: flash-attn 2's own README and sources say 8.0, and nothing ships
+    flash-attn 1 any more; xformers and SDPA take its place."""
+    capability, here = min(capabilities), "flash-attn" in stack.packages
+    targets = stack.code.get("flash-attn", ())
+    if here and all(any(target_runs_on(target, gpu) for target in targets) for gpu in capabilities):
+        why = f"flash-attn {stack.packages['flash-attn']} is here, with code for {_capabilities(targets)}"
+        return Setting(name="attention", value="flash_attention_2", why=why, source="the image's claim S5; " + _UNSLOTH)
     if (7, 5) <= capability < (10, 0) and "xformers" in stack.packages and goal.framework is not Framework.TRANSFORMERS:
         why = f"no flash-attn 2 for this GPU and image; xformers {stack.packages['xformers']} saves as much memory"
         return Setting(name="attention", value="xformers", why=why, source=_AXOLOTL)
-    if capability >= (10, 0):
-        why = "not every flash-attn wheel has code for 10.x and newer, and no xformers wheel has; torch's SDPA has it"
-    elif capability >= (8, 0):
-        why = "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
-    else:
+    if capability < (8, 0):
         why = "flash-attn 2 starts at 8.0; torch's SDPA has a memory-efficient kernel for older GPUs"
+    elif not here:
+        why = "flash-attn is not in this image; torch's SDPA brings a flash kernel of its own"
+    elif targets:
+        why = f"this image's flash-attn has code for {_capabilities(targets)} alone; torch's SDPA has it for this GPU"
+    else:
+        why = "the image has no claim for which GPUs its flash-attn has code; torch's SDPA brings a flash kernel"
     return Setting(name="attention", value="sdpa", why=why, source=_UNSLOTH)
+
+
+def _capabilities(targets: tuple[str, ...]) -> str:
+    """`sm_80` as people know it: 8.0."""
+    return ", ".join(re.sub(r"\D*(\d+)(\d)", r"\1.\2", target) for target in targets)
 
 
 def _fp8(capability: tuple[int, int], shown: str) -> Setting:

@@ -7,15 +7,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from validate.claims import ClaimSet
 from validate.doctor.advice import Gpu, Hardware, Stack
 
 _MARK = "validate:found:"
 _SECONDS = 120
 _HERE = Path(__file__).resolve().parent
+CLAIMS = _HERE.parent.parent / "claims.json"
+"""Beside the suite, where the build put them."""
 _IMPORTS = {
     "flash-attn": "flash_attn",
     "xformers": "xformers.ops",
@@ -99,7 +102,24 @@ def detect() -> Found:
     """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
     driver = _ask(_ASK_DRIVER, [str(_HERE.parent.parent)], isolated=True)
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
-    return interpret(driver, torch, cpus=len(os.sched_getaffinity(0)), memory=_memory(), shm=_shm())
+    found = interpret(driver, torch, cpus=len(os.sched_getaffinity(0)), memory=_memory(), shm=_shm())
+    return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS)))
+
+
+def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
+    """Package -> targets, by the image's own claims S5; empty where there are none (a base of somebody else)."""
+    try:
+        rows = ClaimSet.loads(claims.read_text(encoding="utf-8")).claims
+        return {
+            row.subject: tuple(
+                f"{'compute' if how == 'jit' else 'sm'}_{arch}"
+                for arch, how in sorted(row.expect["archs"].items(), key=lambda item: int(item[0]))
+            )
+            for row in rows
+            if row.id == "S5" and row.expect["kind"] == "kernels"
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def interpret(

@@ -1,4 +1,4 @@
-"""Packages that are published as source only: whether and where they can be compiled."""
+"""Packages that no index has as a wheel: an official one by hash, else whether and where they can be compiled."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from collections.abc import Iterator
 from images.config.facts import within
 from images.config.names import Arch
 from images.planning.candidate import Candidate
+from images.planning.official import combination, is_released, official_wheel
 from images.planning.rules.rule import Finding, rule, warn
 
 
 @rule
-def compiled_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
-    for name, row in candidate.known.items():
-        if row.form == "cuda-source":
-            version = candidate.pins[name]
-            until = "the image goes without it until" if name in candidate.optional else "no image can be built before"
-            command = f"`nox -s wheels -- {candidate.name} {name}`"
-            yield warn(f"{name} {version} is published as source only: {until} {command} has compiled it")
+def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
+    """What is neither an index's wheel nor an official one, and who makes it then."""
+    for name, version in candidate.pins.items():
+        row = candidate.known.get(name)
+        of_an_index = row.form != "cuda-source" if row else name not in candidate.optional
+        if of_an_index or official_wheel(candidate, name, version):
+            continue
+        optional = name in candidate.optional
+        if optional and (hopeless := [*uncompilable(candidate, name, version)]):
+            yield warn(f"{'; '.join(hopeless)}: built without it, unless a wheelhouse has one (--wheelhouse)")
+            continue
+        until = "the image goes without it until" if optional else "no image can be built before"
+        command = f"`nox -s wheels -- {candidate.name} {name}`"
+        yield warn(f"{_published(candidate, name, version)}: {until} {command} has compiled it")
 
 
 def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]:
     """Why no wheel of a package that is source only can be made for an image, wherever it is tried."""
-    source, what = candidate.sources.get(name), f"{name} {version} is published as source only"
+    source, what = candidate.sources.get(name), _published(candidate, name, version)
     if source is None or version not in source.releases:
         yield f"{what}, and `sources` in matrix.yaml does not have it"
         return
@@ -33,3 +41,9 @@ def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]
     if source.nvcc and not any(arch >= Arch.parse(source.minimum_arch) for arch in candidate.supported_archs):
         minimum = Arch.parse(source.minimum_arch)
         yield f"{what} and compiles for {minimum} and newer, the image supports no such architecture"
+
+
+def _published(candidate: Candidate, name: str, version: str) -> str:
+    if is_released(candidate, name):
+        return f"no official wheel of {name} {version} is known for {combination(candidate)}"
+    return f"{name} {version} is published as source only"

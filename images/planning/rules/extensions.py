@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from packaging.version import Version
 
-from images.config.facts import FlashAttnFacts, within
+from images.config.facts import within
 from images.config.names import Minor
 from images.planning.candidate import Candidate
 from images.planning.rules.python import python_fits
@@ -102,43 +102,3 @@ def bitsandbytes_fits(candidate: Candidate) -> Iterator[Finding]:
         yield refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {candidate.torch}")
     if not python_fits(candidate.base.python, row.python):
         yield refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {candidate.base.python}")
-
-
-@rule
-def flash_attn_has_a_wheel(candidate: Candidate) -> Iterator[Finding]:
-    version = candidate.pins.get("flash-attn")
-    if version is None or prebuilt_flash_attn(candidate) is not None:
-        return
-    text = f"no official flash-attn {version} wheel for {_flash_attn_key(candidate)}"
-    if "flash-attn" in candidate.optional:
-        yield warn(f"{text}: built without it, unless a wheelhouse has one (--wheelhouse)")
-    else:
-        yield refuse(f"{text}: mark it optional in matrix.yaml")
-
-
-def prebuilt_flash_attn(candidate: Candidate) -> FlashAttnFacts | None:
-    """The row of official wheels that has this very combination, ABI included."""
-    version = candidate.pins.get("flash-attn")
-    for row in candidate.facts.flash_attn:
-        if (
-            version in row.versions
-            and str(candidate.name.torch) in row.torch
-            and candidate.wheel_cuda.major in row.cuda_majors
-            and str(candidate.base.python) in row.pythons
-            and candidate.variant.cxx11_abi in row.cxx11_abi
-        ):
-            return row
-    return None
-
-
-def flash_attn_filename(candidate: Candidate) -> str:
-    """The official wheel's file name (scheme of flash-attn 2.7.0 and later)."""
-    tag, abi = f"cp{candidate.base.python.digits}", "TRUE" if candidate.variant.cxx11_abi else "FALSE"
-    build = f"cu{candidate.wheel_cuda.major}torch{candidate.name.torch}cxx11abi{abi}"
-    return f"flash_attn-{candidate.pins['flash-attn']}+{build}-{tag}-{tag}-linux_x86_64.whl"
-
-
-def _flash_attn_key(candidate: Candidate) -> str:
-    abi = "new" if candidate.variant.cxx11_abi else "old"
-    torch, cuda, python = candidate.name.torch, candidate.wheel_cuda.major, candidate.base.python
-    return f"torch {torch}, CUDA {cuda}, Python {python}, {abi} C++ ABI"

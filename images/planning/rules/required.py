@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from images.config.facts import PackageFacts, within
 from images.planning import profiles, requirements
 from images.planning.candidate import Candidate
+from images.planning.official import official_wheel
 from images.planning.requirements import Unmet
 from images.planning.rules.compiled import uncompilable
 from images.planning.rules.python import python_fits
@@ -18,7 +19,9 @@ def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
     """What contradicts is refused with both sides named; nothing is moved to make it fit."""
     known = {(name, candidate.pins[name]): row for name, row in candidate.known.items()}
     for (name, version), row in known.items():
-        yield from map(refuse, unfit(candidate, name, version, row))
+        yield from map(refuse, contradictions(candidate, name, version, row))
+        if name not in candidate.optional:
+            yield from map(refuse, _not_to_be_had(candidate, name, version, row))
     for found in requirements.clashing(known, frozenset(candidate.pins), candidate.base.python):
         yield refuse(f"{found.by} requires {found.requirement}, which excludes the {found.on} {found.found}")
 
@@ -43,6 +46,12 @@ def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
 
 def unfit(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
     """Why a package of known facts has no place in an image, in sentences."""
+    yield from contradictions(candidate, name, version, row)
+    yield from _not_to_be_had(candidate, name, version, row)
+
+
+def contradictions(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
+    """What a package requires and this image contradicts."""
     waived = frozenset(candidate.profile.waived) if candidate.profile else frozenset()
     for found in requirements.unmet(name, version, row, candidate.pins, frozenset(), candidate.base.python):
         if found.on not in waived:
@@ -55,7 +64,10 @@ def unfit(candidate: Candidate, name: str, version: str, row: PackageFacts) -> I
         yield f"{name} {version} is built for CUDA {majors}, torch's wheel brings CUDA {candidate.wheel_cuda}"
     if row.python and not python_fits(candidate.base.python, row.python):
         yield f"{name} {version} needs Python {row.python}, the base has {candidate.base.python}"
-    if row.form == "cuda-source":
+
+
+def _not_to_be_had(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
+    if row.form == "cuda-source" and not official_wheel(candidate, name, version):
         yield from uncompilable(candidate, name, version)
 
 

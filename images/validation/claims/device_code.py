@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from images.config.names import Arch
 from images.planning import device_code, expectations
-from images.planning.image import Image, Pruning
+from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
 from validate.contracts.device_code import (
@@ -34,11 +34,6 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     if (xformers := image.pin("xformers")) and (row := facts.xformers.get(xformers.version)):
         covered: dict[Arch, str] = {arch: how for arch in archs if (how := row.covers(arch)) != "no"}
         yield kernel_code_claim(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
-    if image.pin("flash-attn"):
-        low, high = device_code.FLASH_ATTN_ARCHS
-        within = {arch: how for arch, how in archs.items() if low <= _number(arch) <= high}
-        if within:
-            yield kernel_code_claim(image, "flash-attn", ["flash_attn_2_cuda*.so"], within)
     if image.pin("torchao"):
         for name, served in device_code.TORCHAO_DEVICE_CODE.items():
             if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
@@ -47,9 +42,8 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
                     kernel_code_claim(image, subject, [], within, also=[f"torchao/{name}.*so"]), required=False
                 )
     for pin in image.pins:
-        if pin.compiled and pin.minimum_arch and pin.name in expectations.NATIVE:
-            within = {arch: how for arch, how in archs.items() if arch >= pin.minimum_arch}
-            yield kernel_code_claim(image, pin.name, [], within, also=expectations.NATIVE[pin.name]["libraries"])
+        if pin.name in expectations.NATIVE and (within := _of_no_index(image, pin)):
+            yield kernel_code_claim(image, pin.name, expectations.NATIVE[pin.name]["libraries"], within)
     patterns = [f"**/{stem}.so.*" for stem in _cuda_libraries(image)]
     yield _library_code_claim(image, "cuda-libraries", patterns, archs)
     if image.pruning:
@@ -62,6 +56,16 @@ def _cuda_libraries(image: Image) -> Iterator[str]:
         gone_from = device_code.NO_CUDA_LIBRARY_FROM.get(stem)
         if not (torch and gone_from and Version(torch.version) >= Version(gone_from)):
             yield stem
+
+
+def _of_no_index(image: Image, pin: Pin) -> dict[Arch, str]:
+    """Arch -> how a wheel that no index has serves it: as the facts say of the official one, else as it is compiled."""
+    official = next((wheel for wheel in image.prebuilt if wheel.name == pin.name), None)
+    if official:
+        return {arch: how for arch in image.archs if (how := official.covers(arch)) != "no"}
+    if pin.compiled and pin.minimum_arch:
+        return {arch: "cubin" for arch in image.archs if arch >= pin.minimum_arch}
+    return {}
 
 
 def _pruned(wanted: Pruning, *, custom_base: bool) -> Claim:

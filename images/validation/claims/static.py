@@ -72,7 +72,7 @@ def _pinned(image: Image, pin: Pin) -> Claim:
     expect: PinExpect = {
         "version": pin.version,
         # PyTorch's index names the variant in the version, the default index does not: the same wheel.
-        "locals": [pin.local] if pin.local else ["", variant],
+        "locals": [pin.local] if pin.local else ["", variant, *_official_locals(image, pin)],
         "modules": list(expectations.modules_of(pin.name)),
         "python": str(image.python),
         "shares": list(expectations.NAMESPACES.get(pin.name, ())),
@@ -88,6 +88,11 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         + (f" for CUDA {image.wheel_cuda}" if pin.name == "torch" else ""),
         expect=expect,
     )
+
+
+def _official_locals(image: Image, pin: Pin) -> list[str]:
+    """An official wheel's file name says what it was built for; whether its metadata does is the release's affair."""
+    return [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
 
 
 def _locked(context: ClaimContext) -> Claim:

@@ -26,7 +26,7 @@ from images.locking.inputs import lock_inputs
 from images.locking.lock_file import Status
 from images.locking.uv import Package
 from images.planning import plan
-from images.planning.image import Base, Image, Pin
+from images.planning.image import Base, Image, Pin, Prebuilt
 
 FOREIGN = ("--index-url https://a.example/simple", "torch @ https://a.example/torch.whl", "-e .", "torch==2.5.1",
            "torch>=2.5 --hash=sha256:" + "0" * 64, "./torch.whl --hash=sha256:" + "0" * 64,
@@ -426,6 +426,25 @@ def test_what_comes_goes_and_moves_is_told(tmp_path: Path) -> None:
 def test_an_optional_pin_is_no_part_of_a_lock(tmp_path: Path) -> None:
     made_of(make_image(), tmp_path)
     assert lock_file.state(make_image(pins=repinned("flash-attn", "2.9.0")), tmp_path).status is Status.PRESENT
+
+
+def test_the_hash_of_an_official_wheel_is_recorded_and_a_moved_one_makes_the_lock_stale(tmp_path: Path) -> None:
+    def with_wheel(sha256: str, file: str = "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl") -> Image:
+        wheel = Prebuilt(name="flash-attn", version="2.8.3", filename=file, url="https://x.invalid/f", sha256=sha256)
+        return dataclasses.replace(make_image(), prebuilt=(wheel,))
+
+    made_of(with_wheel("1" * 64), tmp_path)
+    record = json.loads((tmp_path / "cu126-torch25" / "lock.json").read_text())
+    assert record["prebuilt"] == {"flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl": "1" * 64}
+    assert lock_file.state(with_wheel("1" * 64), tmp_path).status is Status.PRESENT
+    assert lock_file.state(with_wheel("2" * 64), tmp_path).differences == (
+        f"sha256 of the official wheel flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl {'1' * 64} -> {'2' * 64}",
+    )
+    other = "flash_attn-2.8.4-cp311-cp311-linux_x86_64.whl"
+    assert lock_file.state(with_wheel("1" * 64, other), tmp_path).differences == (
+        "official wheel flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl taken out",
+        f"official wheel {other} added",
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ torch:
     variants: {"12.6": {archs: ["7.5", "9.0"]}}
   "2.8.0":
     variants: {"12.8": {archs: ["9.0"]}}
-flash_attn:
-  - {versions: ["2.8.3"], pythons: ["3.11"]}
-  - {versions: ["2.8.3"], pythons: ["3.11"]}
+prebuilt:
+  - {version: "2.8.3", archs: ["9.0"]}
+  - {version: "2.8.3", archs: ["9.0"]}
 """
 LOCK = b"# made\ntorch==2.7.1 \\\n    --hash=sha256:0\ntriton==3.3.1 \\\n    --hash=sha256:1\n"
 LINES = b'{"kind":"leg","n":1}\n{"kind":"leg","n":2}\n'
@@ -67,13 +67,13 @@ def test_nothing_is_lost_where_rows_are_added_or_values_change() -> None:
         ("images/data/facts.yaml", b"collected: '2026-11-20'\n", ("images/data/facts.yaml torch", "")),
         (
             "images/data/facts.yaml",
-            FACTS.removesuffix(b'  - {versions: ["2.8.3"], pythons: ["3.11"]}\n'),
-            ("images/data/facts.yaml flash_attn", "/row 2"),
+            FACTS.removesuffix(b'  - {version: "2.8.3", archs: ["9.0"]}\n'),
+            ("images/data/facts.yaml prebuilt", "/row 2"),
         ),
         (
             "images/data/facts.yaml",
-            FACTS.replace(b'["3.11"]', b"[]"),
-            ("images/data/facts.yaml flash_attn", "/pythons/3.11"),
+            FACTS.replace(b'archs: ["9.0"]}\n', b"archs: []}\n"),
+            ("images/data/facts.yaml prebuilt", "/archs/9.0"),
         ),
         ("locks/bases.yaml", b"", ("locks/bases.yaml debian:bookworm-slim", "")),
         ("locks/cu126-torch27/torch.txt", b"# nothing\n", ("locks/cu126-torch27/torch.txt", "all of it")),
@@ -119,7 +119,7 @@ def test_the_command_compares_a_checkout_with_a_commit(checkout: Path) -> None:
         found = CliRunner().invoke(cli.app, ["guard", "--root", str(checkout), *options])
         return (getattr(found.exception, "code", found.exit_code), f"{found.output}{found.exception or ''}")
 
-    assert run() == (0, "23 rows before, 23 now, none lost\n2 locked packages before, 2 now, no lock lost\n")
+    assert run() == (0, "22 rows before, 22 now, none lost\n2 locked packages before, 2 now, no lock lost\n")
     (checkout / "images" / "data" / "facts.yaml").write_bytes(FACTS.replace(b'["7.5", "9.0"]', b'["9.0"]'))
     code, told = run()
     assert code == 1 and "images/data/facts.yaml torch: has lost 2.7.1/variants/12.6/archs/7.5" in told

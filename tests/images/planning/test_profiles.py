@@ -403,4 +403,4 @@ def test_a_compiled_pins_kernels_are_claimed_from_its_minimum_arch_on() -> None:
     claims = image_claims(ClaimContext(image=image("cu128-torch28-axolotl"), facts=SOURCES.facts)).claims
     (coded,) = (claim for claim in claims if (claim.id, claim.subject) == ("S5", "causal-conv1d"))
     assert "70" not in coded.expect["archs"] and coded.expect["archs"]["75"] == "cubin"
-    assert coded.expect["also"] == ["causal_conv1d_cuda*.so"]
+    assert coded.expect["files"] == ["causal_conv1d_cuda*.so"]

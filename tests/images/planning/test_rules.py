@@ -32,8 +32,13 @@ def with_library(version: str, cuda: str, **changes: Any) -> Facts:
     return FACTS.model_copy(update={"bitsandbytes": rows})
 
 
-def with_flash_attn(**changes: Any) -> Facts:
-    return FACTS.model_copy(update={"flash_attn": [row.model_copy(update=changes) for row in FACTS.flash_attn]})
+def with_official(**changes: Any) -> Facts:
+    """The facts with every official wheel built for something else."""
+    releases = [
+        release.model_copy(update={"wheels": [wheel.model_copy(update=changes) for wheel in release.wheels]})
+        for release in FACTS.prebuilt
+    ]
+    return FACTS.model_copy(update={"prebuilt": releases})
 
 
 def with_base(key: str, **changes: Any) -> dict[str, Any]:
@@ -74,14 +79,33 @@ def test_an_image_for_no_gpu_at_all_is_refused() -> None:
     assert any(text.startswith("no GPU architecture is covered by torch") for text in reasons)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"cxx11_abi": [False]}, {"pythons": ["3.12"]}, {"cuda_majors": [11]}, {"torch": ["2.6"]}]
-)
-def test_a_prebuilt_flash_attn_of_another_build_is_none(changes: dict[str, Any]) -> None:
-    usual, planned = one("cu126-torch27").image, one("cu126-torch27", with_flash_attn(**changes))
-    assert usual is not None and usual.prebuilt
+@pytest.mark.parametrize("changes", [{"cxx11_abi": False}, {"python": "3.12"}, {"cuda": 11}, {"torch": "2.6"}])
+def test_an_official_wheel_of_another_build_is_none(changes: dict[str, Any]) -> None:
+    usual, planned = one("cu126-torch27"), one("cu126-torch27", with_official(**changes))
+    assert usual.image is not None and [wheel.name for wheel in usual.image.prebuilt] == ["flash-attn"]
+    assert not any("flash-attn" in text for text in usual.warnings)
     assert planned.image is not None and not planned.image.prebuilt
-    assert any("no official flash-attn" in text for text in planned.warnings)
+    (told,) = (text for text in planned.warnings if "flash-attn" in text)
+    assert told == (
+        "no official wheel of flash-attn 2.8.3 is known for torch 2.7, CUDA 12, Python 3.11, new C++ ABI: the image "
+        "goes without it until `nox -s wheels -- cu126-torch27 flash-attn` has compiled it"
+    )
+
+
+def test_an_optional_package_that_nothing_can_make_is_said_and_refuses_nothing() -> None:
+    planned = one("cu126-torch27", with_official(torch="2.6"), sources={})
+    assert planned.accepted
+    (told,) = (text for text in planned.warnings if "flash-attn" in text)
+    assert told.endswith(
+        "`sources` in matrix.yaml does not have it: built without it, unless a wheelhouse has one (--wheelhouse)"
+    )
+
+
+def test_a_required_package_is_taken_as_an_official_wheel_or_refused_where_nothing_can_make_it() -> None:
+    required = {"optional": [], "sources": {}}
+    assert one("cu126-torch27", **required).accepted
+    reasons = one("cu126-torch27", with_official(torch="2.6"), **required).reasons
+    assert any(text.startswith("no official wheel of flash-attn 2.8.3 is known for") for text in reasons)
 
 
 @pytest.mark.parametrize(
@@ -117,4 +141,4 @@ def test_every_rule_runs() -> None:
     for module in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}."):
         importlib.import_module(module.name)
     assert sorted(rules.RULES, key=str) == sorted((one for each in rule._RULES.values() for one in each), key=str)
-    assert len(rules.RULES) >= 23
+    assert len(rules.RULES) >= 22

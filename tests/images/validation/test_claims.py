@@ -57,6 +57,30 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     assert all(_exists(claim.probe) or claim.probe == HOST_PROBE for claim in found.claims)
 
 
+def test_the_code_of_an_official_wheel_is_claimed_as_its_row_says() -> None:
+    """S5 follows the table: an sm_120 that the row has is claimed, one that it lacks is not."""
+    assert set(one(claims("cu128-torch28"), "S5", "flash-attn").expect["archs"]) == {"80", "86", "90", "100", "120"}
+    assert set(one(claims("cu126-torch25"), "S5", "flash-attn").expect["archs"]) == {"80", "86", "90"}
+    wanted = image("cu128-torch28")
+    (wheel,) = wanted.prebuilt
+    short = replace(wanted, prebuilt=(replace(wheel, archs=tuple(arch for arch in wheel.archs if arch.major < 10)),))
+    found = image_claims(ClaimContext(image=short, facts=SOURCES.facts))
+    assert one(found, "S5", "flash-attn").expect["archs"] == {"80": "cubin", "86": "cubin", "90": "cubin"}
+    compiled = one(claims("cu130-torch211"), "S5", "flash-attn").expect["archs"]
+    assert set(compiled) == {"80", "86", "90", "100", "120"}
+    none = image_claims(ClaimContext(image=replace(wanted, prebuilt=(replace(wheel, archs=()),)), facts=SOURCES.facts))
+    assert not [claim for claim in none.claims if (claim.id, claim.subject) == ("S5", "flash-attn")]
+
+
+def test_an_official_wheel_may_name_its_build_in_its_version() -> None:
+    assert one(claims("cu126-torch27"), "S1", "flash-attn").expect["locals"] == [
+        "",
+        "cu126",
+        "cu12torch2.7cxx11abitrue",
+    ]
+    assert one(claims("cu126-torch27"), "S1", "xformers").expect["locals"] == ["", "cu126"]
+
+
 def test_claims_survive_the_way_into_the_container() -> None:
     found = claims("cu126-torch27")
     assert json.loads(ClaimSet.loads(found.dumps()).dumps()) == json.loads(found.dumps())

@@ -8,6 +8,7 @@ import pytest
 from images.errors import Problem, UserError
 from images.wheels import prebuilt
 from images.wheels.cache import WheelCache, wheel_finder
+from images.wheels.official import WheelSource
 from images.wheels.recipe import BaseCompilers, for_base, recipe_for
 from tests.support.recipes import SOURCES, image, recipe_of
 
@@ -41,10 +42,15 @@ def test_an_image_takes_the_wheel_of_its_own_key(tmp_path: Path) -> None:
     assert finder(wanted, pin) is None
     key = recipe_of("cu128-torch28", "flash-attn").key
     kept = cache.store(key, "flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl", b"wheel", {})
-    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path / "cache", fetch=refuse, compiled=finder)
+    found = prebuilt.gather(
+        wanted, wheelhouse=None, official=WheelSource(cache=tmp_path / "cache", fetch=refuse), compiled=finder
+    )
     assert found.files == {kept.wheel.name: kept.wheel}
     other = prebuilt.gather(
-        image("cu126-torch28"), wheelhouse=None, cache=tmp_path / "c", fetch=refuse, compiled=finder
+        image("cu126-torch28"),
+        wheelhouse=None,
+        official=WheelSource(cache=tmp_path / "c", fetch=refuse),
+        compiled=finder,
     )
     assert other.files == {}
 
@@ -55,12 +61,16 @@ def test_an_image_on_a_base_that_has_torch_takes_the_wheel_compiled_there(tmp_pa
     recipe_there = for_base(given, recipe_for(wanted, "flash-attn", SOURCES.matrix))
     kept = cache.store(recipe_there.key, "flash_attn-2.8.3.post2-cp312-cp312-linux_x86_64.whl", b"wheel", {})
     finder = wheel_finder(SOURCES.matrix, cache, lambda _image: given)
-    found = prebuilt.gather(wanted, wheelhouse=None, cache=tmp_path, kept={"torch"}, fetch=refuse, compiled=finder)
+    found = prebuilt.gather(
+        wanted, wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse), kept={"torch"}, compiled=finder
+    )
     assert found.files == {kept.wheel.name: kept.wheel} and not found.missing
 
 
 def test_a_package_that_the_base_has_is_not_looked_for(tmp_path: Path) -> None:
-    found = prebuilt.gather(image("cu128-torch28"), wheelhouse=None, cache=tmp_path, kept={"flash-attn"}, fetch=refuse)
+    found = prebuilt.gather(
+        image("cu128-torch28"), wheelhouse=None, official=WheelSource(cache=tmp_path, fetch=refuse), kept={"flash-attn"}
+    )
     assert not found.files and not found.missing
 
 

@@ -13,6 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config import matrix
+from images.planning import plan
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
 from tests.support.checkout import ROOT
 from validate.doctor import advice, hardware, snippets
 from validate.doctor import main as doctor
@@ -20,6 +23,7 @@ from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Hardware, L
 from validate.environment import allocator
 
 FULL = {"flash-attn": "2.8.3", "xformers": "0.0.31", "bitsandbytes": "0.49.1", "transformers": "4.57.6"}
+CODE = {"flash-attn": ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")}
 ARCHS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
 
 
@@ -28,7 +32,7 @@ def gpu(capability: tuple[int, int] = (9, 0), gigabytes: float = 80, name: str =
 
 
 def stack(**more: object) -> Stack:
-    return Stack(**{"torch": "2.7.1+cu126", "archs": ARCHS, "packages": FULL, **more})  # type: ignore[arg-type]
+    return Stack(**{"torch": "2.7.1+cu126", "archs": ARCHS, "packages": FULL, "code": CODE, **more})  # type: ignore[arg-type]
 
 
 def settings(*gpus: Gpu, billions: float = 7, framework: str = "transformers", with_: Stack | None = None) -> Advice:
@@ -51,8 +55,13 @@ def settings(*gpus: Gpu, billions: float = 7, framework: str = "transformers", w
         ("RTX 3060", (8, 6), 8, ("bfloat16", True, "flash_attention_2", "no", True, "adamw_8bit", 1, 8)),
         ("T4", (7, 5), 16, ("float16", False, "sdpa", "no", True, "adamw_torch_fused", 2, 4)),
         ("V100", (7, 0), 17, ("float16", False, "sdpa", "no", True, "adamw_torch_fused", 2, 4)),
-        ("B200", (10, 0), 190, ("bfloat16", True, "sdpa", "available", False, "adamw_torch_fused", 4, 2)),
-        ("RTX 5090", (12, 0), 34, ("bfloat16", True, "sdpa", "available", True, "adamw_torch_fused", 2, 4)),
+        ("B200", (10, 0), 190, ("bfloat16", True, "flash_attention_2", "available", False, "adamw_torch_fused", 4, 2)),
+        (
+            "RTX 5090",
+            (12, 0),
+            34,
+            ("bfloat16", True, "flash_attention_2", "available", True, "adamw_torch_fused", 2, 4),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -63,6 +72,38 @@ def test_the_rules_by_card(
     names = ("dtype", "tf32", "attention", "fp8", "load_in_4bit", "optimizer", "batch_size", "gradient_accumulation")
     assert tuple(found[name] for name in names) == expected
     assert all(setting.why and setting.source for setting in found.settings)
+
+
+@pytest.mark.parametrize(
+    ("targets", "cards", "value", "why"),
+    [
+        (("sm_80", "sm_90"), [(9, 0)], "flash_attention_2", "with code for 8.0, 9.0"),
+        (("sm_80", "sm_90"), [(8, 9)], "flash_attention_2", "with code for 8.0, 9.0"),
+        (("sm_80", "sm_90"), [(12, 0)], "sdpa", "has code for 8.0, 9.0 alone"),
+        (("sm_80", "sm_90"), [(8, 0), (12, 0)], "sdpa", "has code for 8.0, 9.0 alone"),
+        (("sm_80", "sm_120"), [(8, 0), (12, 0)], "flash_attention_2", "with code for 8.0, 12.0"),
+        (("sm_80", "sm_120"), [(9, 0)], "sdpa", "has code for 8.0, 12.0 alone"),
+        ((), [(9, 0)], "sdpa", "no claim for which GPUs its flash-attn has code"),
+    ],
+)
+def test_flash_attn_is_for_the_gpus_that_the_image_claims_code_for(
+    targets: tuple[str, ...], cards: list[tuple[int, int]], value: str, why: str
+) -> None:
+    found = settings(*map(gpu, cards), with_=stack(code={"flash-attn": targets}))
+    (attention,) = (setting for setting in found.settings if setting.name == "attention")
+    assert attention.value == value and why in attention.why
+
+
+def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
+    (planned,) = plan.select(["cu128-torch28"], matrix.load())
+    assert planned.image is not None
+    claims = image_claims(ClaimContext(image=planned.image, facts=matrix.load().facts))
+    file = tmp_path / "claims.json"
+    file.write_text(claims.dumps())
+    assert hardware.claimed_code(file)["flash-attn"] == ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    assert hardware.claimed_code(file)["xformers"][-1] == "compute_120"
+    file.write_text("[]")
+    assert hardware.claimed_code(file) == hardware.claimed_code(tmp_path / "nothing") == {}
 
 
 def test_turing_takes_xformers_where_the_framework_can() -> None:

@@ -1,0 +1,56 @@
+"""Official wheels that no index has: which one is for a combination. Pure.
+
+The table is `prebuilt` in images/data/facts.yaml. Each wheel was built for one torch, CUDA major, C++ ABI and Python.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from images.config.facts import PrebuiltRelease, PrebuiltWheel
+from images.config.names import Arch
+from images.planning.candidate import Candidate
+from images.planning.image import Prebuilt
+
+
+def official_wheel(candidate: Candidate, name: str, version: str) -> Prebuilt | None:
+    """The official wheel of a package for this very combination; None: none is known."""
+    for release in candidate.facts.prebuilt:
+        if (release.package, release.version) == (name, version):
+            for wheel in release.wheels:
+                if _fits(wheel, candidate):
+                    return _prebuilt(release, wheel)
+    return None
+
+
+def is_released(candidate: Candidate, name: str) -> bool:
+    """Whether any official wheel of a package is known, for whatever combination."""
+    return any(release.package == name for release in candidate.facts.prebuilt)
+
+
+def combination(candidate: Candidate) -> str:
+    """What an official wheel must have been built for, in words."""
+    abi = "new" if candidate.variant.cxx11_abi else "old"
+    torch, cuda, python = candidate.name.torch, candidate.wheel_cuda.major, candidate.base.python
+    return f"torch {torch}, CUDA {cuda}, Python {python}, {abi} C++ ABI"
+
+
+def _fits(wheel: PrebuiltWheel, candidate: Candidate) -> bool:
+    return (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == (
+        str(candidate.name.torch),
+        candidate.wheel_cuda.major,
+        candidate.variant.cxx11_abi,
+        str(candidate.base.python),
+    )
+
+
+def _prebuilt(release: PrebuiltRelease, wheel: PrebuiltWheel) -> Prebuilt:
+    return Prebuilt(
+        name=release.package,
+        version=release.version,
+        filename=wheel.file,
+        url=release.address + quote(wheel.file),
+        sha256=wheel.sha256,
+        archs=tuple(sorted(map(Arch.parse, release.archs))),
+        ptx=tuple(sorted(map(Arch.parse, release.ptx))),
+    )

@@ -1,0 +1,99 @@
+"""The table of official wheels: each row is one wheel that some image could take, and no row contradicts its file."""
+
+from collections import Counter
+
+import pytest
+from pydantic import ValidationError
+
+from images.config import matrix
+from images.config.facts import Facts, PrebuiltRelease
+from images.config.names import Minor
+
+SOURCES = matrix.load()
+FACTS = SOURCES.facts
+WHEELS = [(release, wheel) for release in FACTS.prebuilt for wheel in release.wheels]
+ROW = {
+    "torch": "2.7",
+    "cuda": 12,
+    "cxx11_abi": True,
+    "python": "3.11",
+    "file": "causal_conv1d-1.6.2.post1+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl",
+    "sha256": "0" * 64,
+}
+
+
+def release(**changes: object) -> PrebuiltRelease:
+    own = {key: changes.pop(key) for key in ("package", "version", "address") if key in changes}
+    return PrebuiltRelease.model_validate(
+        {
+            "package": "causal-conv1d",
+            "version": "1.6.2.post1",
+            "address": "https://example.invalid/v1.6.2.post1/",
+            "archs": ["9.0"],
+            "source": "a list",
+            "wheels": [{**ROW, **changes}],
+            **own,
+        }
+    )
+
+
+def test_the_table_holds_what_was_found() -> None:
+    counts = Counter((release.package, wheel.torch) for release, wheel in WHEELS)
+    flash = {torch: number for (package, torch), number in counts.items() if package == "flash-attn"}
+    assert flash == {"2.5": 3, "2.6": 6, "2.7": 3, "2.8": 3, "2.9": 1, "2.10": 1}
+    for package in ("causal-conv1d", "mamba-ssm"):
+        found = {torch: number for (name, torch), number in counts.items() if name == package}
+        assert found == {"2.6": 6, "2.7": 3, "2.8": 3, "2.9": 6, "2.10": 6}
+
+
+def test_no_two_wheels_are_the_same_and_none_serves_a_combination_twice() -> None:
+    assert len({wheel.sha256 for _, wheel in WHEELS}) == len({wheel.file for _, wheel in WHEELS}) == len(WHEELS)
+    keys = [
+        (release.package, release.version, wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python)
+        for release, wheel in WHEELS
+    ]
+    assert len(keys) == len(set(keys))
+
+
+def test_each_wheel_goes_with_a_torch_and_a_base_that_exist() -> None:
+    builds = {
+        (str(Minor.parse(torch)), Minor.parse(cuda).major, variant.cxx11_abi)
+        for torch, row in FACTS.torch.items()
+        for cuda, variant in row.variants.items()
+    }
+    pythons = {base.python for base in SOURCES.matrix.bases.values()}
+    for _, wheel in WHEELS:
+        assert (wheel.torch, wheel.cuda, wheel.cxx11_abi) in builds and wheel.python in pythons, wheel.file
+
+
+def test_what_has_an_official_wheel_can_be_compiled_for_other_builds() -> None:
+    for found in FACTS.prebuilt:
+        assert FACTS.packages[found.package][found.version].form == "cuda-source"
+        assert found.version in SOURCES.matrix.sources[found.package].releases
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"torch": "2.8"}, "build cu12torch2.7cxx11abitrue"),
+        ({"cuda": 13}, "build cu12torch2.7cxx11abitrue"),
+        ({"cxx11_abi": False}, "build cu12torch2.7cxx11abitrue"),
+        ({"python": "3.12"}, "tags cp311-cp311-linux_x86_64"),
+        ({"package": "mamba-ssm"}, "package causal-conv1d"),
+        ({"version": "1.7.0"}, "version 1.6.2.post1"),
+        ({"file": ROW["file"].replace("x86_64", "aarch64")}, "tags cp311-cp311-linux_aarch64"),  # type: ignore[attr-defined]
+        ({"file": "causal_conv1d.zip"}, "causal_conv1d.zip"),
+        ({"sha256": "0" * 63}, "should match pattern"),
+        ({"sha256": ""}, "should match pattern"),
+        ({"address": "http://example.invalid/v1/"}, "should match pattern"),
+        ({"address": "https://example.invalid/v1"}, "should match pattern"),
+    ],
+)
+def test_a_row_that_contradicts_its_file_or_has_no_hash_is_refused(changes: dict[str, object], said: str) -> None:
+    assert release().wheels[0].torch == "2.7"
+    with pytest.raises(ValidationError, match=said):
+        release(**changes)
+
+
+def test_facts_without_the_table_are_refused() -> None:
+    assert Facts.model_fields["prebuilt"].is_required()
