@@ -130,13 +130,21 @@ FLASH_ATTN_BACKWARD = (
     Name(pattern=r"(?<!pytorch_)flash::flash_bwd", of="flash-attn", source=f"flash-attn 2: csrc/flash_attn; {H100}"),
 )
 XFORMERS_CUTLASS_FORWARD = (
-    Name(pattern=r"fmha_cutlassF", of="xformers", source="xformers 0.0.29.post1 on an H100 (cu126-torch25)"),
+    Name(
+        pattern=r"fmha_cutlassF",
+        of="xformers",
+        source="xformers 0.0.29.post1 on an H100 (cu126-torch25); 0.0.34 calls aten::_efficient_attention_forward",
+    ),
 )
 XFORMERS_CUTLASS_BACKWARD = (
     Name(pattern=r"fmha_cutlassB", of="xformers", source="xformers 0.0.29.post1 on an H100 (cu126-torch25)"),
 )
 XFORMERS_FLASH_FORWARD = (
-    Name(pattern=r"flash.*fwd", of="xformers", source="xformers 0.0.29.post1 on an H100 (cu126-torch25)"),
+    Name(
+        pattern=r"flash.*fwd",
+        of="xformers",
+        source="xformers 0.0.29.post1 on an H100 (cu126-torch25); 0.0.34 calls aten::_flash_attention_forward",
+    ),
 )
 XFORMERS_FLASH_BACKWARD = (
     Name(pattern=r"flash.*bwd", of="xformers", source="xformers 0.0.29.post1 on an H100 (cu126-torch25)"),
@@ -166,21 +174,22 @@ BNB_ADAMW_8BIT = (
         source=f"bitsandbytes: csrc/kernels.cu; {H100}",
     ),
 )
+LIGER = "liger-kernel 0.6.4 and 0.8.5"
 LIGER_CROSS_ENTROPY = (
-    Name(pattern=r"cross_entropy_kernel", of="liger-kernel", source=f"liger_kernel/ops/cross_entropy.py; {H100}"),
+    Name(
+        pattern=r"cross_entropy_kernel",
+        of="liger-kernel",
+        source=f"{LIGER}: ops/cross_entropy.py; {H100}",
+    ),
 )
 LIGER_RMS_NORM_FORWARD = (
-    Name(pattern=r"rms_norm_forward", of="liger-kernel", source=f"liger_kernel/ops/rms_norm.py; {H100}"),
+    Name(pattern=r"rms_norm_forward", of="liger-kernel", source=f"{LIGER}: ops/rms_norm.py; {H100}"),
 )
 LIGER_RMS_NORM_BACKWARD = (
-    Name(pattern=r"rms_norm_backward", of="liger-kernel", source=f"liger_kernel/ops/rms_norm.py; {H100}"),
+    Name(pattern=r"rms_norm_backward", of="liger-kernel", source=f"{LIGER}: ops/rms_norm.py; {H100}"),
 )
-LIGER_ROPE = (Name(pattern=r"triton_rope", of="liger-kernel", source=f"liger_kernel/ops/rope.py; {H100}"),)
-LIGER_SWIGLU_FORWARD = (
-    Name(pattern=r"swiglu_forward", of="liger-kernel", source=f"liger_kernel/ops/swiglu.py; {H100}"),
-)
-LIGER_SWIGLU_BACKWARD = (
-    Name(pattern=r"swiglu_backward", of="liger-kernel", source=f"liger_kernel/ops/swiglu.py; {H100}"),
-)
+LIGER_ROPE = (Name(pattern=r"triton_rope", of="liger-kernel", source=f"{LIGER}: ops/rope.py; {H100}"),)
+LIGER_SWIGLU_FORWARD = (Name(pattern=r"swiglu_forward", of="liger-kernel", source=f"{LIGER}: ops/swiglu.py; {H100}"),)
+LIGER_SWIGLU_BACKWARD = (Name(pattern=r"swiglu_backward", of="liger-kernel", source=f"{LIGER}: ops/swiglu.py; {H100}"),)
 OUR_MIX = (Name(pattern=r"^validate_mix", source="validate/kernels/_triton_kernels.py"),)
 OUR_SOFTMAX = (Name(pattern=r"^validate_softmax", source="validate/kernels/_triton_kernels.py"),)

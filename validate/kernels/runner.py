@@ -89,7 +89,8 @@ def examine(subject: str, row: Kernel, *, device: str = "cuda") -> KernelEvidenc
         }
         if row.observe is not None:
             bench = Bench(torch, subject, device, timeline)
-            bench.begin(ASKED)
+            # Where nothing is measured but facts, nothing need run on the device.
+            bench.begin(ASKED if row.figures else None)
             evidence["observed"] = attempt(partial(row.observe, bench))
 
     if device == "cuda":

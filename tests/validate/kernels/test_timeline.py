@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from validate.kernels import _timeline
+from validate.kernels import Kernel, _timeline, runner
 from validate.kernels._timeline import ASKED, PLAIN, Timeline
 
 GEMM, OWN, COPY = "nvjet_tst", "flash_fwd", "at::native::copy"
@@ -45,7 +45,15 @@ class FakeGpu:
 
     def __init__(self) -> None:
         self.events: list[Any] = []
-        self.cuda = SimpleNamespace(synchronize=lambda: None, _sleep=lambda _cycles: self.run(SPIN))
+        self.cuda = SimpleNamespace(
+            synchronize=lambda: None,
+            _sleep=lambda _cycles: self.run(SPIN),
+            get_device_name=lambda _index: "Fake",
+            get_device_capability=lambda _index: (9, 0),
+        )
+
+    def generator(self) -> Any:
+        return SimpleNamespace(manual_seed=lambda _seed: None)
 
     def run(self, name: str) -> None:
         at = SimpleNamespace(start=float(len(self.events)))
@@ -71,7 +79,7 @@ class FakeGpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     fake = FakeGpu()
     for name, members in {
-        "torch": {},
+        "torch": {"cuda": fake.cuda, "__version__": "2.11.0", "Generator": fake.generator},
         "torch.profiler": {"profile": fake.profiler, "ProfilerActivity": SimpleNamespace(CUDA=1)},
         "torch.autograd": {"DeviceType": SimpleNamespace(CUDA="CUDA")},
     }.items():
@@ -92,3 +100,24 @@ def test_the_order_on_the_device_decides(gpu: FakeGpu) -> None:
 
     profiled: Callable[..., Any] = _timeline.profiled
     assert profiled(gpu, work, ["flash"])["ran"] == {"a": [OWN]}
+
+
+def row(**given: Any) -> Kernel:
+    return Kernel(claim="G8", probe="gpu.compile", package="torch", statement="test", **given)
+
+
+def test_an_observation_that_measures_is_held_to_a_kernel_of_its_own(gpu: FakeGpu) -> None:
+    def observe(_bench: Any) -> Any:
+        gpu.run(OWN)
+        return {"figures": {}, "facts": {}}
+
+    found = runner.examine("x", row(observe=observe, figures={"error": (0.0, 1.0)}))
+    assert found["kernels"]["ran"] == {"x": [OWN]}
+
+
+def test_an_observation_of_facts_alone_need_not_run_anything(gpu: FakeGpu) -> None:
+    """As torch.compile's: it reads counters after the case."""
+    found = runner.examine("x", row(observe=lambda _bench: {"facts": {"graphs": 1}}, facts={"graphs": 1}))
+    assert found["kernels"]["ran"] == {}
+    assert found["kernels"]["works"]
+    assert [event.name for event in gpu.events] == [SPIN] * 3

@@ -41,7 +41,9 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
-        return unproven("the results are right, but the profiler saw no kernel at all: which ones ran can't be told")
+        return unproven(
+            "the results are right, but the profiler missed kernels that surely ran: which ones ran can't be told"
+        )
     return passed(_summary(expect, evidence))
 
 
