@@ -70,7 +70,12 @@ class KernelNames(_Names):
     """Patterns of CUDA kernels, one for each part that has a name in this version."""
 
 
-class KernelExpect(_Capability, KernelNames):
+class _LeftOut(TypedDict, total=False):
+    left_out: dict[str, str]
+    """Case -> why these versions can't do it, with the source: it is not run."""
+
+
+class KernelExpect(_Capability, KernelNames, _LeftOut):
     cases: list[str]
     tolerance: dict[str, str | float]
     """dtype -> rule T, or the largest relative error."""

@@ -32,6 +32,11 @@ def on_every_gpu(capability: Capability, versions: Mapping[str, str]) -> str | N
     return None
 
 
+def everything(versions: Mapping[str, str]) -> Mapping[str, str]:
+    """A kernel whose every case every version has."""
+    return {}
+
+
 def nothing(versions: Mapping[str, str]) -> str | None:
     """A kernel that every version has."""
     return None
@@ -92,6 +97,8 @@ class Kernel:
     libraries: Sequence[str] = ()
     """Patterns of files that must be mapped into the process."""
     supports: Supports = on_every_gpu
+    leaves_out: Callable[[Mapping[str, str]], Mapping[str, str]] = everything
+    """Cases that these versions can't do, and why, with the source."""
     excludes: Callable[[Mapping[str, str]], str | None] = nothing
     """Why these versions can't do it on any GPU, with the source: then nothing is claimed."""
     declines: Callable[[Bench], Sequence[str]] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from validate.kernels import Case
@@ -38,9 +38,21 @@ def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
 
 def cases(backend: str, *dtypes: str) -> Mapping[str, Callable[[Bench], Case]]:
     """Odd lengths, equal and causal, then unequal and not."""
+    return _cases(backend, dtypes, equal=257, unequal=(129, 331))
+
+
+def cases_in_128s(backend: str, *dtypes: str) -> Mapping[str, Callable[[Bench], Case]]:
+    """The same with lengths that are multiples of 128."""
+    made = _cases(backend, dtypes, equal=256, unequal=(128, 384))
+    return {f"{name} in 128s": one for name, one in made.items()}
+
+
+def _cases(
+    backend: str, dtypes: Sequence[str], *, equal: int, unequal: tuple[int, int]
+) -> Mapping[str, Callable[[Bench], Case]]:
     run = forced(backend)
     made: dict[str, Callable[[Bench], Case]] = {}
     for dtype in dtypes:
-        made[f"{dtype} causal"] = case(dtype, heads=(3, 3), lengths=(257, 257), dim=64, causal=True, run=run)
-        made[f"{dtype} cross"] = case(dtype, heads=(3, 3), lengths=(129, 331), dim=128, causal=False, run=run)
+        made[f"{dtype} causal"] = case(dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run)
+        made[f"{dtype} cross"] = case(dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run)
     return made

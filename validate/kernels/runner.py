@@ -59,11 +59,12 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | NoE
         if cast(KernelExpect, claim.expect).get("not_applicable"):
             yield claim.subject, {}
         else:
-            yield claim.subject, {**attempt(partial(_examined, claim.subject)), "environment": before}
+            cases = cast(KernelExpect, claim.expect)["cases"]
+            yield claim.subject, {**attempt(partial(_examined, claim.subject, cases)), "environment": before}
 
 
-def _examined(subject: str) -> KernelEvidence:
-    return examine(subject, kernel(subject))
+def _examined(subject: str, cases: Sequence[str]) -> KernelEvidence:
+    return examine(subject, kernel(subject), cases=cases)
 
 
 def environment() -> dict[str, str]:
@@ -71,8 +72,8 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if _ENVIRONMENT.fullmatch(name)}
 
 
-def examine(subject: str, row: Kernel, *, device: str = "cuda") -> KernelEvidence:
-    """Run a kernel's cases and observations. What raises in one case is that case's evidence."""
+def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, device: str = "cuda") -> KernelEvidence:
+    """Run a kernel's cases (these, or all) and observations. What raises in one case is that case's evidence."""
     torch = importlib.import_module("torch")
     evidence: KernelEvidence = {"device": device_facts(torch) if device == "cuda" else cast(Device, {})}
     if device == "cuda" and (reason := row.supports(_capability(torch), {})):
@@ -86,6 +87,7 @@ def examine(subject: str, row: Kernel, *, device: str = "cuda") -> KernelEvidenc
         evidence["cases"] = {
             name: attempt(partial(compare, Bench(torch, f"{subject}/{name}", device, timeline), make))
             for name, make in row.cases.items()
+            if cases is None or name in cases
         }
         if row.observe is not None:
             bench = Bench(torch, subject, device, timeline)

@@ -160,6 +160,14 @@ def test_a_backward_that_nothing_ran_fails() -> None:
     assert "no CUDA kernel like pytorch_flash::flash_bwd ran" in finding.reason
 
 
+def test_a_pass_says_which_cases_its_versions_cannot_do() -> None:
+    data, found = on_an_h100()["sdpa-cudnn"]
+    claim = Claim.from_json({**data, "expect": {**data["expect"], "left_out": {"odd": "it reads past the end"}}})
+    finding = gpu.JUDGES["G2"](claim, found)
+    assert finding.status is Status.PASS
+    assert "not claimed: it reads past the end" in finding.reason
+
+
 def test_evidence_from_before_is_judged_by_its_names_as_then() -> None:
     data, found = on_an_h100()["compile-fullgraph"]
     evidence = copy.deepcopy(found)

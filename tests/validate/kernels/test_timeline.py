@@ -115,6 +115,14 @@ def test_an_observation_that_measures_is_held_to_a_kernel_of_its_own(gpu: FakeGp
     assert found["kernels"]["ran"] == {"x": [OWN]}
 
 
+def test_a_case_that_is_not_claimed_is_not_run(gpu: FakeGpu) -> None:
+    """It may break the device for all that come after it."""
+    made: list[str] = []
+    cases = {name: lambda _bench, name=name: made.append(name) for name in ("claimed", "left out")}
+    runner.examine("x", row(cases=cases), cases=["claimed"])
+    assert made == ["claimed"]
+
+
 def test_an_observation_of_facts_alone_need_not_run_anything(gpu: FakeGpu) -> None:
     """As torch.compile's: it reads counters after the case."""
     found = runner.examine("x", row(observe=lambda _bench: {"facts": {"graphs": 1}}, facts={"graphs": 1}))

@@ -147,6 +147,7 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     if kernels:
         said.append(f"ran {listed(list(dict.fromkeys(map(path.bare, kernels))))}")
     said += filter(None, [path.remark(expect, evidence)])
+    said += [f"not claimed: {why}" for why in dict.fromkeys(expect.get("left_out", {}).values())]
     return "; ".join(said)
 
 
