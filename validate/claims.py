@@ -22,7 +22,7 @@ AS_ROOT = ("static.hygiene",)
 AS_ARBITRARY_UID = ("cpu.arbitrary_uid",)
 """Probes that the trial runs as somebody else than the image's own user."""
 
-IN_OWN_CONTAINER = ("cpu.home",)
+IN_OWN_CONTAINER = ("cpu.home", "cpu.additions")
 """Probes of which each claim says as whom, and with what mounted, the trial runs it."""
 
 MOUNTS: Mapping[str, str] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from images.config.paths import TEMPLATES
 from images.context.base_context import BaseContext
 from images.host.hashing import sha256
-from images.planning import expectations, home
+from images.planning import home
 from images.planning.image import Image
 
 _HEAD = """\
@@ -25,21 +25,13 @@ def files(image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: 
 
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
     """A constraints file of torch, what it loads of CUDA, and all that has kernels for this torch."""
-    held = [pin.requirement for pin in image.pins if pin.name not in missing and _is_held(image, pin.name)]
-    lines = sorted({*held, *_nvidia(locks.get(f"{image.layers[0]}.txt", b""))})
-    return (_HEAD.format(name=image.name) + "".join(f"{line}\n" for line in lines)).encode()
+    held = home.held(image, _versions(locks.get(f"{image.layers[0]}.txt", b"")), missing)
+    return (_HEAD.format(name=image.name) + "".join(f"{name}=={held[name]}\n" for name in sorted(held))).encode()
 
 
-def _is_held(image: Image, name: str) -> bool:
-    pin = image.pin(name)
-    return name in expectations.HELD or name in expectations.NATIVE or bool(pin and pin.compiled)
-
-
-def _nvidia(lock: bytes) -> Iterator[str]:
-    """CUDA's libraries of a lock, as requirements."""
-    for line in lock.decode().splitlines():
-        if line.startswith("nvidia-"):
-            yield line.split()[0].rstrip("\\")
+def _versions(lock: bytes) -> dict[str, str]:
+    lines = (line.split()[0] for line in lock.decode().splitlines() if "==" in line and line[0] not in " #")
+    return {name: version.rstrip("\\") for name, _, version in (line.partition("==") for line in lines)}
 
 
 def _settings(image: Image, base: BaseContext, locks: Mapping[str, bytes]) -> bytes:

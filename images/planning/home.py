@@ -5,8 +5,9 @@ One folder, so that one volume keeps it all. The image makes it for everybody to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from images.planning import expectations
 from images.planning.image import Image
 
 USER = 1001
@@ -55,3 +56,14 @@ def variables(image: Image) -> Mapping[str, str]:
         "UV_PYTHON": python(image),
     }
     return {**caches, **installers}
+
+
+def held(image: Image, locked: Mapping[str, str], missing: Collection[str]) -> dict[str, str]:
+    """What additions may not move, by name: torch, all with kernels for it, and `locked`, of which CUDA's libraries."""
+    pins = {
+        pin.name: pin.requirement.partition("==")[2]
+        for pin in image.pins
+        if pin.name not in missing
+        and (pin.name in expectations.HELD or pin.name in expectations.NATIVE or pin.compiled)
+    }
+    return {**pins, **{name: version for name, version in locked.items() if name.startswith("nvidia-")}}

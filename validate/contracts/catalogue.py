@@ -80,6 +80,7 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
         "nf4-logits": Contract("cpu.quantized_llama", cpu.NothingExpected, cpu.LogitsEvidence),
         "lora-step": Contract("cpu.quantized_llama", cpu.NothingExpected, cpu.LoraEvidence),
     },
+    "C11": Contract("cpu.additions", home.AdditionsExpect, home.AdditionsEvidence),
     "G0": Contract("gpu.device", gpu.DeviceExpect, gpu.DeviceEvidence),
     "G1": {"cudnn": Contract("gpu.numerics", cpu.NothingExpected, gpu.CudnnEvidence), "": _kernel("gpu.numerics")},
     "G2": _kernel("gpu.sdpa"),

@@ -52,3 +52,43 @@ class HomeEvidence(TypedDict):
     mounted: Mounted
     caches: dict[str, CacheFolder]
     additions: Interpreter
+
+
+# ---- C11
+
+
+class AdditionsExpect(TypedDict):
+    uid: int
+    gid: int
+    folder: str
+    mount: str
+    held: dict[str, str]
+    """Distribution -> version that no addition may move."""
+
+
+class Installed(TypedDict):
+    """How one run of pip ended."""
+
+    code: int
+    said: str
+
+
+class Torch(TypedDict):
+    version: str
+    file: str
+
+
+class AdditionsEvidence(TypedDict):
+    uid: int
+    constraints: dict[str, str]
+    """What the file that pip is told of says."""
+    plain: Installed
+    """A package that needs nothing."""
+    imported: str
+    """Where that was imported from; empty: nowhere."""
+    mover: Installed
+    """A package that needs another torch, which pip is offered."""
+    control: Installed
+    """The same without the constraints."""
+    before: Torch
+    after: Torch

@@ -1,18 +1,18 @@
-"""Claims of the cpu tier: C1 to C10. Pure."""
+"""Claims of the cpu tier: C1 to C10; home.py has C11. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeAlias, cast
 
 from packaging.version import Version
 
 from images.config.facts import Facts
 from images.config.names import Arch
-from images.planning import expectations, home
-from images.planning.home import USER
+from images.planning import expectations
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
+from images.validation.claims.home import home_claims
 from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.contracts.cpu import (
     ArbitraryUidExpect,
@@ -24,7 +24,6 @@ from validate.contracts.cpu import (
     ThreadsExpect,
     TritonExpect,
 )
-from validate.contracts.home import HomeExpect
 from validate.harness import nf4
 
 _TRITON_MINIMUM = Arch(7, 0)
@@ -53,7 +52,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
             )
     yield from _compilers(image)
     yield from _at_work(image)
-    yield from _homes(image)
+    yield from home_claims(context)
     if all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS):
         yield from _tiny_llama()
 
@@ -132,43 +131,6 @@ def _at_work(image: Image) -> Iterator[Claim]:
         rows.append(("C6", "torchvision", "cpu.bridges", "torchvision's own operators work", {}))
     for id_, subject, probe, statement, expect in rows:
         yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, statement=statement, expect=expect)
-
-
-_HOMES: Mapping[str, tuple[int, int, str, bool, str]] = {
-    "named volume": (USER, USER, "volume", True, "its own user writes caches and packages to a fresh volume"),
-    "named volume, any uid:gid": (
-        ARBITRARY_UID,
-        ARBITRARY_UID,
-        "volume",
-        True,
-        "so does a user whom it does not know, of a group that it does not know",
-    ),
-    "named volume, group 0": (ARBITRARY_UID, 0, "volume", True, "so does a user of group 0, as OpenShift has it"),
-    "own folder": (
-        ARBITRARY_UID,
-        ARBITRARY_UID,
-        "own",
-        True,
-        "so does a user to whom an empty folder belongs that is mounted there",
-    ),
-    "foreign folder": (USER, USER, "foreign", False, "who may not write to what is mounted there is told what to do"),
-}
-"""Subject of C8 -> uid, gid, what is mounted on the caches' folder, whether that can be written to; the statement."""
-
-
-def _homes(image: Image) -> Iterator[Claim]:
-    values = home.variables(image)
-    caches = {name: value for name, value in values.items() if value.startswith(home.CACHE)}
-    for subject, (uid, gid, mount, writable, statement) in _HOMES.items():
-        expect: HomeExpect = {
-            "uid": uid,
-            "gid": gid,
-            "folder": home.CACHE,
-            "mount": mount,
-            "caches": caches,
-            "writable": writable,
-        }
-        yield Claim(id="C8", subject=subject, tier=Tier.CPU, probe="cpu.home", statement=statement, expect=expect)
 
 
 def _native(image: Image, pin: Pin, facts: Facts) -> NativeExpect | None:

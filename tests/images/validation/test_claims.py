@@ -51,7 +51,7 @@ def test_every_image_can_be_promised_probed_and_judged(accepted: Image) -> None:
     assert len(keys) == len(set(keys))
     assert {claim.id for claim in found.claims} >= {
         *(f"S{number}" for number in range(1, 10)),
-        *(f"C{number}" for number in range(1, 11)),
+        *(f"C{number}" for number in range(1, 12)),
     }
     assert {claim.id for claim in found.claims} <= set(JUDGES)
     assert all(_exists(claim.probe) or claim.probe == HOST_PROBE for claim in found.claims)

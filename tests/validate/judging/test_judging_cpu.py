@@ -298,6 +298,28 @@ FAULTS = {
         [put("steps", "training", "answer", "checkpoint", False)],
         "checkpoint False",
     ),
+    "torch that moved": (
+        ("C11", "pip"),
+        [put("mover", {"code": 0, "said": "Successfully installed torch-99.0"}), put("after", "version", "99.0")],
+        "pip replaces torch where a package asks for another; torch was",
+    ),
+    "a refusal for another reason": (
+        ("C11", "pip"),
+        [put("mover", {"code": 1, "said": "ERROR: No space left on device"})],
+        "not for the constraints: ERROR: No space left",
+    ),
+    "a package that is not added": (
+        ("C11", "pip"),
+        [put("plain", {"code": 1, "said": "ERROR: Permission denied: /opt/venv"})],
+        "pip can't add a package: ERROR: Permission denied",
+    ),
+    "a package that is added elsewhere": (("C11", "pip"), [put("imported", "/opt/x.py")], "imported from /opt/x.py"),
+    "constraints without torch": (("C11", "pip"), [put("constraints", {})], "the constraints hold"),
+    "refused without constraints too": (
+        ("C11", "pip"),
+        [put("control", {"code": 1, "said": "ERROR: no"})],
+        "control: without constraints",
+    ),
     "AVX-512 unasked": (
         ("C9", "avx512"),
         [
@@ -344,7 +366,8 @@ JUDGED = {
     "C5": ("captured", "graphs", "breaks", "generated", "libraries", "mapped", "found_error", "control_error"),
     "C6": ("shared", "copied_sum"),
     "C7": ("cores", "torch_threads", "busy_threads", "openmp", "not_imported"),
-    "C8": ("uid", "known", "root_is_writable", "interfaces", "steps"),
+    "C8": (),
+    "C11": (),
     "C9": ("files", "asking", "not_asking"),
     "C2": ("files", "libraries", "operators", "cuda_runtimes", "imports"),
     "C3": ("compiler",),

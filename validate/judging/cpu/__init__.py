@@ -1,4 +1,4 @@
-"""Judges of the cpu tier: C1 to C10, one module a subject."""
+"""Judges of the cpu tier: C1 to C11, one module a subject."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from validate.judging import Judging, by_subject
 from validate.judging.cpu import (
+    additions,
     arbitrary_uid,
     bridges,
     compiler,
@@ -32,4 +33,5 @@ JUDGES: Mapping[str, Judging] = {
     "C8": by_subject({"arbitrary UID": arbitrary_uid.judge, "": home.judge}),
     "C9": instructions.judge,
     "C10": quantized_llama.judge,
+    "C11": additions.judge,
 }

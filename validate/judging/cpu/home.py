@@ -42,6 +42,8 @@ def _faults(expect: HomeExpect, evidence: HomeEvidence) -> Iterator[str]:
         yield f"{added['python'] or 'PIP_PYTHON'} does not run: {added.get('error') or added['said'][-300:]}"
     elif not added["prefix"].startswith(f"{expect['folder']}/") or not added["writable"]:
         yield f"packages would be added to {added['prefix']}, which is not the user's"
+    elif not added["torch"] or added["torch"].startswith(f"{added['prefix']}/"):
+        yield f"there, torch is {added['torch'] or 'not found'} and not the image's"
 
 
 def _told(expect: HomeExpect, evidence: HomeEvidence) -> Finding:

@@ -18,7 +18,7 @@ from validate.contracts.home import CacheFolder, HomeEvidence, HomeExpect, Inter
 from validate.environment import user_environment
 
 _SECONDS = 300
-_QUESTION = "import sys, torch; print(sys.prefix); print(torch.__file__)"
+_QUESTION = "import importlib.util, sys; print(sys.prefix); print(importlib.util.find_spec('torch').origin)"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HomeEvidence]]:

@@ -38,7 +38,8 @@ _SECONDS = 60
 _DRIVERS = "/etc/libibverbs.d"
 _PRIVATE = re.compile(r"IBVERBS_PRIVATE_(\d+)")
 _VERBS = "libibverbs.so.1"
-_NAMED = re.compile(rb"(?<=\0)(?:(lib(?:ibverbs|mlx5)\.so(?:\.\d+)?)|((?:ibv|mlx5dv)_[a-z0-9_]+))(?=\0)")
+_LIBRARY_NAMES, _FUNCTION_NAMES = (b"libibverbs.so", b"libmlx5.so"), (b"ibv_", b"mlx5dv_")
+_LONGEST_NAME = 64
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolsEvidence | VerbsEvidence]]:
@@ -79,9 +80,19 @@ def _nccl(given: UserEnvironment, process: Process) -> Nccl:
     if path is None:
         return {"path": None, "opens": [], "asks": []}
     with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        names = {(match[1] or b"", match[2] or b"") for match in _NAMED.finditer(content)}
-    opens, asks = ({pair[side].decode() for pair in names} - {""} for side in (0, 1))
-    return {"path": path, "opens": sorted(opens), "asks": sorted(asks)}
+        opens, asks = (sorted(set(_strings(content, begins))) for begins in (_LIBRARY_NAMES, _FUNCTION_NAMES))
+    return {"path": path, "opens": opens, "asks": asks}
+
+
+def _strings(content: mmap.mmap, beginnings: Sequence[bytes]) -> Iterator[str]:
+    """Short strings of a program that begin so: each ends, as the one before it, with a NUL."""
+    for beginning in beginnings:
+        at = content.find(b"\0" + beginning)
+        while at >= 0:
+            end = content.find(b"\0", at + 1, at + _LONGEST_NAME)
+            if end > 0:
+                yield content[at + 1 : end].decode("ascii", "replace")
+            at = content.find(b"\0" + beginning, at + 1)
 
 
 def _library(wanted: OpenedLibrary, asking: str, process: Process) -> FoundLibrary:
