@@ -195,8 +195,11 @@ class TorchaoFacts(Row):
     source: Source
 
 
-class PackageFacts(Row):
+class PackageFacts(DeviceCode):
     """One release of a framework, or of what one asks for: its requirements, and what its binaries were made for."""
+
+    archs: list[Capability] = []
+    """Empty: nothing was read of its device code, or it has none."""
 
     form: Literal["wheel", "source", "cuda-source"] = "wheel"
     """What an index has of it: a wheel; pure Python as source; source that only nvcc can compile."""

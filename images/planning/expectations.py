@@ -252,6 +252,11 @@ NATIVE: Mapping[str, NativeRow] = {
         "libraries": ["selective_scan_cuda*.so"],
         "symbols": ["PyInit_selective_scan_cuda"],
     },
+    "torchvision": {
+        "modules": ["torchvision", "torchvision.io"],
+        "libraries": ["torchvision/_C.so", "torchvision/image.so"],
+        "operators": ["torchvision::nms", "torchvision::roi_align"],
+    },
     "torchao": {
         "libraries": ["torchao/_C*.so"],
         "operators": ["torchao::rowwise_scaled_linear_sparse_cutlass_f8f8"],
@@ -346,6 +351,7 @@ IMPORT_TORCH_FIRST = (
     "liger-kernel",
     "peft",
     "torchao",
+    "torchvision",
     "transformers",
     "xformers",
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from images.config.facts import Facts
 from images.config.names import Arch
 from images.planning import device_code, expectations
 from images.planning.image import Image, Pin, Pruning
@@ -44,10 +45,21 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     for pin in image.pins:
         if pin.name in expectations.NATIVE and (within := _of_no_index(image, pin)):
             yield kernel_code_claim(image, pin.name, expectations.NATIVE[pin.name]["libraries"], within)
+    yield from _by_facts(image, context.facts)
     patterns = [f"**/{stem}.so.*" for stem in _cuda_libraries(image)]
     yield _library_code_claim(image, "cuda-libraries", patterns, archs)
     if image.pruning:
         yield _pruned(image.pruning, custom_base=context.custom_base)
+
+
+def _by_facts(image: Image, facts: Facts) -> Iterator[Claim]:
+    """Packages of which the facts tell the archs."""
+    for pin in image.pins:
+        row = facts.packages.get(pin.name, {}).get(pin.version)
+        if row and row.archs and pin.name in expectations.NATIVE:
+            covered: dict[Arch, str] = {arch: how for arch in image.archs if (how := row.covers(arch)) != "no"}
+            first, *others = expectations.NATIVE[pin.name]["libraries"]
+            yield kernel_code_claim(image, pin.name, [first], covered, also=others)
 
 
 def _cuda_libraries(image: Image) -> Iterator[str]:

@@ -100,6 +100,29 @@ def test_a_release_nobody_read_is_refused() -> None:
     assert any("python -m images facts axolotl==0.14.0" in reason for reason in planned.reasons)
 
 
+def test_a_torchvision_of_another_torch_is_refused() -> None:
+    axolotl = REAL.matrix.profiles["axolotl"]
+    swapped = {**axolotl.stacks, "2.8": {**axolotl.stacks["2.8"], "torchvision": axolotl.stacks["2.13"]["torchvision"]}}
+    profiles = {**REAL.matrix.profiles, "axolotl": axolotl.model_copy(update={"stacks": swapped})}
+    planned = one(
+        "cu128-torch28-axolotl",
+        dataclasses.replace(REAL, matrix=REAL.matrix.model_copy(update={"profiles": profiles})),
+    )
+    assert planned.image is None
+    assert "torchvision 0.28.0 requires torch==2.13.0, the stack of torch 2.8 pins torch 2.8.0" in planned.reasons
+    assert "torchvision 0.28.0 is built for CUDA 13, torch's wheel brings CUDA 12.8" in planned.reasons
+
+
+@pytest.mark.parametrize("name", ["cu128-torch28-axolotl", "cu128-torch28-axolotl-multigpu", "cu130-torch213-axolotl"])
+def test_torchvisions_kernels_are_claimed_for_every_arch_of_the_image(name: str) -> None:
+    found = image(name, REAL)
+    everything = image_claims(ClaimContext(image=found, facts=REAL.facts)).claims
+    claims = [claim for claim in everything if claim.subject == "torchvision"]
+    assert [claim.id for claim in claims] == ["S1", "S5", "C1", "C2", "C6"]
+    device_code = next(claim for claim in claims if claim.id == "S5").expect
+    assert device_code["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
+
+
 def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_with_it_is_said() -> None:
     waived = image("cu130-torch213-axolotl", REAL)
     assert waived.waived == ("xformers",)
