@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}\n{% endfor %}"
+CHAT += "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

@@ -35,6 +35,9 @@ TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.G
 which tell more, so their tier's lies above what those add up to (probes/multigpu/_launch.py).
 """
 
+LONGER_SECONDS: Mapping[str, float] = dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), 2400)
+"""Probes with limits of their own: each of their examples has one, too, which tells more."""
+
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
 _ISOLATED = ("-I", "-S")
@@ -136,7 +139,7 @@ def _run_probe(
     tier = Tier(probe.partition(".")[0])
     flags = _ISOLATED if tier is Tier.STATIC else ()
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claim_file), "--probe", probe]
-    limit = timeout or TIMEOUT_SECONDS[tier]
+    limit = timeout or LONGER_SECONDS.get(probe, TIMEOUT_SECONDS[tier])
     code = _call([*command, "--out", str(results)], {**environ, **_cold_caches(scratch)}, log, limit)
     measurements, closed = _read(results)
     return Record(

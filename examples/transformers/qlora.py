@@ -25,7 +25,9 @@ out = Path(config["out"])
 tokenizer = AutoTokenizer.from_pretrained(config["model"])
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 four_bit = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
-model = AutoModelForCausalLM.from_pretrained(config["model"], quantization_config=four_bit, device_map="auto")
+model = AutoModelForCausalLM.from_pretrained(
+    config["model"], quantization_config=four_bit, device_map="auto", dtype="auto"
+)
 model = prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
 set_seed(config["training"]["seed"])
 model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **config["lora"]))

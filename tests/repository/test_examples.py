@@ -24,6 +24,7 @@ SIZES = {
     "length",
     "sequence_len",
     "max_steps",
+    "shard_megabytes",
     "per_device_train_batch_size",
     "micro_batch_size",
     "gradient_accumulation_steps",

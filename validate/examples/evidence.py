@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,7 @@ from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence, ExampleExpect
 from validate.examples import reference
 from validate.examples.run import run
-from validate.examples.trained import Pairs, Trained, Weights
+from validate.examples.trained import Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_fork
 from validate.harness.reference import llama_logits
 
@@ -40,8 +40,7 @@ def compared(trained: Trained) -> BehaviourEvidence:
     """Everything that a claim may ask of a run, each deviation beside the control that must be told apart from it."""
     course = reference.train(trained)
     idle = reference.train(trained, rate=0.0)
-    last = f"layers.{trained.shape.layers - 1}."
-    frozen = reference.train(trained, frozen=last)
+    frozen = reference.train(trained, frozen=_last(trained))
     found = _found(trained, trained.saved)
     return {
         "steps": len(trained.losses),
@@ -89,27 +88,35 @@ def _read_back(trained: Trained, found: Weights) -> Mapping[str, object]:
     tokens = trained.batches[0][0][:_READ_ROWS]
     with torch.no_grad():
         logits = trained.reload(tokens).float().cpu()
-        wanted = llama_logits(found, trained.shape, tokens, torch.float32)
-        without = llama_logits(_without(trained), trained.shape, tokens, torch.float32)
-    evidence: dict[str, object] = {
-        "reload_deviation": _far(logits, wanted),
-        "control_left_out": _far(logits, without),
-    }
-    if trained.held_out:
+        wanted, without = (_logits(trained, weights, tokens) for weights in (found, _without(trained)))
+        off = {"reload_deviation": _far(logits, wanted), "control_left_out": _far(logits, without)}
+        if trained.held_out is None:
+            return off
         measured, batches = trained.held_out
-        with torch.no_grad():
-            again = [float(reference.token_loss(trained.reload(rows).cpu(), labels)) for rows, labels in batches]
-        evidence["held_out_deviation"] = abs(sum(again) / len(again) - measured)
-        evidence["control_untrained"] = abs(reference.loss_of(trained.start, trained.shape, batches) - measured)
-    return evidence
+        again = _mean_loss(trained, batches, trained.reload)
+        untrained = _mean_loss(trained, batches, lambda rows: _logits(trained, trained.start, rows))
+    return {**off, "held_out_deviation": abs(again - measured), "control_untrained": abs(untrained - measured)}
+
+
+def _mean_loss(trained: Trained, batches: Sequence[Batch], model: Callable[[Any], Any]) -> float:
+    """Of batches of one size, by a model's logits."""
+    losses = [
+        reference.token_loss(model(rows).cpu(), labels, all_labels=trained.all_labels) for rows, labels in batches
+    ]
+    return sum(map(float, losses)) / len(losses)
+
+
+def _logits(trained: Trained, weights: Weights, tokens: Any) -> Any:
+    return llama_logits(weights, trained.shape, tokens, importlib.import_module("torch").float32)
 
 
 def _without(trained: Trained) -> Weights:
-    """The saved result without its last tensor: as if a shard had been left out, and the start's stood there."""
-    module = f"model.layers.{trained.shape.layers - 1}.mlp.down_proj"
-    if trained.adapters:
-        return _found(trained, {name: pair for name, pair in trained.saved.items() if name != module})
-    return {**_found(trained, trained.saved), f"{module}.weight": trained.start[f"{module}.weight"]}
+    """The saved result as if the shard of its last layer had been left out."""
+    return _found(trained, {name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))})
+
+
+def _last(trained: Trained) -> str:
+    return f"model.layers.{trained.shape.layers - 1}."
 
 
 def _found(trained: Trained, saved: Mapping[str, Any], base: Weights | None = None) -> Weights:

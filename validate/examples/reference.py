@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from validate.examples.trained import Adapters, Batch, Optimiser, Pairs, Trained, Weights
-from validate.harness.reference import Shape, llama_logits
+from validate.harness.reference import llama_logits
 
 IGNORED = -100
 
@@ -35,7 +35,7 @@ def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") ->
     optimiser = _adamw(torch, parameters, trained.optimiser, trained.optimiser.rate if rate is None else rate)
     losses = []
     for tokens, labels in trained.batches:
-        loss = _loss(_whole(start, parameters, adapters), trained.shape, (tokens, labels))
+        loss = _loss(_whole(start, parameters, adapters), trained, (tokens, labels))
         optimiser.zero_grad()
         loss.backward()
         if trained.optimiser.clip:
@@ -57,24 +57,18 @@ def whole(start: Weights, pairs: Pairs, scale: float) -> dict[str, Any]:
     return found
 
 
-def loss_of(weights: Weights, shape: Shape, batches: Sequence[Batch]) -> float:
-    """The mean of the batches' losses, without training."""
+def token_loss(logits: Any, labels: Any, *, all_labels: bool = False) -> Any:
+    """Mean cross entropy of the next token, over those that have a label (Trained.all_labels: over all labels)."""
     torch = importlib.import_module("torch")
-    with torch.no_grad():
-        losses = [float(_loss(weights, shape, batch)) for batch in batches]
-    return sum(losses) / len(losses)
+    ahead, wanted = logits[:, :-1].reshape(-1, logits.shape[-1]).float(), labels[:, 1:].reshape(-1)
+    total = torch.nn.functional.cross_entropy(ahead, wanted, ignore_index=IGNORED, reduction="sum")
+    return total / ((labels if all_labels else wanted) != IGNORED).sum()
 
 
-def token_loss(logits: Any, labels: Any) -> Any:
-    """Mean cross entropy of the next token, over those that have a label."""
-    torch = importlib.import_module("torch")
-    ahead = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
-    return torch.nn.functional.cross_entropy(ahead, labels[:, 1:].reshape(-1), ignore_index=IGNORED)
-
-
-def _loss(weights: Weights, shape: Shape, batch: Batch) -> Any:
+def _loss(weights: Weights, trained: Trained, batch: Batch) -> Any:
     tokens, labels = batch
-    return token_loss(llama_logits(weights, shape, tokens, importlib.import_module("torch").float32), labels)
+    logits = llama_logits(weights, trained.shape, tokens, importlib.import_module("torch").float32)
+    return token_loss(logits, labels, all_labels=trained.all_labels)
 
 
 def _adamw(torch: Any, parameters: Mapping[str, Any], settings: Optimiser, rate: float) -> Any:

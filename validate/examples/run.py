@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -27,8 +28,11 @@ _OFFLINE = {
     "DO_NOT_TRACK": "1",
     # A container without a network has the loopback interface alone, which gloo does not take by itself.
     "GLOO_SOCKET_IFNAME": "lo",
+    # Other probes run beside it: threads that wait don't hold their cores.
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 _LOG_TAIL = 2000
+_RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 
 
 class ExampleError(RuntimeError):
@@ -100,5 +104,8 @@ def _call(command: str, folder: Path, until: float) -> None:
 
 
 def _last_words(text: str) -> str:
+    """The last exception, a rank's before its launcher's; where none was printed, the last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[-_LOG_TAIL:]
+    raised = [line for line in lines if _RAISED.match(line)]
+    of_ranks = [line for line in raised if line.startswith("[rank")]
+    return " | ".join(of_ranks[-1:] or raised[-1:] or lines[-3:])[-_LOG_TAIL:]

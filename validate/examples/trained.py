@@ -56,6 +56,9 @@ class Trained:
     """Whole weights; of adapters, A and B."""
     reload: Callable[[Any], Any]
     """Logits of tokens, by the saved result as the framework itself loads it."""
+    all_labels: bool = False
+    """Whether its losses are divided by the number of all labels. The Trainer does so, though none is predicted for a
+    row's first token; models themselves divide by those that are predicted."""
     adapters: Adapters | None = None
     merged: tuple[Weights, Weights] | None = None
     """Where the example merged its adapters: the weights that they were merged into, and what came of it."""

@@ -18,4 +18,6 @@ class Behaviour:
     tier: Tier = Tier.CPU
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
+    without_nvcc: str = ""
+    """Why it can't be had of an image without nvcc: there it is UNPROVEN, and not required."""
     expect: BehaviourExpect

@@ -16,6 +16,10 @@ from validate.contracts.profile import BehaviourExpect
 _PROBES = {Tier.CPU: "cpu.examples", Tier.GPU: "gpu.examples", Tier.MULTIGPU: "multigpu.examples"}
 
 
+_FALL = 1.0
+"""Of the loss from 6, in 20 steps. Measured: 5.0 of whole weights, 2.6 of adapters; without an optimiser 0.1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """How far from plain torch in float32 a run may be. Losses and logits are in their own units, about 6 and 5."""
@@ -32,10 +36,13 @@ class Bounds:
     """The controls are to be this many times further off than the bound that they try."""
 
 
-FLOAT32 = Bounds(losses=2e-3, update=0.05, reload=1e-3, held_out=1e-3)
-"""The same arithmetic in another order."""
-BFLOAT16 = Bounds(losses=0.05, update=0.35, reload=1e-3, held_out=0.02)
-"""Products have 8 bits: 0.4 % each."""
+FLOAT32 = Bounds(losses=1e-3, update=0.01, reload=1e-3, held_out=1e-3)
+"""The same arithmetic in another order. Measured on a CPU: 5e-5 (the log is rounded); 7e-6; 3e-6; 1e-7."""
+BFLOAT16 = Bounds(losses=0.03, update=0.2, reload=1e-3, held_out=0.01)
+"""Products have 8 bits: 0.4 % each. Measured, whole weights and adapters over NF4: 0.002 and 0.0045; 0.02 and 0.054; as
+above, since the result is loaded in float32; 2e-4."""
+BFLOAT16_WEIGHTS = Bounds(losses=0.06, update=0.35, reload=0.1, held_out=0.06)
+"""Weights, too, are kept, saved and loaded in bfloat16. Not measured yet: it takes a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +62,10 @@ class Example:
     moved: int
     """Trained tensors: weights, or halves of adapters."""
     adapters: bool = False
+    without_nvcc: str = ""
 
 
+_HYBRID_ADAM = "HybridAdam is compiled with nvcc on first use, and this image has none"
 EXAMPLES: Mapping[str, Example] = {
     "example trainer": Example(
         profiles=("transformers",),
@@ -66,7 +75,7 @@ EXAMPLES: Mapping[str, Example] = {
         commands=("python3 ../tiny.py", "python3 trainer.py trainer.yaml"),
         statement='the Trainer fine-tunes a model placed by device_map="auto" as plain torch does, and saves it',
         tiers={Tier.CPU: FLOAT32, Tier.GPU: FLOAT32},
-        steps=40,
+        steps=20,
         moved=21,
     ),
     "example bf16": Example(
@@ -77,7 +86,7 @@ EXAMPLES: Mapping[str, Example] = {
         commands=("python3 ../tiny.py", "python3 trainer.py bf16.yaml"),
         statement="the same in bfloat16 mixed precision",
         tiers={Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16},
-        steps=40,
+        steps=20,
         moved=21,
     ),
     "example compile": Example(
@@ -88,7 +97,7 @@ EXAMPLES: Mapping[str, Example] = {
         commands=("python3 ../tiny.py", "python3 trainer.py compile.yaml"),
         statement="the same, compiled by torch.compile",
         tiers={Tier.CPU: FLOAT32, Tier.GPU: FLOAT32},
-        steps=40,
+        steps=20,
         moved=21,
     ),
     "example qlora": Example(
@@ -99,7 +108,65 @@ EXAMPLES: Mapping[str, Example] = {
         commands=("python3 ../tiny.py", "python3 qlora.py qlora.yaml"),
         statement="QLoRA by peft and bitsandbytes trains adapters as plain torch does over the same NF4 weights",
         tiers={Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16},
-        steps=40,
+        steps=20,
+        moved=28,
+        adapters=True,
+    ),
+    "example ddp": Example(
+        profiles=("colossalai",),
+        folder="colossalai",
+        adapter="booster",
+        config="ddp.yaml",
+        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py ddp.yaml"),
+        statement="ColossalAI's Booster with TorchDDPPlugin trains as plain torch does, and saves in shards",
+        tiers={Tier.CPU: FLOAT32, Tier.GPU: FLOAT32},
+        steps=20,
+        moved=21,
+    ),
+    "example zero": Example(
+        profiles=("colossalai",),
+        folder="colossalai",
+        adapter="booster",
+        config="zero.yaml",
+        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py zero.yaml"),
+        statement="the same with LowLevelZeroPlugin (ZeRO 2) in bfloat16, which takes a GPU",
+        tiers={Tier.GPU: BFLOAT16_WEIGHTS},
+        steps=20,
+        moved=21,
+    ),
+    "example hybrid-adam": Example(
+        profiles=("colossalai",),
+        folder="colossalai",
+        adapter="booster",
+        config="hybrid-adam.yaml",
+        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py hybrid-adam.yaml"),
+        statement="the same with TorchDDPPlugin and HybridAdam",
+        tiers={Tier.GPU: FLOAT32},
+        steps=20,
+        moved=21,
+        without_nvcc=_HYBRID_ADAM,
+    ),
+    "example gemini": Example(
+        profiles=("colossalai",),
+        folder="colossalai",
+        adapter="booster",
+        config="gemini.yaml",
+        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py gemini.yaml"),
+        statement="the same with GeminiPlugin and HybridAdam in bfloat16",
+        tiers={Tier.GPU: BFLOAT16_WEIGHTS},
+        steps=20,
+        moved=21,
+        without_nvcc=_HYBRID_ADAM,
+    ),
+    "example sft": Example(
+        profiles=("unsloth",),
+        folder="unsloth",
+        adapter="unsloth",
+        config="sft.yaml",
+        commands=("python3 ../tiny.py", "python3 sft.py sft.yaml"),
+        statement="unsloth trains adapters over 4-bit weights as plain torch does, saves, merges and loads them",
+        tiers={Tier.GPU: BFLOAT16_WEIGHTS},
+        steps=20,
         moved=28,
         adapters=True,
     ),
@@ -118,6 +185,7 @@ def example_rows() -> Iterator[tuple[str, Behaviour]]:
                     probe=_PROBES[tier],
                     statement=example.statement,
                     tier=tier,
+                    without_nvcc=example.without_nvcc,
                     expect=_expect(example, bounds),
                 ),
             )
@@ -145,6 +213,7 @@ def _expect(example: Example, bounds: Bounds) -> BehaviourExpect:
             "control_idle": bounds.apart * bounds.losses,
             "control_frozen": 2 * bounds.update,
             "control_left_out": bounds.apart * bounds.reload,
+            "fall": _FALL,
             "control_untrained": bounds.apart * bounds.held_out,
             **({"control_unmerged": bounds.apart * bounds.reload} if example.adapters else {}),
         },

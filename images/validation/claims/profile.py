@@ -163,6 +163,7 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
     unproven = {Tier.CPU: "", Tier.GPU: context.no_gpu, Tier.MULTIGPU: context.no_ranks}
     for subject, row in (*BEHAVIOURS.items(), *example_rows()):
         if image.profile in row.profiles and all(image.pin(name) for name in row.needs):
+            out_of_reach = "" if image.devel else row.without_nvcc
             yield Claim(
                 id=_NUMBER[row.tier],
                 subject=subject,
@@ -170,5 +171,6 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
                 probe=row.probe,
                 statement=row.statement,
                 expect=row.expect,
-                unproven=unproven[row.tier],
+                required=not out_of_reach,
+                unproven=out_of_reach or unproven[row.tier],
             )

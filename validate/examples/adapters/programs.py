@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from validate.examples.run import Run
@@ -13,6 +14,7 @@ from validate.examples.trained import (
     Batch,
     Optimiser,
     Trained,
+    Weights,
     adapter_pairs,
     in_batches,
     nf4_rounded,
@@ -27,36 +29,44 @@ _AT_ONCE = 8
 
 def read(run: Run) -> Trained:
     """Of a program with transformers: full training; adapters over 4-bit weights where it configures `lora`."""
-    return trained(run, _adapters_reloaded(run) if "lora" in run.config else _reloaded(run))
+    if "lora" not in run.config:
+        return fully_trained(run, reloaded(run))
+    start = nf4_rounded(tensors(run.model), shape_of(run.model))
+    return adapters_trained(run, start, _adapters(run, run.config["lora"]), _adapters_reloaded(run))
 
 
-def trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
-    """The same, with a framework's own way to load the result."""
+def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
+    """Whole weights, trained by the Trainer. `reload` gives the logits of the saved result."""
     settings: Mapping[str, Any] = run.config["training"]
-    result, weights, shape = run.result(), tensors(run.model), shape_of(run.model)
-    rows = _rows(run)
+    result, rows = run.result(), rows_of(run)
     split = len(rows) - int(run.config["held_out"])
     size, steps = int(settings["per_device_train_batch_size"]), int(settings["max_steps"])
-    apart, lora = rows[split:], run.config.get("lora")
     return Trained(
         losses=[float(loss) for loss in result["losses"]],
-        shape=shape,
-        start=nf4_rounded(weights, shape) if lora else weights,
+        shape=shape_of(run.model),
+        start=tensors(run.model),
         batches=in_batches(rows, seeded_order(split, int(settings["seed"])), size, steps),
         optimiser=Optimiser(rate=float(settings["learning_rate"])),
-        adapters=_adapters(run, lora) if lora else None,
-        saved=(adapter_pairs if lora else tensors)(run.folder / result["saved"]),
-        merged=(weights, tensors(run.folder / result["merged"])) if lora else None,
+        all_labels=True,
+        saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
         reload=reload,
-        held_out=(float(result["held_out"]), _evaluated(apart)),
+        held_out=(float(result["held_out"]), _evaluated(rows[split:])),
     )
+
+
+def adapters_trained(run: Run, start: Weights, adapters: Adapters, reload: Callable[[Any], Any]) -> Trained:
+    """Adapters over frozen weights: `start` is what they were trained over, they are merged into the model's own."""
+    result, whole = run.result(), fully_trained(run, reload)
+    merged = tensors(run.folder / result["merged"])
+    saved = adapter_pairs(run.folder / result["saved"])
+    return replace(whole, start=start, adapters=adapters, saved=saved, merged=(whole.start, merged))
 
 
 def _evaluated(rows: Sequence[Batch]) -> list[Batch]:
     return in_batches(rows, range(len(rows)), _AT_ONCE, len(rows) // _AT_ONCE)
 
 
-def _rows(run: Run) -> list[Batch]:
+def rows_of(run: Run) -> list[Batch]:
     """Tokens and labels as the programs make them: the whole text, padded to one length."""
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(run.model)
@@ -74,23 +84,26 @@ def _rows(run: Run) -> list[Batch]:
 
 def _adapters(run: Run, lora: Mapping[str, Any]) -> Adapters:
     """peft draws A from the generator that the program seeded just before."""
-    torch, transformers, peft = (importlib.import_module(name) for name in ("torch", "transformers", "peft"))
+    transformers, peft = (importlib.import_module(name) for name in ("transformers", "peft"))
     model = transformers.AutoModelForCausalLM.from_pretrained(run.model)
     transformers.set_seed(int(run.config["training"]["seed"]))
     tuned = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", **lora))
-    named = dict(tuned.named_parameters())
-    start = {
-        name.removeprefix("base_model.model.").split(".lora_A.")[0]: (
-            value.detach().clone(),
-            torch.zeros_like(named[name.replace(".lora_A.", ".lora_B.")]),
-        )
-        for name, value in named.items()
+    return Adapters(scale=lora["lora_alpha"] / lora["r"], start=drawn(tuned))
+
+
+def drawn(tuned: Any) -> dict[str, tuple[Any, Any]]:
+    """A and B by module, of a model that just got its adapters: B is zero there."""
+    halves = {
+        name: value.detach().float().cpu().clone() for name, value in tuned.named_parameters() if ".lora_" in name
+    }
+    return {
+        name.removeprefix("base_model.model.").split(".lora_A.")[0]: (a, halves[name.replace(".lora_A.", ".lora_B.")])
+        for name, a in halves.items()
         if ".lora_A." in name
     }
-    return Adapters(scale=lora["lora_alpha"] / lora["r"], start=start)
 
 
-def _reloaded(run: Run) -> Callable[[Any], Any]:
+def reloaded(run: Run) -> Callable[[Any], Any]:
     automodel = importlib.import_module("transformers").AutoModelForCausalLM
     model = automodel.from_pretrained(run.folder / run.result()["saved"]).to(run.device).eval()
     return lambda tokens: model(tokens.to(run.device)).logits
@@ -103,7 +116,7 @@ def _adapters_reloaded(run: Run) -> Callable[[Any], Any]:
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
     )
     base = transformers.AutoModelForCausalLM.from_pretrained(
-        run.model, quantization_config=four_bit, device_map={"": run.device}
+        run.model, quantization_config=four_bit, device_map={"": run.device}, torch_dtype="auto"
     )
     model = peft.PeftModel.from_pretrained(base, run.folder / run.result()["saved"])
     # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
