@@ -25,6 +25,11 @@ def _pattern(value: object) -> str:
     return str(value)
 
 
+def _setting(value: object) -> object:
+    """This project's YAML has no truth values: `no` is a word."""
+    return {"true": True, "false": False}.get(str(value), value)
+
+
 class HintRow(Row):
     """One known error."""
 
@@ -36,6 +41,8 @@ class HintRow(Row):
     fix: Sentence
     source: Sentence
     """A page, `OWNER/REPOSITORY#NUMBER`, or `seed:PAGE`."""
+    avoid: list[dict[str, Annotated[str | bool, BeforeValidator(_setting)]]] = []
+    """Settings of doctor which together bring the error: it recommends none of these (tests/validate/doctor)."""
 
 
 class Hints(Row):

@@ -1,19 +1,14 @@
-"""From hardware to training settings. Rules alone: no I/O, no torch. Every setting says why, and whose rule it is.
-
-Memory is in bytes, and a GB is 10^9 of them, as in the rules' source. `7b` means seven billion parameters.
-"""
+"""From hardware to training settings. Rules alone: no I/O, no torch. Every setting says why, and whose rule it is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from collections.abc import Iterator
+from dataclasses import replace
 
 from validate.compute_capability import target_runs_on
+from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Setting, Stack, Strategy
 from validate.environment import allocator
-
-GB = 1000**3
 
 _UNSLOTH = "seed:unsloth-setup"
 _AXOLOTL = "seed:axolotl-cuda-gpu"
@@ -35,110 +30,54 @@ _UNCHECKPOINTED_OVERHEAD = 5.0
 _EFFECTIVE_BATCH = 8
 """1 x 8 and 2 x 4 in unsloth-setup: the same for every GPU, so that a learning rate fits all."""
 _ROOMY_SHM = GB
-
-
-class Framework(str, Enum):
-    """Whose settings are printed."""
-
-    TRANSFORMERS = "transformers"
-    AXOLOTL = "axolotl"
-    UNSLOTH = "unsloth"
-
-    __str__ = str.__str__
-
-
-class Level(IntEnum):
-    """How much room there is. Higher never gets a more frugal setting."""
-
-    OVERFULL = 0
-    TIGHT = 1
-    BALANCED = 2
-    AMPLE = 3
-    SPACIOUS = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One GPU, or one MIG slice of it, as training sees it."""
-
-    name: str
-    capability: tuple[int, int]
-    memory: int
-    mig: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """What there is to train on."""
-
-    gpus: tuple[Gpu, ...] = ()
-    driver: str = ""
-    cpus: int = 1
-    memory: int = 0
-    """Of the machine, or what the container may use of it; 0: not known."""
-    shm: int | None = None
-    """Size of /dev/shm; None: not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stack:
-    """What there is to train with."""
-
-    torch: str = ""
-    """Its version; empty: it can't be imported."""
-    archs: tuple[str, ...] = ()
-    """Machine code (`sm_80`) and PTX (`compute_90`) of this torch; empty: not known."""
-    packages: Mapping[str, str] = field(default_factory=dict)
-    """Version of each package that was really imported."""
-    code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Package -> the targets (`sm_80`) that the image's claims say its kernels are compiled for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """What a person wants to train."""
-
-    billions: float = 7.0
-    framework: Framework = Framework.TRANSFORMERS
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One recommendation."""
-
-    name: str
-    value: str | int | bool
-    why: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """Everything recommended for one machine and goal."""
-
-    goal: Goal
-    level: Level
-    gpus: tuple[Gpu, ...]
-    """The GPUs that it is for; empty: the CPU."""
-    settings: tuple[Setting, ...]
-    warnings: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> str | int | bool:
-        return next(setting.value for setting in self.settings if setting.name == name)
+_WITH_XFORMERS = (Framework.AXOLOTL, Framework.UNSLOTH)
+_DISK, _DISK_OF_SEVERAL = 50 * GB, 100 * GB
+"""axolotl-cuda-gpu, and axolotl-multi-gpu: weights, checkpoints and data; with several GPUs shards of them as well."""
 
 
 def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
     """Recommend settings for LoRA or QLoRA fine-tuning with sequences of about 2048 tokens."""
-    gpus = tuple(gpu for gpu in hardware.gpus if runs_on(stack.archs, gpu.capability))
-    level = _level_of_gpu(min(gpu.memory for gpu in gpus), goal) if gpus else _level_of_cpu(hardware.memory, goal)
-    settings = tuple(_for_gpu(gpus, level, stack, goal) if gpus else _for_cpu(level, stack, goal))
-    return Advice(
+    numbers = [number for number, gpu in enumerate(hardware.gpus) if runs_on(stack.archs, gpu.capability)]
+    gpus = tuple(hardware.gpus[number] for number in numbers)
+    strategy = _strategy(gpus, stack, goal)
+    if strategy is Strategy.SINGLE and gpus:
+        best = max(range(len(gpus)), key=lambda number: (gpus[number].memory, gpus[number].capability))
+        gpus, numbers = (gpus[best],), [numbers[best]]
+    level = _level_of_gpu(_room(gpus, strategy), goal) if gpus else _level_of_cpu(hardware.memory, goal)
+    settings = tuple(_for_gpu(gpus, level, strategy, stack, goal) if gpus else _for_cpu(level, stack, goal))
+    advice = Advice(
         goal=goal,
         level=level,
+        strategy=strategy,
         gpus=gpus,
+        visible=tuple(numbers) if len(numbers) < len(hardware.gpus) else (),
         settings=settings,
-        warnings=tuple(_warnings(hardware, gpus, level, stack, goal)),
+        warnings=(),
     )
+    return replace(advice, warnings=tuple(_warnings(hardware, stack, advice)))
+
+
+def _strategy(gpus: tuple[Gpu, ...], stack: Stack, goal: Goal) -> Strategy:
+    """What was asked for, if it can be had; else a whole model on each GPU where it fits, else one over all."""
+    if len(gpus) < 2 or goal.framework is Framework.UNSLOTH or any(gpu.mig for gpu in gpus):
+        return Strategy.SINGLE
+    if goal.strategy and possible(goal.strategy, stack, goal.framework):
+        return goal.strategy
+    fits = _level_of_gpu(min(gpu.memory for gpu in gpus), goal) > Level.OVERFULL
+    return Strategy.DDP if fits or goal.framework is Framework.COLOSSALAI else Strategy.FSDP
+
+
+def possible(strategy: Strategy, stack: Stack, framework: Framework) -> bool:
+    """Whether a framework of this image offers it."""
+    if framework is Framework.COLOSSALAI:
+        return not strategy.shards  # its own plugins do that, and only DDP's and ZeRO's are tried here
+    return strategy is not Strategy.DEEPSPEED or "deepspeed" in stack.packages
+
+
+def _room(gpus: tuple[Gpu, ...], strategy: Strategy) -> int:
+    """Bytes for one model: of the smallest GPU, or of all that hold it together."""
+    least = min(gpu.memory for gpu in gpus)
+    return least * len(gpus) if strategy.shards else least
 
 
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
@@ -166,7 +105,7 @@ def _level_of_cpu(memory: int, goal: Goal) -> Level:
     return Level.TIGHT if room < _GB_PER_BILLION_32BIT * goal.billions * _LEAST_OVERHEAD else Level.BALANCED
 
 
-def _for_gpu(gpus: tuple[Gpu, ...], level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:
+def _for_gpu(gpus: tuple[Gpu, ...], level: Level, strategy: Strategy, stack: Stack, goal: Goal) -> Iterator[Setting]:
     capability = min(gpu.capability for gpu in gpus)
     shown = f"compute capability {capability[0]}.{capability[1]}"
     yield Setting(name="device", value="cuda", why=f"{len(gpus)} x {gpus[0].name}", source=_UNSLOTH)
@@ -180,7 +119,8 @@ def _for_gpu(gpus: tuple[Gpu, ...], level: Level, stack: Stack, goal: Goal) -> I
     yield Setting(name="tf32", value=modern, why=f"{shown}: TF32 products from 8.0 on", source=_UNSLOTH)
     yield _attention(tuple(gpu.capability for gpu in gpus), stack, goal)
     yield _fp8(capability, shown)
-    yield from _memory(level, stack, goal, gpus)
+    yield _shared(gpus, strategy, goal)
+    yield from _memory(level, strategy, stack, goal, gpus)
     yield _allocator(stack)
 
 
@@ -194,7 +134,7 @@ def _attention(capabilities: tuple[tuple[int, int], ...], stack: Stack, goal: Go
     if here and all(any(target_runs_on(target, gpu) for target in targets) for gpu in capabilities):
         why = f"flash-attn {stack.packages['flash-attn']} is here, with code for {_capabilities(targets)}"
         return Setting(name="attention", value="flash_attention_2", why=why, source="the image's claim S5; " + _UNSLOTH)
-    if (7, 5) <= capability < (10, 0) and "xformers" in stack.packages and goal.framework is not Framework.TRANSFORMERS:
+    if (7, 5) <= capability < (10, 0) and "xformers" in stack.packages and goal.framework in _WITH_XFORMERS:
         why = f"no flash-attn 2 for this GPU and image; xformers {stack.packages['xformers']} saves as much memory"
         return Setting(name="attention", value="xformers", why=why, source=_AXOLOTL)
     if capability < (8, 0):
@@ -224,21 +164,21 @@ def _fp8(capability: tuple[int, int], shown: str) -> Setting:
     return Setting(name="fp8", value="no", why=f"{shown}: FP8 training needs 9.0 (Hopper)", source=_AXOLOTL)
 
 
-def _memory(level: Level, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
-    """What the room on the smallest GPU decides."""
-    room, size = min(gpu.memory for gpu in gpus) / GB, f"{goal.billions:g}b"
-    quantized = level < Level.AMPLE and "bitsandbytes" in stack.packages
-    yield Setting(
-        name="load_in_4bit", value=quantized, why=_why_quantized(level, quantized, room, goal), source=_UNSLOTH
-    )
-    frugal = level <= Level.TIGHT and "bitsandbytes" in stack.packages
-    yield Setting(
-        name="optimizer",
-        value="adamw_8bit" if frugal else "adamw_torch_fused",
-        why=f"{room:.0f} GB is {'tight' if level <= Level.TIGHT else 'enough'} for {size}"
-        + ("" if frugal or level > Level.TIGHT else "; adamw_8bit would need bitsandbytes"),
-        source=_UNSLOTH,
-    )
+def _shared(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Setting:
+    why = {
+        Strategy.SINGLE: "one process",
+        Strategy.DDP: f"{len(gpus)} GPUs, and a {goal.billions:g}b model fits on each",
+        Strategy.FSDP: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together; FSDP1 is deprecated",
+        Strategy.DEEPSPEED: f"{len(gpus)} GPUs hold a {goal.billions:g}b model together, by ZeRO 3",
+    }
+    return Setting(name="strategy", value=str(strategy), why=why[strategy], source=_MULTI)
+
+
+def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
+    """What the room for one model decides."""
+    room, size = _room(gpus, strategy) / GB, f"{goal.billions:g}b"
+    yield _quantization(level, strategy, stack, goal, room)
+    yield _optimizer(level, strategy, stack, goal, room)
     recompute = level < Level.SPACIOUS
     unsloth = goal.framework is Framework.UNSLOTH
     yield Setting(
@@ -247,17 +187,48 @@ def _memory(level: Level, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> It
         why="activations are computed again instead of kept" if recompute else f"{room:.0f} GB keeps all activations",
         source=_UNSLOTH if recompute else _OWN,
     )
+    yield _reentrant(strategy)
     batch = {Level.OVERFULL: 1, Level.TIGHT: 1, Level.BALANCED: 2}.get(level, 4)
     yield Setting(name="batch_size", value=batch, why=f"{room:.0f} GB a GPU, {size}, 2048 tokens", source=_UNSLOTH)
     yield _accumulation(batch, len(gpus))
 
 
-def _why_quantized(level: Level, quantized: bool, room: float, goal: Goal) -> str:
+def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float) -> Setting:
     needed = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD
-    if level >= Level.AMPLE:
-        return f"{room:.0f} GB holds a 16-bit {goal.billions:g}b model and its training ({needed:.0f} GB)"
     short = f"in 16 bit, {goal.billions:g}b and its training want {needed:.0f} GB, there are {room:.0f}"
-    return short if quantized else f"{short}; but bitsandbytes is not in this image"
+    obstacle = ""
+    if "bitsandbytes" not in stack.packages:
+        obstacle = "bitsandbytes is not in this image"
+    elif goal.framework is Framework.COLOSSALAI:
+        obstacle = "ColossalAI's plugins are tried with 16-bit weights alone"
+    elif strategy.shards and goal.framework is not Framework.AXOLOTL:
+        obstacle = "of these frameworks axolotl alone shards 4-bit weights (--for axolotl)"
+    if level >= Level.AMPLE:
+        short = f"{room:.0f} GB holds a 16-bit {goal.billions:g}b model and its training ({needed:.0f} GB)"
+    elif obstacle:
+        short = f"{short}; but {obstacle}"
+    return Setting(name="load_in_4bit", value=level < Level.AMPLE and not obstacle, why=short, source=_UNSLOTH)
+
+
+def _optimizer(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float) -> Setting:
+    """bitsandbytes' 8-bit states can't be sharded (hint fsdp2-adamw-8bit); an adapter's are small anyway."""
+    tight = level <= Level.TIGHT
+    why = f"{room:.0f} GB is {'tight' if tight else 'enough'} for {goal.billions:g}b"
+    if tight and strategy.shards:
+        why += "; bitsandbytes' 8-bit AdamW does not work on sharded tensors"
+    elif tight and "bitsandbytes" not in stack.packages:
+        why += "; adamw_8bit would need bitsandbytes"
+    frugal = tight and not strategy.shards and "bitsandbytes" in stack.packages
+    source = _MULTI if strategy.shards else _UNSLOTH
+    return Setting(name="optimizer", value="adamw_8bit" if frugal else "adamw_torch_fused", why=why, source=source)
+
+
+def _reentrant(strategy: Strategy) -> Setting:
+    """Of torch's two checkpointings; ZeRO 3 gathers weights in hooks, which the newer one does not see repeated."""
+    if strategy is Strategy.DEEPSPEED:
+        why = "with False, ZeRO 3 ends in CheckpointError: recomputed values have different metadata"
+        return Setting(name="use_reentrant", value=True, why=why, source=_MULTI)
+    return Setting(name="use_reentrant", value=False, why="what torch recommends", source="torch.utils.checkpoint")
 
 
 def _accumulation(batch: int, workers: int) -> Setting:
@@ -282,44 +253,77 @@ def _for_cpu(level: Level, stack: Stack, goal: Goal) -> Iterator[Setting]:
     yield Setting(name="tf32", value=False, why="a GPU's number format", source=_UNSLOTH)
     yield Setting(name="attention", value="sdpa", why="flash-attn and xformers run on GPUs alone", source=_UNSLOTH)
     yield Setting(name="fp8", value="no", why="FP8 training needs a Hopper GPU", source=_AXOLOTL)
-    quantized = level < Level.BALANCED and "bitsandbytes" in stack.packages
+    yield Setting(name="strategy", value=str(Strategy.SINGLE), why="one process", source=_MULTI)
+    quantized = (
+        level < Level.BALANCED and "bitsandbytes" in stack.packages and goal.framework is not Framework.COLOSSALAI
+    )
     why = "memory is short, and bitsandbytes computes NF4 on CPUs too" if quantized else "it saves memory, not time"
     yield Setting(name="load_in_4bit", value=quantized, why=why, source="bitsandbytes' documentation")
     yield Setting(name="optimizer", value="adamw_torch", why="the others are GPU code", source=_TRANSFORMERS)
     yield Setting(name="gradient_checkpointing", value=True, why="activations are computed again", source=_UNSLOTH)
+    yield _reentrant(Strategy.SINGLE)
     yield Setting(name="batch_size", value=1, why="a CPU is busy with one sequence", source=_OWN)
     yield _accumulation(1, 1)
     yield Setting(name="allocator", value="", why="a setting of CUDA's allocator", source=_AXOLOTL)
 
 
-def _warnings(hardware: Hardware, gpus: tuple[Gpu, ...], level: Level, stack: Stack, goal: Goal) -> Iterator[str]:
-    for gpu in hardware.gpus:
-        if gpu not in gpus:
-            arch = f"sm_{gpu.capability[0]}{gpu.capability[1]}"
-            yield f"torch {stack.torch} has no code for {gpu.name} ({arch}): it is left out; take an image with {arch}"
-    if not gpus:
-        yield "there is no GPU to train on: these settings are for the CPU, fit for trying things out alone"
-    if level is Level.OVERFULL:
-        yield (
-            f"a {goal.billions:g}b model does not fit, even in 4-bit: take a smaller one, "
-            "or shard it over several GPUs (FSDP, DeepSpeed ZeRO 3)"
-        )
-    if len({(gpu.name, gpu.capability, gpu.memory) for gpu in gpus}) > 1:
-        yield (
-            "the GPUs differ: settings are for the weakest, the slowest sets the pace, and NCCL may need "
-            f"NCCL_P2P_DISABLE=1 ({_MULTI})"
-        )
-    if any(gpu.mig for gpu in gpus):
-        yield "this is a MIG slice: a process sees one slice at a time, and NCCL does not join them"
-    if len(gpus) > 1:
-        yield f"start one process a GPU: `accelerate launch --num_processes {len(gpus)} ...` or torchrun ({_MULTI})"
-    if gpus and hardware.shm is not None and hardware.shm < _ROOMY_SHM:
+def _warnings(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]:
+    yield from _about_gpus(hardware, stack, advice)
+    yield from _about_the_goal(stack, advice)
+    if advice.gpus and hardware.shm is not None and hardware.shm < _ROOMY_SHM:
         yield (
             f"/dev/shm has {hardware.shm / GB:.2f} GB: start the container with --ipc=host or --shm-size=8g, "
             "data loader workers and NCCL need it"
         )
-    if goal.framework is Framework.UNSLOTH and not gpus:
+    several = len(advice.gpus) > 1
+    wanted, source = (_DISK_OF_SEVERAL, _MULTI) if several else (_DISK, _AXOLOTL)
+    for disk in hardware.disks:
+        if disk.free < wanted:
+            yield (
+                f"{disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}: {wanted / GB:.0f} GB or more are "
+                f"recommended for weights, checkpoints and data; mount a larger disk there ({source})"
+            )
+
+
+def _about_gpus(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]:
+    able = [gpu for gpu in hardware.gpus if runs_on(stack.archs, gpu.capability)]
+    for gpu in hardware.gpus:
+        if gpu not in able:
+            arch = f"sm_{gpu.capability[0]}{gpu.capability[1]}"
+            yield f"torch {stack.torch} has no code for {gpu.name} ({arch}): it is left out; take an image with {arch}"
+    if not able:
+        yield "there is no GPU to train on: these settings are for the CPU, fit for trying things out alone"
+    if len({(gpu.name, gpu.capability, gpu.memory) for gpu in advice.gpus}) > 1:
+        yield (
+            "the GPUs differ: settings are for the weakest, the slowest sets the pace, and NCCL may need "
+            f"NCCL_P2P_DISABLE=1 ({_MULTI})"
+        )
+    if any(gpu.mig for gpu in able):
+        yield "this is a MIG slice: a process sees one slice at a time, and NCCL does not join them"
+    if len(able) > 1 and advice.goal.framework is Framework.UNSLOTH:
+        yield f"{len(able)} GPUs are here and the snippet uses one: unsloth is tried on one GPU alone"
+
+
+def _about_the_goal(stack: Stack, advice: Advice) -> Iterator[str]:
+    goal = advice.goal
+    if advice.level is Level.OVERFULL:
+        able = len(advice.gpus) > 1 and not advice.strategy.shards and goal.framework is not Framework.COLOSSALAI
+        way = "shard it over the GPUs (--strategy fsdp)" if able else "take more or larger GPUs"
+        yield f"a {goal.billions:g}b model does not fit, even in 4-bit: take a smaller one, or {way}"
+    elif advice.strategy.shards and advice.level < Level.AMPLE and not advice["load_in_4bit"]:
+        yield f"a {goal.billions:g}b model hardly fits over these GPUs in 16 bit: --for axolotl shards it in 4-bit"
+    if goal.strategy and goal.strategy is not advice.strategy:
+        yield f"{goal.strategy} is not possible here: {_why_not(goal.strategy, stack, advice)}"
+    if goal.framework is Framework.UNSLOTH and not advice.gpus:
         yield "unsloth does not start without a GPU: the snippet is transformers'"
+
+
+def _why_not(strategy: Strategy, stack: Stack, advice: Advice) -> str:
+    if strategy is Strategy.DEEPSPEED and "deepspeed" not in stack.packages:
+        return "deepspeed is not in this image (the axolotl-multigpu profile has it)"
+    if len(advice.gpus) < 2:
+        return "it takes two GPUs or more"
+    return f"{advice.goal.framework} has no snippet for it"
 
 
 def _release(version: str) -> tuple[int, int] | None:

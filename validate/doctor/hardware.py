@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import ClaimSet
-from validate.doctor.advice import Gpu, Hardware, Stack
+from validate.doctor.terms import Disk, Gpu, Hardware, Stack
 
 _MARK = "validate:found:"
 _SECONDS = 120
 _HERE = Path(__file__).resolve().parent
 CLAIMS = _HERE.parent.parent / "claims.json"
 """Beside the suite, where the build put them."""
+_EXAMPLES = _HERE.parent.parent / "examples"
+"""Beside the suite, in an image as in a checkout."""
 _IMPORTS = {
     "flash-attn": "flash_attn",
     "xformers": "xformers.ops",
@@ -26,7 +28,7 @@ _IMPORTS = {
     "transformers": "transformers",
 }
 """What advice depends on, and the module whose import shows that it works."""
-_INSTALLED = ("axolotl", "unsloth")
+_INSTALLED = ("axolotl", "colossalai", "deepspeed", "unsloth")
 """Frameworks whose import takes long or a GPU: that they are installed is enough."""
 
 _SAY = """
@@ -102,8 +104,10 @@ def detect() -> Found:
     """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
     driver = _ask(_ASK_DRIVER, [str(_HERE.parent.parent)], isolated=True)
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
-    found = interpret(driver, torch, cpus=len(os.sched_getaffinity(0)), memory=_memory(), shm=_shm())
-    return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS)))
+    machine = Hardware(cpus=len(os.sched_getaffinity(0)), memory=_memory(), shm=_shm(), disks=tuple(_disks()))
+    found = interpret(driver, torch, machine)
+    examples = str(_EXAMPLES) if (_EXAMPLES / "tiny.py").is_file() else ""
+    return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS), examples=examples))
 
 
 def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
@@ -122,23 +126,17 @@ def claimed_code(claims: Path) -> dict[str, tuple[str, ...]]:
         return {}
 
 
-def interpret(
-    driver: Sequence[Mapping[str, Any]],
-    torch: Sequence[Mapping[str, Any]],
-    *,
-    cpus: int,
-    memory: int,
-    shm: int | None,
-) -> Found:
-    """What the two processes said, as one picture: torch's GPUs, or the driver's where there is no torch. Pure."""
+def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, Any]], machine: Hardware) -> Found:
+    """What the two processes said, as one picture: torch's GPUs, or the driver's where there is no torch. Pure.
+
+    `machine`: everything but the GPUs and the driver.
+    """
     said = {key: value for facts in torch for key, value in facts.items()}
     nothing: dict[str, Any] = {"driver": "", "gpus": []}
     managed = next((facts["managed"] for facts in driver if "managed" in facts), nothing)
     gpus = [facts["gpu"] for facts in torch if "gpu" in facts] if "torch" in said else managed["gpus"]
     return Found(
-        hardware=Hardware(
-            gpus=tuple(_gpu(gpu) for gpu in gpus), driver=managed["driver"], cpus=cpus, memory=memory, shm=shm
-        ),
+        hardware=replace(machine, gpus=tuple(_gpu(gpu) for gpu in gpus), driver=managed["driver"]),
         stack=Stack(
             torch=said.get("torch", ""),
             archs=tuple(said.get("archs", ())),
@@ -214,3 +212,25 @@ def _shm() -> int | None:
     except OSError:
         return None
     return found.f_frsize * found.f_blocks
+
+
+def _disks() -> Iterator[Disk]:
+    """Where checkpoints and downloads go: this folder, and the cache of Hugging Face's libraries."""
+    cache = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    here = _disk(Path.cwd(), "checkpoints")
+    there = _disk(Path(cache), "downloads")
+    if here and there and Path(here.path).stat().st_dev == Path(there.path).stat().st_dev:
+        yield replace(here, holds="checkpoints and downloads")
+    else:
+        yield from (disk for disk in (here, there) if disk)
+
+
+def _disk(folder: Path, holds: str) -> Disk | None:
+    """The room of a folder, or of the nearest one above it that is there."""
+    for one in (folder, *folder.parents):
+        try:
+            found = os.statvfs(one)
+        except OSError:
+            continue
+        return Disk(path=str(one), holds=holds, free=found.f_frsize * found.f_bavail)
+    return None

@@ -17,8 +17,9 @@ from typing import Any
 
 from validate import hints, report
 from validate.doctor import hardware, snippets
-from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Setting, advise
+from validate.doctor.advice import advise
 from validate.doctor.hardware import Found
+from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Setting, Strategy
 
 _WIDEST = 120
 _VALUES = 17
@@ -29,7 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Look, advise, print. 0 whatever is found; 2 for arguments that mean nothing."""
     options = _parser().parse_args(arguments)
     found = hardware.detect()
-    goal = Goal(billions=options.model_size, framework=options.framework or at_hand(found))
+    goal = Goal(
+        billions=options.model_size,
+        framework=options.framework or at_hand(found),
+        strategy=options.strategy,
+        model=options.model,
+        data=options.data,
+    )
     advice = advise(found.hardware, found.stack, goal)
     shown = json.dumps(json_data(found, advice), indent=1) if options.json else "\n".join(text(found, advice))
     sys.stdout.write(shown + "\n")
@@ -38,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def at_hand(found: Found) -> Framework:
     """The framework that the image was made for."""
-    made_for = (one for one in (Framework.AXOLOTL, Framework.UNSLOTH) if one in found.stack.packages)
-    return next(made_for, Framework.TRANSFORMERS)
+    frameworks = (Framework.AXOLOTL, Framework.UNSLOTH, Framework.COLOSSALAI)
+    return next((one for one in frameworks if one in found.stack.packages), Framework.TRANSFORMERS)
 
 
 def model_size(value: str) -> float:
@@ -58,6 +65,7 @@ def json_data(found: Found, advice: Advice) -> dict[str, Any]:
         "hardware": asdict(found.hardware),
         "stack": asdict(found.stack),
         "goal": asdict(advice.goal),
+        "strategy": str(advice.strategy),
         "gpus": [asdict(gpu) for gpu in advice.gpus],
         "settings": [asdict(setting) for setting in advice.settings],
         "warnings": list(advice.warnings),
@@ -86,7 +94,7 @@ def text(found: Found, advice: Advice) -> Iterator[str]:
         yield from textwrap.wrap(report.advice(hint), width, **_indented(2))
     framework, snippet = snippets.snippet(advice, found.stack)
     yield ""
-    yield f"---- {framework}"
+    yield f"---- {framework}: paste this into a shell, in a folder that you may write to"
     yield snippet.rstrip()
 
 
@@ -114,6 +122,8 @@ def _machine(found: Found) -> Iterator[str]:
     yield f"torch     {stack.torch or 'none'}, with {_listed(stack.packages)}"
     shm = f", /dev/shm {machine.shm / GB:.2f} GB" if machine.shm is not None else ""
     yield f"machine   {machine.cpus} cores, {machine.memory / GB:.0f} GB of memory{shm}"
+    for disk in machine.disks:
+        yield f"disk      {disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}"
 
 
 def _shown(gpu: Gpu) -> str:
@@ -133,6 +143,19 @@ def _parser() -> argparse.ArgumentParser:
         type=Framework,
         choices=list(Framework),
         help="whose settings to print (default: what the image holds)",
+    )
+    parser.add_argument(
+        "--strategy",
+        type=Strategy,
+        choices=list(Strategy),
+        help="how several GPUs share the work (default: ddp if the model fits on each, else fsdp)",
+    )
+    parser.add_argument("--model", default="", metavar="NAME", help="a model's name or folder (default: a tiny one)")
+    parser.add_argument(
+        "--data",
+        default="",
+        metavar="FILE",
+        help="JSON lines with instruction, input and output (default: the image's)",
     )
     parser.add_argument("--json", action="store_true", help="machine-readable, on stdout and nothing else")
     return parser

@@ -1,14 +1,14 @@
 """From hardware to settings: the rules as a table, and that more never gets a more frugal setting."""
 
 import argparse
-import ast
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,27 +17,16 @@ from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.checkout import ROOT
-from validate.doctor import advice, hardware, snippets
+from tests.support.machines import gpu, machine, stack
+from validate.doctor import advice, hardware
 from validate.doctor import main as doctor
-from validate.doctor.advice import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, advise, runs_on
+from validate.doctor.advice import advise, runs_on
+from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, Strategy
 from validate.environment import allocator
 
-FULL = {"flash-attn": "2.8.3", "xformers": "0.0.31", "bitsandbytes": "0.49.1", "transformers": "4.57.6"}
-CODE = {"flash-attn": ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")}
-ARCHS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
 
-
-def gpu(capability: tuple[int, int] = (9, 0), gigabytes: float = 80, name: str = "G", mig: bool = False) -> Gpu:
-    return Gpu(name=name, capability=capability, memory=int(gigabytes * GB), mig=mig)
-
-
-def stack(**more: object) -> Stack:
-    return Stack(**{"torch": "2.7.1+cu126", "archs": ARCHS, "packages": FULL, "code": CODE, **more})  # type: ignore[arg-type]
-
-
-def settings(*gpus: Gpu, billions: float = 7, framework: str = "transformers", with_: Stack | None = None) -> Advice:
-    machine = Hardware(gpus=gpus, cpus=8, memory=64 * GB, shm=16 * GB)
-    return advise(machine, with_ or stack(), Goal(billions=billions, framework=Framework(framework)))
+def settings(*gpus: Gpu, framework: str = "transformers", with_: Stack | None = None, **goal: Any) -> Advice:
+    return advise(machine(*gpus), with_ or stack(), Goal(framework=Framework(framework), **goal))
 
 
 @pytest.mark.parametrize(
@@ -151,12 +140,12 @@ def test_different_gpus_are_served_by_the_weakest() -> None:
     found = settings(gpu((9, 0), 80, "H100"), gpu((7, 5), 16, "T4"))
     assert (found["dtype"], found["load_in_4bit"], found["batch_size"]) == ("float16", True, 2)
     assert any("differ" in warning for warning in found.warnings)
-    assert any("--num_processes 2" in warning for warning in found.warnings)
+    assert (found.strategy, found["strategy"]) == (Strategy.DDP, "ddp")
 
 
 def test_small_shared_memory_and_mig_are_told() -> None:
-    machine = Hardware(gpus=(gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True),), shm=64 * 1024**2)
-    warnings = " ".join(advise(machine, stack(), Goal()).warnings)
+    sliced = Hardware(gpus=(gpu(gigabytes=10, name="A100 MIG 1g.10gb", mig=True),), shm=64 * 1024**2)
+    warnings = " ".join(advise(sliced, stack(), Goal()).warnings)
     assert "--ipc=host" in warnings and "MIG" in warnings
 
 
@@ -227,43 +216,72 @@ def test_an_optimizer_step_takes_about_eight_sequences_whatever_the_gpus(
     assert 4 < step <= 8 or step == at_once > 8
 
 
+@pytest.mark.parametrize(
+    ("count", "gigabytes", "billions", "goal", "expected"),
+    [
+        (1, 80, 70, {}, Strategy.SINGLE),
+        (8, 80, 70, {}, Strategy.DDP),
+        (8, 24, 70, {}, Strategy.FSDP),
+        (8, 24, 70, {"strategy": Strategy.DEEPSPEED}, Strategy.DEEPSPEED),
+        (8, 80, 7, {"strategy": Strategy.FSDP}, Strategy.FSDP),
+        (8, 80, 7, {"strategy": Strategy.SINGLE}, Strategy.SINGLE),
+        (1, 80, 7, {"strategy": Strategy.FSDP}, Strategy.SINGLE),
+        (8, 24, 70, {"framework": "unsloth"}, Strategy.SINGLE),
+        (8, 24, 70, {"framework": "colossalai"}, Strategy.DDP),
+    ],
+)
+def test_a_model_that_fits_on_no_gpu_is_shared_by_all(
+    count: int, gigabytes: float, billions: float, goal: dict[str, Any], expected: Strategy
+) -> None:
+    found = settings(*[gpu(gigabytes=gigabytes)] * count, billions=billions, **goal)
+    assert found.strategy is expected
+    asked = goal.get("strategy")
+    assert any("not possible" in warning for warning in found.warnings) == (asked not in (None, expected))
+
+
+def test_what_gpus_hold_together_decides_when_they_share_a_model() -> None:
+    found = settings(*[gpu(gigabytes=24)] * 8, billions=30, strategy=Strategy.FSDP)
+    assert (found["load_in_4bit"], found["optimizer"]) == (False, "adamw_torch_fused")
+    assert "192 GB holds a 16-bit 30b model" in next(one.why for one in found.settings if one.name == "load_in_4bit")
+    short = settings(*[gpu(gigabytes=24)] * 8, billions=70, strategy=Strategy.FSDP)
+    assert not short["load_in_4bit"] and any("--for axolotl" in warning for warning in short.warnings)
+    axolotl = settings(*[gpu(gigabytes=24)] * 8, billions=70, strategy=Strategy.FSDP, framework="axolotl")
+    assert axolotl["load_in_4bit"]
+
+
+def test_deepspeed_that_is_not_there_is_not_recommended() -> None:
+    found = settings(gpu(), gpu(), strategy=Strategy.DEEPSPEED, with_=stack(packages={}))
+    assert found.strategy is Strategy.DDP
+    assert any("deepspeed is not in this image" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "told"), [(0, 49, "50"), (1, 49, "50"), (1, 51, ""), (2, 99, "100"), (2, 101, "")]
+)
+def test_a_disk_that_is_too_small_is_told(gpus: int, free: float, told: str) -> None:
+    warnings = advise(machine(*[gpu()] * gpus, free=free), stack(), Goal()).warnings
+    said = [warning for warning in warnings if "/workspace has" in warning]
+    assert [f"{told} GB or more" in warning for warning in said] == ([True] if told else [])
+
+
+def test_disks_are_those_of_this_folder_and_of_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "not" / "there"))
+    (disk,) = hardware._disks()
+    assert (disk.path, disk.holds) == (str(tmp_path), "checkpoints and downloads")
+    assert 0 < disk.free <= shutil.disk_usage(tmp_path).total
+    monkeypatch.setenv("HF_HOME", "/proc/self")
+    assert [(one.path, one.holds) for one in hardware._disks()] == [
+        (str(tmp_path), "checkpoints"),
+        ("/proc/self", "downloads"),
+    ]
+
+
 @given(ROOM, ROOM)
 def test_more_memory_of_the_machine_never_gets_the_cpu_a_more_frugal_setting(one: float, other: float) -> None:
     less, more = sorted((one, other))
     small, large = (advise(Hardware(memory=int(size * GB)), stack(), Goal()) for size in (less, more))
     assert int(large.level) >= int(small.level) and large["load_in_4bit"] <= small["load_in_4bit"]
-
-
-@given(st.lists(st.tuples(CAPABILITIES, ROOM), max_size=4), SIZES, FRAMEWORKS)
-def test_every_snippet_parses_and_says_what_was_advised(
-    cards: list[tuple[tuple[int, int], float]], billions: float, framework: str
-) -> None:
-    found = settings(*(gpu(capability, room) for capability, room in cards), billions=billions, framework=framework)
-    whose, text = snippets.snippet(found, stack())
-    if whose is Framework.AXOLOTL:
-        data = yaml.safe_load(text)
-        assert data["micro_batch_size"] == found["batch_size"] and data["load_in_4bit"] is found["load_in_4bit"]
-        assert data["bf16"] is (found["dtype"] == "bfloat16") and data["optimizer"] == found["optimizer"]
-        assert sum(key in data for key in ("flash_attention", "xformers_attention", "sdp_attention")) == 1
-        return
-    tree = ast.parse(text)
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    bound = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    assert names <= bound | assigned | {"int"}, "nothing is used before it is there"
-    assert f"per_device_train_batch_size={found['batch_size']}," in text and f'optim="{found["optimizer"]}"' in text
-    assert (whose is Framework.UNSLOTH) == (framework == "unsloth" and bool(found.gpus))
-
-
-def test_the_dtype_argument_follows_transformers() -> None:
-    found = settings(gpu())
-    assert "    dtype=" in snippets.snippet(found, stack())[1]
-    assert "torch_dtype=" in snippets.snippet(found, stack(packages={"transformers": "4.51.3"}))[1]
 
 
 DRIVER = [
@@ -278,21 +296,21 @@ def test_torchs_own_view_counts_where_there_is_torch() -> None:
         {"cuda_error": "RuntimeError: Error 803"},
         {"package": ["xformers", "1"]},
     ]
-    found = hardware.interpret(DRIVER, torch, cpus=2, memory=1, shm=None)
+    found = hardware.interpret(DRIVER, torch, Hardware())
     assert (found.hardware.gpus, found.hardware.driver, found.stack.packages) == ((), "580.65", {"xformers": "1"})
     lines = "\n".join(doctor.text(found, advise(found.hardware, found.stack, Goal())))
     assert "hint: The loader found a libcuda.so of the image" in lines and "there is no GPU to train on" in lines
 
 
 def test_the_drivers_view_counts_where_torch_can_not_be_imported() -> None:
-    found = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], cpus=2, memory=1, shm=None)
+    found = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], Hardware())
     assert [one.name for one in found.hardware.gpus] == ["H100"]
     assert "ImportError: broken" in found.troubles
 
 
 def test_a_mig_slice_is_known_by_its_name() -> None:
     slice_ = {"gpu": {"name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "capability": [8, 0], "memory": 5 * GB}}
-    found = hardware.interpret([], [{"torch": "2.7.1"}, slice_], cpus=1, memory=1, shm=None)
+    found = hardware.interpret([], [{"torch": "2.7.1"}, slice_], Hardware())
     assert found.hardware.gpus[0].mig
 
 
@@ -324,7 +342,7 @@ def test_on_a_machine_with_nothing_it_says_so_and_ends_well(framework: Framework
     done = run("--json", "--for", str(framework), "--model-size", "1b")
     assert done.returncode == 0 and not done.stderr
     data = json.loads(done.stdout)
-    assert data["goal"] == {"billions": 1.0, "framework": str(framework)}
+    assert (data["goal"]["billions"], data["goal"]["framework"]) == (1.0, str(framework))
     assert {setting["name"] for setting in data["settings"]} >= {"device", "dtype", "attention", "allocator"}
     assert data["snippet"]["text"]
 

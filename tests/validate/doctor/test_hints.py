@@ -1,0 +1,112 @@
+"""No machine is recommended what a hint calls broken: all machines, images and goals against all hints."""
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import pytest
+
+from images.maintenance import hints
+from images.maintenance.hints import HintRow
+from tests.support import machines
+from validate.doctor.advice import advise, runs_on
+from validate.doctor.snippets import snippet
+from validate.doctor.terms import Advice, Framework, Goal, Stack, Strategy
+
+ROWS = hints.load()
+NO_SETTING: Mapping[str, str] = {
+    "flash-attn-abi": "which wheel was installed: what can't be imported is not recommended",
+    "illegal-instruction": "where an extension was compiled",
+    "shared-memory": "a size that doctor warns of",
+    "cuda-out-of-memory": "what fits is estimated: doctor warns of what does not",
+    "nccl-cuda-error": "how GPUs are connected, which doctor does not see",
+    "distributed-timeout": "how long a model takes to load",
+    "deepspeed-nvcc": "a variable that the image sets",
+}
+"""Hints that speak of things that doctor sets, and yet of none of its settings."""
+_SETTINGS = re.compile(
+    r"[48]-?bit|reentrant|fsdp|zero|deepspeed|flash|xformers|sdpa|fp8|bf16|dtype|batch|checkpoint|shm|nccl_|adamw|archs",
+    re.IGNORECASE,
+)
+
+
+def met(condition: Mapping[str, str | bool], advice: Advice, stack: Stack, text: str) -> bool:
+    """Whether an advice is one that a hint's `avoid` names."""
+    special: Mapping[str, Callable[[str | bool], bool]] = {
+        "capability": lambda wanted: any(gpu.capability < below(str(wanted)) for gpu in advice.gpus),
+        "without": lambda wanted: wanted not in stack.packages,
+        "gpu_code": lambda wanted: all(runs_on(stack.archs, gpu.capability) for gpu in advice.gpus) is wanted,
+        "flash_code": lambda wanted: (
+            all(runs_on(stack.code["flash-attn"], gpu.capability) for gpu in advice.gpus) is wanted
+        ),
+        "snippet": lambda wanted: re.search(str(wanted), text) is not None,
+    }
+    return all(
+        special[name](wanted) if name in special else advice[name] == wanted for name, wanted in condition.items()
+    )
+
+
+def below(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"<(\d+)\.(\d+)", text)
+    assert found, text
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.parametrize(
+    "stack", list(machines.stacks()), ids=lambda stack: f"{len(stack.packages)} packages, {len(stack.archs)} targets"
+)
+def test_no_machine_is_recommended_what_a_hint_calls_broken(stack: Stack) -> None:
+    conditions = [(row.id, condition) for row in ROWS for condition in row.avoid]
+    for machine, goal in product(machines.machines(), machines.goals()):
+        advice = advise(machine, stack, goal)
+        _, text = snippet(advice, stack)
+        broken = [name for name, condition in conditions if met(condition, advice, stack, text)]
+        assert not broken, (broken, goal, machine.gpus[:1], text)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.avoid], ids=lambda row: row.id)
+def test_each_condition_can_be_met(row: HintRow) -> None:
+    """A condition of a setting that is never named so would hold whatever is recommended."""
+    advice = advise(machines.machine(machines.gpu()), machines.stack(), Goal())
+    names = {setting.name for setting in advice.settings} | {
+        "capability",
+        "without",
+        "gpu_code",
+        "flash_code",
+        "snippet",
+    }
+    values = {
+        "attention": {"flash_attention_2", "xformers", "sdpa"},
+        "fp8": {"available", "inference only", "no"},
+        "dtype": {"bfloat16", "float16", "float32"},
+        "strategy": {str(one) for one in Strategy},
+        "optimizer": {"adamw_8bit", "adamw_torch_fused", "adamw_torch"},
+        "without": set(machines.PACKAGES),
+    }
+    for condition in row.avoid:
+        assert set(condition) <= names
+        for name, wanted in condition.items():
+            if name in values:
+                assert wanted in values[name]
+            elif name == "capability":
+                below(str(wanted))
+            elif name == "snippet":
+                re.compile(str(wanted))
+            else:
+                assert isinstance(wanted, bool)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_hint_that_speaks_of_a_setting_says_which_to_avoid(row: HintRow) -> None:
+    speaks = _SETTINGS.search(f"{row.pattern} {row.cause} {row.fix}") is not None
+    assert not speaks or row.avoid or row.id in NO_SETTING, "add `avoid` to validate/hints.yaml, or a reason here"
+    assert row.id not in NO_SETTING or (speaks and not row.avoid), "the reason here is for no hint"
+
+
+def test_the_pairs_that_were_once_recommended_are_avoided() -> None:
+    two = machines.machine(*[machines.gpu((8, 6), 8)] * 2)
+    tight = advise(two, machines.stack(), Goal(billions=7, strategy=Strategy.FSDP, framework=Framework.AXOLOTL))
+    assert (tight["strategy"], tight["optimizer"]) == ("fsdp", "adamw_torch_fused")
+    zero = advise(two, machines.stack(), Goal(billions=7, strategy=Strategy.DEEPSPEED, framework=Framework.AXOLOTL))
+    assert (zero["load_in_4bit"], zero["use_reentrant"]) == (True, True)
+    assert "use_reentrant: true" in snippet(zero, machines.stack())[1]
