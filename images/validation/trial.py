@@ -238,13 +238,13 @@ def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
 
 
 def example_files(claims: ClaimSet) -> Mapping[str, bytes]:
-    """examples/: the folders that claims name, and what all examples share; nothing where no claim names one."""
+    """examples/: what all examples and doctor's snippets share, and the folders that claims name."""
     named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
     return {
         f"examples/{path.relative_to(EXAMPLES)}": path.read_bytes()
         for folder in (".", "data", *sorted(named))
         for path in sorted((EXAMPLES / folder).iterdir())
-        if named and path.is_file() and not path.name.startswith(".")
+        if path.is_file() and not path.name.startswith(".")
     }
 
 

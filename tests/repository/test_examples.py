@@ -87,4 +87,6 @@ def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> No
     carried = example_files(ClaimSet(image="a", claims=(asking("transformers"),)))
     assert {"examples/tiny.py", "examples/data/questions.jsonl", "examples/transformers/trainer.yaml"} <= set(carried)
     assert {name.split("/")[1] for name in carried if name.count("/") > 1} == {"data", "transformers"}
-    assert example_files(ClaimSet(image="a", claims=())) == {}
+    shared = example_files(ClaimSet(image="a", claims=()))
+    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= set(shared), "doctor's snippets train with them"
+    assert {name.split("/")[1] for name in shared if name.count("/") > 1} == {"data"}
