@@ -62,6 +62,8 @@ class ImageSummary:
     """The minimum of its CUDA major."""
     native_driver: str
     """The first of its wheel's own CUDA."""
+    locked: bool = True
+    """It can be built, or is published: without a lock, nobody has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,7 @@ class Choice:
         return {"fitting": [answer.as_json() for answer in self.fitting], "others": others}
 
 
-def summary(image: Image, facts: Facts) -> ImageSummary:
+def summary(image: Image, facts: Facts, *, locked: bool = True) -> ImageSummary:
     """An image of the plan, as the rules see it."""
     pin, own = image.pin("torch"), facts.cuda.get(str(image.wheel_cuda))
     return ImageSummary(
@@ -119,6 +121,7 @@ def summary(image: Image, facts: Facts) -> ImageSummary:
         ptx=image.ptx,
         min_driver=image.min_driver,
         native_driver=own.driver if own else image.min_driver,
+        locked=locked,
     )
 
 
@@ -202,6 +205,8 @@ def _through(image: ImageSummary, arch: Arch) -> str:
 
 
 def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
+    if not image.locked:
+        yield "has no lock: it can't be built before `nox -s lock` has made one"
     if image.profile != wish.profile:
         yield f"is for the profile {image.profile}" if image.profile else f"has no profile {wish.profile}"
     if not wish.torch.contains(image.torch, prereleases=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -22,8 +24,10 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
 from images.locking import lock_file, resolve
+from images.locking.uv import IndexUnreachable
 from images.maintenance import generate, metadata
 from images.planning import plan
+from images.planning.image import Image
 from images.wheels import cache as wheel_cache
 
 
@@ -32,18 +36,51 @@ def lock_verb(
     check: Check = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Take the newest of what no pin holds.")] = False,
 ) -> None:
-    """Resolve images into hash-pinned locks under locks/."""
+    """Resolve images into hash-pinned locks under locks/; without selectors, every accepted image."""
     sources = common.sources()
-    images = common.accepted(selectors or [], sources, default_index_only=not selectors)
+    images = common.accepted(selectors or [], sources)
     others = [image.image for image in plan.plan(sources) if image.image]
-    files = resolve.update(images, others, upgrade=upgrade, tell=lambda text: common.talk.print(text, style="dim"))
+    files, silent = _locked(images, others, upgrade=upgrade, named=bool(selectors))
     stale = lock_file.differing(files)
     if check and stale:
         then = f"`nox -s lock{' -- ' + ' '.join(selectors) if selectors else ''}`"
         raise UserError([Problem(where=f"locks/{path}", cause="is not current", then=then) for path in stale], code=1)
     if not check:
         lock_file.write(files)
-    typer.echo(f"{len(images)} locks, {len(stale)} files {'changed' if stale else 'changed: all were current'}")
+    done = len(images) - sum(map(len, silent.values()))
+    typer.echo(f"{done} locks, {len(stale)} files {'changed' if stale else 'changed: all were current'}")
+    if silent:
+        raise UserError([_unreachable(host, names) for host, names in silent.items()], code=1)
+
+
+def _locked(
+    images: Sequence[Image], others: Sequence[Image], *, upgrade: bool, named: bool
+) -> tuple[dict[str, bytes], dict[str, list[str]]]:
+    """The locks' files, and host -> images that were not locked since their index does not answer.
+
+    An image that was asked for by name is no matter of luck: then the index must answer.
+    """
+    files: dict[str, bytes] = {}
+    silent: dict[str, list[str]] = {}
+    for index in dict.fromkeys(image.index for image in sorted(images, key=lambda one: one.index is not None)):
+        own, host = [image for image in images if image.index == index], urlsplit(index or "").hostname or ""
+        if host in silent:
+            silent[host] += [str(image.name) for image in own]
+            continue
+        try:
+            files |= resolve.update(
+                own, others, upgrade=upgrade, tell=lambda text: common.talk.print(text, style="dim")
+            )
+        except IndexUnreachable:
+            if named:
+                raise
+            silent[host] = [str(image.name) for image in own]
+    return files, silent
+
+
+def _unreachable(host: str, names: Sequence[str]) -> Problem:
+    cause = f"the package index does not answer: {len(names)} images were not locked ({', '.join(names)})"
+    return Problem(where=host, cause=cause, then="`nox -s lock` where it answers; their present locks stay as they are")
 
 
 def render_verb(

@@ -191,7 +191,12 @@ def _wish(wish: WishArguments, offers: Sequence[choose.ImageSummary]) -> choose.
 def _planned(source: str) -> list[choose.ImageSummary]:
     """The plan's images; with a repository, those that are published there."""
     sources = common.sources()
-    offers = [choose.summary(planned.image, sources.facts) for planned in plan.plan(sources) if planned.image]
+    images = [planned.image for planned in plan.plan(sources) if planned.image]
+    states = lock_file.states(images)
+    offers = [
+        choose.summary(image, sources.facts, locked=bool(source) or states[str(image.name)] is lock_file.Status.PRESENT)
+        for image in images
+    ]
     if not source:
         return offers
     with Registry(Repository.parse(source)) as registry:

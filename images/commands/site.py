@@ -61,6 +61,7 @@ def site_verb(
         repository=source,
         published=published,
         closures=_closures(sources),
+        blocked=blocked(sources),
     )
     files = pages.files(known)
     write(files, out)
@@ -92,6 +93,14 @@ def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
         }
         for image in locked
     }
+
+
+def blocked(sources: Sources) -> Mapping[str, str]:
+    """Lock -> why its images can't be built."""
+    images = [one.image for one in plan.plan(sources) if one.image]
+    states = lock_file.states(images)
+    told = {image.lock_name: lock_file.blocked(image, states[str(image.name)]) for image in images}
+    return {name: why for name, why in told.items() if why}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

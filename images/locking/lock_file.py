@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from images.config import paths
 from images.errors import Problem, UserError
@@ -25,6 +26,8 @@ from images.locking.uv import Package
 from images.planning.image import Image
 
 RECORD = "lock.json"
+NO_LOCK = "no lock: can't be built here"
+STALE_LOCK = "its lock is older than the pins: can't be built here"
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux x86-64, each by hash.\n"
 _ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
 _HASH = re.compile(r"--hash=sha256:(?P<digest>[0-9a-f]{64})")
@@ -95,6 +98,18 @@ def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Sta
             statuses[name] = (wanted, state(image, folder).status)
         found[str(image.name)] = statuses[name][1]
     return found
+
+
+def blocked(image: Image, status: Status) -> str:
+    """Why an image can't be built here, with the next command; empty: its lock is there."""
+    command = f"`nox -s lock -- {image.lock_name}`"
+    if status is Status.PRESENT:
+        return ""
+    if status is Status.STALE:
+        return f"{STALE_LOCK}; {command} makes it anew"
+    return f"{NO_LOCK}; {command} makes it" + (
+        f" where {urlsplit(image.index).hostname} answers" if image.index else ""
+    )
 
 
 def read(image: Image, folder: Path | None = None) -> Lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from images.locking import lock_file, uv
 from images.locking.diff import distribution
 from images.locking.inputs import LockInputs, lock_inputs
 from images.locking.lock_file import Lock, Status, state
-from images.locking.uv import Package, Runner
+from images.locking.uv import IndexUnreachable, Package, Runner
 from images.planning.image import Image
 
 
@@ -32,7 +33,7 @@ def update(
     Versions of the present lock are kept where they still fit, so that moving one pin does not move the world;
     `upgrade` takes the newest that fit instead, and then renews the locks of those `others` (the rest of the plan)
     that share a layer, since they stay equal in it. `tell` gets a line an image. Raises UserError with the problems
-    of all images at once.
+    of all images at once: IndexUnreachable if there are no others. An index that does not answer is asked once.
     """
     folder = lock_file.located(folder)
     wanted = {image.lock_name: image for image in images}
@@ -40,17 +41,26 @@ def update(
         wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
+    unreachable: dict[str, list[Problem]] = {}
     # A profile's packages are choosier than a stack's: what they settle on, images that share a layer can follow.
     for name, image in sorted(wanted.items(), key=lambda item: item[1].profile is None):
         known = [*made.values(), *([] if upgrade else _present(others, folder))]
         own = {} if upgrade else _versions_at(folder / name)
+        if image.index in unreachable:
+            unreachable[image.index] += [replace(one, where=name) for one in unreachable[image.index][:1]]
+            continue
         tell(f"resolving {name}")
         try:
             made[name] = resolve(image, run, preferred=_preferred(lock_inputs(image), own, known))
+        except IndexUnreachable as error:
+            unreachable[str(image.index)] = [*error.problems]
         except UserError as error:
             problems += error.problems
+    silent = [problem for found in unreachable.values() for problem in found]
     if problems:
-        raise UserError(problems)
+        raise UserError([*problems, *silent])
+    if silent:
+        raise IndexUnreachable(silent, code=1)
     return {
         f"{name}/{path}": content for name, lock in made.items() for path, content in lock_file.written(lock).items()
     }

@@ -64,6 +64,10 @@ class NoSolution(UserError):  # noqa: N818  # said as an outcome
     """The requirements contradict each other: no set of versions fits them all."""
 
 
+class IndexUnreachable(UserError):  # noqa: N818  # said as an outcome
+    """The index that alone has an image's torch does not answer here."""
+
+
 # UV_INDEX, UV_EXTRA_INDEX_URL and UV_FIND_LINKS are left out on purpose: a further place to look can only add other
 # builds of the same versions, such as a CPU torch.
 _PASSED = re.compile(
@@ -207,5 +211,5 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         only = target.index and urlsplit(target.index).hostname == host
         other = "no other index has this torch" if only else "UV_DEFAULT_INDEX names another index"
         then = f"`nox -s lock -- {where}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
-        return UserError(Problem(where=where, cause=cause, then=then), code=1)
+        return (IndexUnreachable if only else UserError)(Problem(where=where, cause=cause, then=then), code=1)
     return UserError(Problem(where=where, cause=f"uv failed: {text}", then="fix that, then lock again"), code=1)

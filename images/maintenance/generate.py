@@ -81,10 +81,21 @@ def _with_table(path: str, name: str, table: str) -> bytes:
 
 
 def _table(planned: Sequence[Planned]) -> str:
-    rows = ["| image | torch | Python | toolkit | wheel | GPU archs | driver | |", "|---|---|---|---|---|---|---|---|"]
+    accepted = [image.image for image in planned if image.image]
+    states = lock_file.states(accepted)
+    blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
+    unlocked = sum(map(bool, blocked.values()))
+    rows = [
+        f"{len(planned)} rows: {len(accepted) - unlocked} images that can be built, {unlocked} without a lock, "
+        f"{len(planned) - len(accepted)} refused.",
+        "",
+        "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for image in planned:
         archs = " ".join(arch.capability for arch in image.archs) or "-"
-        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join(image.warnings)
+        lacking = [f"**{blocked[image.name]}**"] if blocked.get(image.name) else []
+        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join([*lacking, *image.warnings])
         cells = [
             f"`{image.name}`",
             image.torch or "-",

@@ -106,7 +106,7 @@ def _ad_hoc(name: ImageName, everything: Sequence[Planned], sources: Sources) ->
     if planned.accepted:
         return planned
     close = ", ".join(nearest(name, [image for image in everything if image.accepted]))
-    return replace(planned, reasons=(*planned.reasons, f"nearest images that exist: {close}"))
+    return replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
 
 
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from images.config.names import ImageName, Minor
 from images.errors import UserError
 from images.nightly.results import BreakageLine, Change, Job, JobLine
 from images.planning import plan
+from images.planning.image import Image
 from images.planning.plan import Planned
 from images.site.index import (
     STALE_AFTER_DAYS,
@@ -47,6 +48,8 @@ class SiteInputs:
     published: Sequence[Published] = ()
     closures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Lock -> distribution -> version."""
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    """Lock -> why no image of it can be built, with the next command; the others can."""
 
 
 def make(known: SiteInputs) -> Index:
@@ -112,7 +115,8 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
         bytes=next((run.size for run in runs if run.digest == digest and run.size), 0),
         published=tag.reference if tag else "",
         transfer=tag.bytes if tag else 0,
-        get=f"docker pull {known.repository}:{planned.name}" if tag else f"nox -s build -- {planned.name}",
+        get=_get(image, known, published=tag is not None),
+        blocked="" if tag else known.blocked.get(image.lock_name, ""),
         validation=_validation(tier_runs, gate),
         validated_on=_validated_on(tier_runs, gate),
         runs=_kept(tier_runs),
@@ -121,6 +125,13 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
         page=f"images/{planned.name}.html",
         badge=f"badges/{planned.name}.svg",
     )
+
+
+def _get(image: Image, known: SiteInputs, *, published: bool) -> str:
+    if published:
+        return f"docker pull {known.repository}:{image.name}"
+    build = f"nox -s build -- {image.name}"
+    return f"nox -s lock -- {image.lock_name} && {build}" if image.lock_name in known.blocked else build
 
 
 def _tier_runs(run: Run, digest: str) -> Iterator[TierRun]:

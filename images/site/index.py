@@ -113,6 +113,8 @@ class ImageRow(Row):
     """Bytes of its compressed layers; 0 where it is not published."""
     get: Annotated[str, Field(pattern="^[ -~]+$")]
     """The command that gets it."""
+    blocked: str = ""
+    """Why nobody can build it yet: it has no lock, with the next command. Empty: it can be built, or is published."""
     validation: Validation
     validated_on: date | None
     """Of a validated image: the day of its oldest tier of the gate."""
@@ -159,6 +161,7 @@ class ImageRow(Row):
             ptx=tuple(map(Arch.parse, self.ptx)),
             min_driver=self.min_driver,
             native_driver=self.native_driver,
+            locked=not self.blocked,
         )
 
 

@@ -152,7 +152,7 @@ class _Site:
             "combinations.html",
             cudas=sorted({one.image_name.cuda for one in pairs}),
             grid=grid,
-            built={image.name: image.page for image in self.index.images},
+            built={image.name: image for image in self.index.images},
             refused=by_heading,
         )
 
@@ -217,6 +217,7 @@ def chooser_data(index: Index) -> dict[str, Any]:
         {
             **{key: getattr(image, key) for key in keys},
             "sentence": image.sentence,
+            "locked": not image.blocked,
             "runs_on": choose.code_ranges([*map(Arch.parse, image.archs)], [*map(Arch.parse, image.ptx)]),
         }
         for image in index.images
@@ -240,12 +241,13 @@ def _totals(index: Index) -> list[tuple[str, int, str]]:
     oldest = index.date - timedelta(days=index.stale_after_days)
     fresh = sum(image.validated_on is not None and image.validated_on >= oldest for image in index.images)
     return [
-        ("images", len(index.images), "images"),
+        ("images", sum(not image.blocked for image in index.images), "images"),
         ("validated", fresh, f"validated ({', '.join(index.gate)})"),
         ("stale", counts[Validation.VALIDATED] - fresh, "validated, but stale"),
         ("partly", counts[Validation.PARTLY], "partly validated"),
         ("failed", counts[Validation.FAILED], "failed"),
         ("never", counts[Validation.NEVER], "not validated"),
+        ("unlocked", sum(bool(image.blocked) for image in index.images), "without a lock: can't be built here"),
         ("refused", sum(one.listed for one in index.refused), "rows of matrix.yaml refused"),
     ]
 

@@ -184,7 +184,7 @@ const truetag = (() => {
   }
 
   function unwanted(image, wish) {
-    const found = [];
+    const found = image.locked ? [] : ["has no lock: it can't be built before `nox -s lock` has made one"];
     if (image.profile !== wish.profile) {
       found.push(image.profile ? `is for the profile ${image.profile}` : `has no profile ${wish.profile}`);
     }

@@ -24,10 +24,12 @@ KNOWN = samples.known(
     runs=[
         samples.run(name)
         for name in ("cu126-torch27-sm90", "cu126-torch27-sm80", "cu128-torch28-sm86", "cu130-torch211-py312-sm90")
-    ]
+    ],
+    blocked=dict.fromkeys(("cu126-torch28", "cu128-torch27", "cu132-torch214"), "no lock"),
 )
 IMAGES = [one.image for one in assemble.planned(KNOWN) if one.image]
-DATA = pages.chooser_data(assemble.make(KNOWN))
+INDEX = assemble.make(KNOWN)
+DATA = pages.chooser_data(INDEX)
 FACTS = samples.sources().facts
 DRIVERS = (
     "", "", "390.48", "450.80.02", "470.1", "520.61.05", "525.60.13", "525.60.12", "530.30.02", "535", "550.90",
@@ -80,8 +82,10 @@ def in_python(asked: dict[str, Any]) -> dict[str, Any]:
         python=asked["python"],
         devel=asked["devel"],
     )
-    images = [IMAGES[number] for number in asked["images"]]
-    return choose.choose(images, machine, wish, FACTS).as_json()
+    offers = [
+        choose.summary(IMAGES[number], FACTS, locked=not INDEX.images[number].blocked) for number in asked["images"]
+    ]
+    return choose.rank(offers, machine, wish).as_json()
 
 
 IN_BROWSER = """([data, questions]) => questions.map((asked) => {

@@ -30,6 +30,7 @@ VALIDATED, PARTLY, FAILING, STALE, UNDATED, REBUILT, ARCH = (
     "cu126-torch27-sm90",
 )
 NEVER = "cu132-torch215"
+UNLOCKED = "cu126-torch28"
 
 
 @cache
@@ -180,5 +181,6 @@ def known(**more: object) -> SiteInputs:
         "repository": "registry.example/images",
         "published": (TAG,),
         "closures": {PARTLY: {"torch": "2.7.1", HOSTILE: "1"}},
+        "blocked": {UNLOCKED: f"no lock: can't be built here; `nox -s lock -- {UNLOCKED}` makes it"},
     }
     return SiteInputs(**{**plain, **more})  # type: ignore[arg-type]

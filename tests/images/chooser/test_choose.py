@@ -1,5 +1,6 @@
 """What a machine is told to pull: models, architectures, drivers, and the reasons."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -188,3 +189,14 @@ def test_an_arch_image_goes_before_its_parent() -> None:
     found = choose.choose([*IMAGES, small], machine, Wish(torch=choose.torch_range("2.7")), SOURCES.facts)
     names = [one.name for one in found.fitting]
     assert names.index("cu126-torch27-sm90") < names.index("cu126-torch27")
+
+
+def test_what_has_no_lock_is_not_taken_and_the_command_is_said() -> None:
+    machine = choose_machine.parse("RTX 4090", "", "550.90")
+    offers = [choose.summary(image, SOURCES.facts) for image in IMAGES]
+    best = choose.rank(offers, machine, Wish()).fitting[0].name
+    without = [dataclasses.replace(one, locked=one.name != best) for one in offers]
+    found = choose.rank(without, machine, Wish())
+    assert best not in [one.name for one in found.fitting] and found.fitting
+    said = ("has no lock: it can't be built before `nox -s lock` has made one",)
+    assert ((best,), said) in found.others

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import hashlib
 import http.server
-import io
 import json
 import threading
-import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -27,6 +24,7 @@ from images.locking.lock_file import Status
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Base, Image, Pin, Prebuilt
+from tests.support.torch_index import make_wheel
 
 FOREIGN = ("--index-url https://a.example/simple", "torch @ https://a.example/torch.whl", "-e .", "torch==2.5.1",
            "torch>=2.5 --hash=sha256:" + "0" * 64, "./torch.whl --hash=sha256:" + "0" * 64,
@@ -60,25 +58,6 @@ class Index:
         page = folder / "index.html"
         before = page.read_text() if page.exists() else "<!DOCTYPE html>\n"
         page.write_text(before + f'<a href="{file}{fragment}">{file}</a>\n')
-
-
-def make_wheel(name: str, version: str, *needs: str) -> bytes:
-    info = f"{name.replace('-', '_')}-{version}.dist-info"
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "Provides-Extra: http"]
-    files = {
-        f"{info}/METADATA": "\n".join([*lines, *(f"Requires-Dist: {text}" for text in needs), ""]),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = [
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
-        for path, text in files.items()
-    ]
-    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(zipfile.ZipInfo(path), text)
-    return content.getvalue()
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -1,14 +1,17 @@
 """The plan: that the project's own matrix is sound; over the small one, what is accepted, what is refused, and why."""
 
 import dataclasses
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from images.commands import tables
 from images.config import matrix
 from images.config.matrix import Sources
 from images.config.names import ImageName
+from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.plan import Planned
 from tests.support.small import SOURCES
@@ -136,10 +139,43 @@ def test_minimum_drivers() -> None:
 
 
 def test_json_has_exactly_the_promised_keys() -> None:
-    row = json.loads(json.dumps(tables.as_json(one("cu126-torch25"), "present")))
+    row = json.loads(json.dumps(tables.as_json(one("cu126-torch25"), {"cu126-torch25": Status.PRESENT})))
     assert set(row) == set(
-        "name status reasons warnings torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock".split()
+        "name status reasons warnings torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock "
+        "buildable blocked".split()
     )
+    assert (row["lock"], row["buildable"], row["blocked"]) == ("present", True, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        (
+            "cu128-torch27",
+            Status.MISSING,
+            "no lock: can't be built here; `nox -s lock -- cu128-torch27` makes it where download.pytorch.org answers",
+        ),
+        ("cu126-torch27-sm90", Status.MISSING, "no lock: can't be built here; `nox -s lock -- cu126-torch27` makes it"),
+        (
+            "cu126-torch27",
+            Status.STALE,
+            "its lock is older than the pins: can't be built here; `nox -s lock -- cu126-torch27` makes it anew",
+        ),
+    ],
+)
+def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status, said: str) -> None:
+    planned = one(name)
+    row = tables.as_json(planned, {name: status})
+    assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == ("accepted", status, False, said)
+    shown = Console(width=300, file=io.StringIO())
+    shown.print(tables.plan([planned], {name: status}))
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
+    assert said in text and "no lock" in text and " ok " not in text
+
+
+def test_a_refused_image_has_no_word_on_locks() -> None:
+    row = tables.as_json(one("cu118-torch27"), {})
+    assert (row["status"], row["buildable"], row["blocked"]) == ("refused", False, "")
 
 
 def test_nearest_prefers_the_same_torch() -> None:

@@ -34,6 +34,7 @@ from tests.support.site_samples import (
     STALE,
     TODAY,
     UNDATED,
+    UNLOCKED,
     VALIDATED,
 )
 from validate.claims import Tier
@@ -233,7 +234,30 @@ def test_of_one_day_the_latest_hour_decides_which_build_is_meant() -> None:
 
 def test_an_arch_image_shows_its_parent_s_lock() -> None:
     assert "The lock: 2 distributions" in HTML[f"images/{ARCH}.html"] and ARCH.removesuffix("-sm90") == PARTLY
-    assert "No lock is committed" in HTML[f"images/{NEVER}.html"]
+    assert "No lock is committed" in HTML[f"images/{UNLOCKED}.html"]
+
+
+def test_an_image_without_a_lock_is_said_everywhere_and_counted_as_none() -> None:
+    """Nobody can have it: neither the totals nor the chooser offer it, and its command begins with the lock."""
+    row = BY_NAME[UNLOCKED]
+    command = f"nox -s lock -- {UNLOCKED} && nox -s build -- {UNLOCKED}"
+    assert row.get == command and row.blocked.startswith("no lock: can't be built here; `nox -s lock -- ")
+    page = HTML[f"images/{UNLOCKED}.html"]
+    assert "no lock: can&#39;t be built here; `nox -s lock -- " in page
+    assert f"<code>nox -s build -- {UNLOCKED}</code>" not in page
+    assert ">no lock</span>" in cells(UNLOCKED) and ">no lock</span>" not in cells(NEVER)
+    assert f"{UNLOCKED} has no lock" in HTML["combinations.html"]
+    assert f"{NEVER} is an image" in HTML["combinations.html"]
+    totals = dict(re.findall(r'<b data-total="(\w+)">(\d+)</b>', HTML["index.html"]))
+    assert (int(totals["images"]), totals["unlocked"]) == (len(INDEX.images) - 1, "1")
+    assert [row["name"] for row in pages.chooser_data(INDEX)["images"] if not row["locked"]] == [UNLOCKED]
+    assert not row.summary.locked and BY_NAME[NEVER].summary.locked
+
+
+def test_a_published_image_needs_no_lock() -> None:
+    known = samples.known(blocked={REBUILT: "no lock"})
+    (row,) = (image for image in assemble.make(known).images if image.name == REBUILT)
+    assert row.get.startswith("docker pull ") and not row.blocked
 
 
 def test_changes_between_builds_are_shown() -> None:

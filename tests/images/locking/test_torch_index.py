@@ -1,0 +1,204 @@
+"""Locks of images whose torch PyTorch's own index alone has: resolved by the real uv from an index of that shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.commands import common, preparing
+from images.config import matrix
+from images.config.matrix import Sources
+from images.config.names import Minor
+from images.errors import UserError
+from images.locking import inputs, lock_file, resolve
+from images.locking.lock_file import Status
+from images.locking.uv import IndexUnreachable
+from images.planning import plan
+from images.planning.image import Image
+from tests.support.http_server import serving
+from tests.support.torch_index import Indexes
+
+REAL = matrix.load()
+DEFAULT, TORCH = "/simple", "/whl/{}"
+INDEX_OF_THEIR_OWN = [one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index]
+
+
+@pytest.fixture
+def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
+    for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving() as server:
+        found = Indexes(server)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", found.default)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+        yield found
+
+
+def sources(indexes: Indexes) -> Sources:
+    """The matrix as it is, with PyTorch's index here."""
+    return replace(REAL, facts=REAL.facts.model_copy(update={"torch_index": indexes.torch}))
+
+
+def images(indexes: Indexes) -> list[Image]:
+    return [one.image for one in plan.plan(sources(indexes)) if one.image]
+
+
+def image(indexes: Indexes, name: str) -> Image:
+    (planned,) = plan.select([name], sources(indexes))
+    assert planned.image is not None
+    return planned.image
+
+
+def stock(indexes: Indexes, *wanted: Image) -> None:
+    """What the two indexes have for these images. PyTorch's has builds of torchao, too, and its own files of others."""
+    for requirement in (*inputs.TOOLS, *inputs.BUILD_TOOLS):
+        indexes.add(DEFAULT, *requirement.split("=="))
+    for each in sorted(
+        wanted, key=lambda one: one.index is None
+    ):  # a default torch replaces the one that is not to be taken
+        folder = TORCH.format(f"cu{each.wheel_cuda.digits}") if each.index else DEFAULT
+        for pin in each.toolkit:
+            indexes.add(DEFAULT, pin.name, pin.version)
+        for pin in each.pins:
+            if pin.locked and pin.name != "torch":
+                indexes.add(DEFAULT, pin.name, pin.version, *(["torch"] if pin.name == "xformers" else []))
+        for need in (need for pin in each.pins for need in pin.needs):
+            indexes.add(DEFAULT, need, "1.0")
+        torch = each.pin("torch")
+        assert torch is not None
+        indexes.add(
+            folder, "torch", f"{torch.version}{f'+{torch.local}' if torch.local else ''}", runtime(indexes, each)
+        )
+        if each.index:
+            # The default index has the same release for another CUDA: a torch that must not be taken.
+            indexes.add(DEFAULT, "torch", torch.version, "nvidia-cuda-runtime-cu11==11.8.89")
+            if torchao := each.pin("torchao"):
+                indexes.add(folder, "torchao", f"{torchao.version}+{torch.local}")
+
+
+def runtime(indexes: Indexes, each: Image) -> str:
+    suffix = f"-cu{each.wheel_cuda.major}" if each.wheel_cuda < Minor(13, 0) else ""
+    own = next((pin for pin in each.toolkit if pin.name == f"nvidia-cuda-runtime{suffix}"), None)
+    same = own and Minor.parse(own.version) == each.wheel_cuda
+    version = own.version if own and same else f"{each.wheel_cuda}.1"
+    indexes.add(DEFAULT, f"nvidia-cuda-runtime{suffix}", version)
+    return f"nvidia-cuda-runtime{suffix}=={version}"
+
+
+def locked(indexes: Indexes, folder: Path, *wanted: Image) -> None:
+    lock_file.write(resolve.update(wanted, images(indexes), folder=folder), folder)
+
+
+def test_every_image_of_pytorchs_index_gets_its_lock(indexes: Indexes, tmp_path: Path) -> None:
+    wanted = [image for image in images(indexes) if image.index]
+    assert sorted({image.lock_name for image in wanted}) == sorted(INDEX_OF_THEIR_OWN) and len(wanted) >= 18
+    stock(indexes, *wanted)
+    assert {lock_file.state(image, tmp_path).status for image in wanted} == {Status.MISSING}
+    locked(indexes, tmp_path, *wanted)
+    for image in wanted:
+        assert lock_file.state(image, tmp_path) == lock_file.State(Status.PRESENT)
+        versions = lock_file.read(image, tmp_path).versions(image.layers)
+        torch = image.pin("torch")
+        assert torch is not None and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
+    assert not [path for path in indexes.asked(".whl") if "/torch-" in path], "a torch wheel has gigabytes"
+    assert len({path for path in indexes.asked(".metadata") if "/torch-" in path}) == len(
+        {(image.index, image.name.torch) for image in wanted}
+    )
+
+
+def test_the_hash_is_that_of_the_variants_own_wheel(indexes: Indexes, tmp_path: Path) -> None:
+    wanted = image(indexes, "cu128-torch27")
+    stock(indexes, wanted)
+    digest = indexes.add("/whl/cu128", "torch", "2.7.1+cu128", runtime(indexes, wanted))
+    other = indexes.add(DEFAULT, "torch", "2.7.1", "nvidia-cuda-runtime-cu11==11.8.89")
+    locked(indexes, tmp_path, wanted)
+    text = (tmp_path / "cu128-torch27" / "torch.txt").read_text()
+    assert f"torch==2.7.1+cu128 \\\n    --hash=sha256:{digest}\n" in text and other not in text
+    assert "http" not in text
+    record = json.loads((tmp_path / "cu128-torch27" / "lock.json").read_text())
+    assert record["index"] == f"http://{indexes.server.host}/whl/cu128"
+    assert record["layers"]["torch"][0] == "torch==2.7.1+cu128"
+    assert lock_file.read(wanted, tmp_path).versions(["kernels"])["torchao"] == "0.11.0+cu128"
+
+
+def test_a_second_lock_changes_nothing(indexes: Indexes, tmp_path: Path) -> None:
+    wanted = image(indexes, "cu126-torch29")
+    stock(indexes, wanted)
+    locked(indexes, tmp_path, wanted)
+    again = resolve.update([wanted], images(indexes), folder=tmp_path)
+    assert lock_file.differing(again, tmp_path) == ()
+
+
+def test_a_file_that_the_index_gives_no_hash_for_is_fetched_and_hashed(indexes: Indexes, tmp_path: Path) -> None:
+    wanted = image(indexes, "cu128-torch27")
+    stock(indexes, wanted)
+    digest = indexes.add("/whl/cu128", "torchao", "0.11.0+cu128", hashed=False)
+    locked(indexes, tmp_path, wanted)
+    assert f"--hash=sha256:{digest}" in (tmp_path / "cu128-torch27" / "kernels.txt").read_text()
+
+
+@pytest.mark.parametrize("local", ["cpu", "cu126", "rocm6.3"])
+def test_another_variants_build_of_a_package_is_refused(indexes: Indexes, local: str) -> None:
+    wanted = image(indexes, "cu128-torch27")
+    stock(indexes, wanted)
+    indexes.links["/whl/cu128/torchao/"].clear()
+    indexes.add("/whl/cu128", "torchao", f"0.11.0+{local}")
+    with pytest.raises(UserError, match=rf"torchao 0.11.0\+{local} is a (CPU )?build.*; the image wants CUDA 12.8"):
+        resolve.resolve(wanted)
+
+
+def test_a_variant_that_the_index_lacks_is_refused(indexes: Indexes) -> None:
+    wanted = image(indexes, "cu128-torch27")
+    stock(indexes, wanted)
+    indexes.links["/whl/cu128/torch/"].clear()
+    indexes.add("/whl/cu128", "torch", "2.7.1+cu126", "nvidia-cuda-runtime-cu12==12.6.77")
+    with pytest.raises(UserError, match=r"no set of versions fits \(torch==2.7.1\+cu128\)"):
+        resolve.resolve(wanted)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def some(names: list[str], indexes: Indexes, monkeypatch: pytest.MonkeyPatch, folder: Path, index: str = "") -> Sources:
+    """A matrix of a few images, with the locks' folder elsewhere."""
+    own = sources(indexes)
+    rows = [row for row in own.matrix.images if row.name in names]
+    facts = own.facts.model_copy(update={"torch_index": index}) if index else own.facts
+    few = replace(own, facts=facts, matrix=own.matrix.model_copy(update={"images": rows}))
+    monkeypatch.setattr(common, "sources", lambda: few)
+    monkeypatch.setattr(lock_file, "located", lambda given: folder if given is None else given)
+    return few
+
+
+def test_without_selectors_every_accepted_image_is_locked(
+    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["cu126-torch27", "cu128-torch27", "cu126-torch28"]
+    few = some(names, indexes, monkeypatch, tmp_path)
+    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
+    preparing.lock_verb([])
+    assert "3 locks, " in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir() if (path / "lock.json").exists()) == sorted(names)
+
+
+def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
+    indexes: Indexes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["cu126-torch27", "cu128-torch27", "cu129-torch28"]
+    few = some(names, indexes, monkeypatch, tmp_path, index="http://localhost:9/whl/{variant}")
+    stock(indexes, *(one.image for one in plan.plan(few) if one.image))
+    with pytest.raises(UserError) as caught:
+        preparing.lock_verb([])
+    (problem,) = caught.value.problems
+    assert (problem.where, caught.value.code) == ("localhost", 1)
+    assert "2 images were not locked (cu128-torch27, cu129-torch28)" in problem.cause
+    assert problem.then.startswith("`nox -s lock` where it answers")
+    assert "1 locks, " in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir() if (path / "lock.json").exists()] == ["cu126-torch27"]
+    with pytest.raises(IndexUnreachable, match="the package index localhost can't be reached"):
+        preparing.lock_verb(["cu128-torch27"])

@@ -1,0 +1,90 @@
+"""Package indexes on loopback with tiny real wheels: the default one, and PyTorch's with a folder for each CUDA.
+
+PyTorch's index has PEP 503 pages whose links are absolute paths with `%2B` for the `+` of local versions, a sha256 as
+fragment, and beside each wheel its METADATA as `.metadata`, whose own sha256 stands in the link (PEP 658).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import zipfile
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
+
+from tests.support.http_server import Reply, Server
+
+
+def make_wheel(name: str, version: str, *needs: str) -> bytes:
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    files = {
+        f"{info}/METADATA": metadata(name, version, *needs),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = [
+        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}"
+        for path, text in files.items()
+    ]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""])
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return content.getvalue()
+
+
+def metadata(name: str, version: str, *needs: str) -> str:
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "Provides-Extra: http"]
+    return "\n".join([*lines, *(f"Requires-Dist: {text}" for text in needs), ""])
+
+
+@dataclass
+class Indexes:
+    """What a server answers: pages and files of the default index below /simple, of PyTorch's below /whl/cuNNN."""
+
+    server: Server
+    files: dict[str, bytes] = field(default_factory=dict)
+    links: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Page -> file name -> link."""
+
+    def __post_init__(self) -> None:
+        self.server.answer = self._answer
+
+    @property
+    def default(self) -> str:
+        return f"http://{self.server.host}/simple"
+
+    @property
+    def torch(self) -> str:
+        """As facts.yaml has it, for each variant."""
+        return f"http://{self.server.host}/whl/{{variant}}"
+
+    def add(self, folder: str, name: str, version: str, *needs: str, hashed: bool = True) -> str:
+        """A wheel below `/simple` or `/whl/cu128`. Returns its sha256."""
+        content, told = make_wheel(name, version, *needs), metadata(name, version, *needs).encode()
+        file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        path = f"{folder}/{file}"
+        self.files[path], self.files[f"{path}.metadata"] = content, told
+        digest, of_metadata = hashlib.sha256(content).hexdigest(), hashlib.sha256(told).hexdigest()
+        beside = f' data-dist-info-metadata="sha256={of_metadata}" data-core-metadata="sha256={of_metadata}"'
+        link = f'<a href="{quote(path)}{f"#sha256={digest}" if hashed else ""}"{beside if hashed else ""}>{file}</a>'
+        self.links.setdefault(f"{folder}/{name}/", {})[file] = link
+        return digest
+
+    def asked(self, suffix: str) -> list[str]:
+        """Paths of the requests so far that end so."""
+        return [unquote(path) for _, path, _ in self.server.seen if path.endswith(suffix)]
+
+    def _answer(self, _method: str, path: str, _headers: dict[str, str], _body: bytes) -> Reply | None:
+        plain = unquote(path)
+        if plain in self.links:
+            title = html.escape(f"Links for {plain}")
+            page = (
+                f"<!DOCTYPE html><html><body><h1>{title}</h1>{'<br/>'.join(self.links[plain].values())}</body></html>"
+            )
+            return 200, {"Content-Type": "text/html"}, page.encode()
+        if plain in self.files:
+            return 200, {"Content-Type": "application/octet-stream"}, self.files[plain]
+        return 404, {}, b""
