@@ -41,6 +41,7 @@ VERBS: Mapping[str, str] = {
     "pin": "Record the digests of the base images. Needs a registry.",
     "engine": "The private Docker Engine; wipe also frees its disk. status|start|stop|wipe",
     "bench": "Measure builds, sizes and times beside the conventional way. [--only PART...] [--out FILE] [--repeat N]",
+    "additions": "Install what people add in containers of a built image: does torch stay? NAME [--only PACKAGE...]",
     "releases": "Newer releases of packages that facts.yaml has rows of. [--write]",
     "guard": "Refuse refreshed files that lost rows: facts, locks, bases, nightly results. [--before REVISION]",
     "issues": "An issue on GitHub for each breakage that a nightly run reported. FOLDER [--dry-run]",

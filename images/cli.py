@@ -53,6 +53,7 @@ VERBS: Mapping[str, str] = {
     "issues": "ci",
     "generate": "preparing",
     "bench": "bench",
+    "additions": "additions",
 }
 """Verb -> the module of images/commands that has `VERB_verb`. In the order of the help."""
 _SETTINGS: Mapping[str, Any] = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from images.context.base_images import AcquiredBase
 from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
+from images.validation.child import Changes
 from images.wheels import prebuilt
 from validate import page, report
 from validate.evidence import Evidence
@@ -79,11 +80,14 @@ def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
     (folder / "build.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def record_trial(folder: Path, evidence: Evidence, verdict: Verdict) -> None:
-    """Write evidence.json, verdict.json, junit.xml, report.md and report.html."""
+def record_trial(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
+    """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evidence.json").write_text(evidence.dumps() + "\n")
     (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     (folder / "junit.xml").write_text(report.junit(verdict))
-    (folder / "report.md").write_text(report.markdown(verdict))
+    told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
+    (folder / "report.md").write_text(report.markdown(verdict) + told)
+    if changes:
+        (folder / "changes.json").write_text(json.dumps(asdict(changes), indent=1) + "\n")
     (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")

@@ -185,7 +185,7 @@ def validate_verb(
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Judge an image against a name's claims."""
+    """Judge an image against a name's claims. Of one that stands on it, what was changed is named."""
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = image or str(wanted.name)
@@ -196,9 +196,12 @@ def validate_verb(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     else:
-        records.record_trial(out / "validate" / reference.replace("/", "_").replace(":", "_"), evidence, verdict)
+        folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
+        records.record_trial(folder, evidence, verdict, tried.changes)
     common.results().print(tables.verdict(verdict))
-    raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+    if tried.changes:
+        typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(tried.changes.lines()))
+    raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
 
 
 def judge_verb(

@@ -21,6 +21,8 @@ from images.locking import lock_file
 from images.locking.lock_file import Lock
 from images.planning import plan
 from images.planning.image import Image
+from images.validation import child
+from images.validation.child import Changes
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from validate.claims import ClaimSet, Tier
@@ -73,18 +75,26 @@ class Tried:
     tiers: Sequence[Tier]
     evidence: Evidence
     verdict: Verdict
+    changes: Changes | None = None
+    """Of an image that stands on the one whose claims it was held to."""
 
 
 def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpus: str, tiers: Sequence[Tier]) -> Tried:
-    """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError."""
+    """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError.
+
+    A child of that name's image is held to them as a child is (images/validation/child.py).
+    """
     locked = lock_file.read(image)
     info = engine.inspect(reference)
     attachment, judged = validating.find_gpus(engine, image, gpus, tiers)
     talk.print(str(attachment), style="dim", highlight=False)
     claims = image_claims(_claim_context(image, locked, info.labels, sources).on_host(attachment))
+    above = child.steps_above([step.created_by for step in engine.history(info.id)])
+    claims = child.claims(claims) if above else claims
     talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
     evidence, verdict = validating.validate_image(engine, info.id, claims, judged, attachment)
-    return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict)
+    changes = child.changes(evidence, above) if above else None
+    return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict, changes=changes)
 
 
 def open_engine(url: str | None, *, install: bool = True) -> Engine:

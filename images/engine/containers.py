@@ -32,8 +32,8 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
     limits = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
     requests_of_gpus = {"device_requests": [dict(one) for one in spec.device_requests]} if spec.device_requests else {}
     host = api.sdk.create_host_config(
-        network_mode="none",
-        read_only=True,
+        network_mode=spec.network,
+        read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
         mounts=mounts,
         devices=list(spec.devices),

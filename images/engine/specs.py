@@ -25,7 +25,7 @@ class BuildSpec:
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container without network and entrypoint, its root read-only. Sizes in bytes."""
+    """A container without entrypoint; unless asked for, without network, and its root read-only. Sizes in bytes."""
 
     image: str
     cmd: Sequence[str]
@@ -43,6 +43,9 @@ class ContainerSpec:
     """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded."""
     binds: Mapping[str, str] = field(default_factory=dict)
     """Folder of the engine's machine to path in the container, read-only."""
+    network: str = "none"
+    read_only: bool = True
+    """Of the root."""
     devices: Sequence[str] = ()
     device_requests: Sequence[DeviceRequest] = ()
     memory: int | None = None

@@ -17,7 +17,7 @@ from images.context import render
 from images.context.base_context import BaseContext
 from images.errors import Problem, UserError
 from images.locking import lock_file
-from images.maintenance import hints, profile_docs
+from images.maintenance import additions, hints, profile_docs
 from images.nightly import results
 from images.planning import plan
 from images.planning.plan import Planned
@@ -34,6 +34,7 @@ def files(sources: Sources) -> dict[str, bytes]:
     documents = {
         "docs/images.md": _with_table("docs/images.md", "images", _table(plan.plan(sources))),
         "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
+        "docs/extending.md": _with_table("docs/extending.md", "additions", additions.table(additions.read())),
         "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", _benchmarks()),
     }
     return {
