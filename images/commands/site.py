@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,9 @@ from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs
 from images.site.assemble import SiteInputs
-from images.validation.claims.context import closure
+from images.validation.claims.context import ClaimContext, closure
+from images.validation.claims.image import image_claims
+from validate.claims import Claim
 
 
 def site_verb(
@@ -62,6 +64,7 @@ def site_verb(
         published=published,
         closures=_closures(sources),
         blocked=blocked(sources),
+        claims=_claims(sources),
     )
     files = pages.files(known)
     write(files, out)
@@ -101,6 +104,12 @@ def blocked(sources: Sources) -> Mapping[str, str]:
     states = lock_file.states(images)
     told = {image.lock_name: lock_file.blocked(image, states[str(image.name)]) for image in images}
     return {name: why for name, why in told.items() if why}
+
+
+def _claims(sources: Sources) -> Mapping[str, Sequence[Claim]]:
+    """What the matrix claims of each accepted image today."""
+    images = [one.image for one in plan.plan(sources) if one.image]
+    return {str(image.name): image_claims(ClaimContext(image=image, facts=sources.facts)).claims for image in images}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -28,7 +28,7 @@ from images.site.index import (
     deciding,
 )
 from images.site.runs import Published, Run, newest_first
-from validate.claims import Tier
+from validate.claims import Claim, Tier
 from validate.judging import Status
 
 _KEPT_RUNS, _KEPT_SIZES, _KEPT_BUILDS = 10, 60, 10
@@ -50,6 +50,8 @@ class SiteInputs:
     """Lock -> distribution -> version."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Lock -> why no image of it can be built, with the next command; the others can."""
+    claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
+    """Image -> what the matrix claims of it today; one that is not here is shown by its runs alone."""
 
 
 def make(known: SiteInputs) -> Index:
@@ -90,7 +92,7 @@ def _image(planned: Planned, known: SiteInputs) -> ImageRow:
     tag = next((one for one in known.published if one.image == planned.name), None)
     runs = newest_first(one for one in known.runs if one.image == planned.name)
     digest = tag.digest if tag else next((one.digest for one in runs if one.digest), "")
-    tier_runs = [row for run in runs for row in _tier_runs(run, digest)]
+    tier_runs = [row for run in runs for row in _tier_runs(run, digest, known.claims.get(planned.name, ()))]
     gate = known.sources.matrix.gate
     summary = choose.summary(image, known.sources.facts)
     aliases = [alias for alias, meant in known.sources.matrix.aliases.items() if meant == planned.name]
@@ -134,7 +136,7 @@ def _get(image: Image, known: SiteInputs, *, published: bool) -> str:
     return f"nox -s lock -- {image.lock_name} && {build}" if image.lock_name in known.blocked else build
 
 
-def _tier_runs(run: Run, digest: str) -> Iterator[TierRun]:
+def _tier_runs(run: Run, digest: str, claims: Sequence[Claim]) -> Iterator[TierRun]:
     """The tiers of a run. A GPU tier without a GPU is no run of it."""
     for tier, count in run.tiers.items():
         if tier in _ON_GPUS and not run.gpus:
@@ -144,12 +146,30 @@ def _tier_runs(run: Run, digest: str) -> Iterator[TierRun]:
             gpus=gpus_of(tier, run.gpus),
             verdict=count.verdict,
             counts=count.counts,
+            never_run=_never_run(run, tier, claims),
             date=run.date,
             digest=run.digest,
             current=bool(digest) and run.digest == digest,
             source=run.source,
             page=page_of(run) if run.claims else "",
         )
+
+
+def _never_run(run: Run, tier: Tier, claims: Sequence[Claim]) -> int:
+    if run.claims:
+        return len(unjudged((run,), tier, claims))
+    required = sum(claim.tier is tier and claim.required for claim in claims)
+    return max(0, required - sum(run.tiers[tier].counts.values()))  # nightly runs: no names, so by their number
+
+
+def unjudged(runs: Sequence[Run], tier: Tier, claims: Sequence[Claim]) -> list[str]:
+    """`ID SUBJECT` of the required claims of a tier that none of these runs judged."""
+    judged = {(one.id, one.subject) for run in runs for one in run.claims}
+    return [
+        f"{claim.id} {claim.subject}"
+        for claim in claims
+        if claim.tier is tier and claim.required and (claim.id, claim.subject) not in judged
+    ]
 
 
 def page_of(run: Run) -> str:
@@ -181,10 +201,10 @@ def _validation(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> Validatio
     current = deciding(tier_runs)
     if any(one.verdict is Status.FAIL for one in current):
         return Validation.FAILED
-    passed = {one.tier for one in current if one.verdict is Status.PASS}
+    passed = {one.tier for one in current if one.standing is Status.PASS}
     if gate and passed >= set(gate):
         return Validation.VALIDATED
-    return Validation.PARTLY if passed else Validation.NEVER
+    return Validation.PARTLY if any(one.verdict is Status.PASS for one in current) else Validation.NEVER
 
 
 def _validated_on(tier_runs: Sequence[TierRun], gate: Sequence[Tier]) -> date | None:

@@ -24,7 +24,7 @@ class Validation(StrEnum):
     """Whether an image is validated, by the runs of its current digest."""
 
     VALIDATED = "validated"
-    """Every tier of the gate is PASS, and nothing failed."""
+    """Every tier of the gate is PASS with all claims of today, and nothing failed."""
     PARTLY = "partly"
     """A tier is PASS, nothing failed, and a tier of the gate was not validated or is UNPROVEN."""
     FAILED = "failed"
@@ -43,6 +43,8 @@ class TierRun(Row):
     """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
     counts: dict[Status, int]
     """Claims by verdict, those that are not required among them."""
+    never_run: Annotated[int, Field(ge=0)] = 0
+    """Required claims that the matrix makes of this tier today and this run did not judge."""
     date: date | None
     """The day it was measured, UTC; null: not known. Stale `stale_after_days` later."""
     digest: str
@@ -53,6 +55,11 @@ class TierRun(Row):
     """Line of runs.jsonl, file of nightly runs, or published image that it was read from."""
     page: str
     """Path of the page with its claims; empty where only counts are recorded."""
+
+    @property
+    def standing(self) -> Status:
+        """The verdict as of today: a claim that was never run is open."""
+        return Status.UNPROVEN if self.verdict is Status.PASS and self.never_run else self.verdict
 
 
 class SizeRow(Row):
@@ -140,7 +147,7 @@ class ImageRow(Row):
             return "Not validated: no run of this image was recorded."
         days = [one.date for one in current if one.date]
         since = f", oldest run on {min(days)}" if days else ", date not recorded"
-        verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {one.verdict}" for one in current]
+        verdicts = [f"{one.tier}{f' on {one.gpus}' if one.gpus else ''} {_told(one)}" for one in current]
         on_gpu = "" if any(one.tier is Tier.GPU for one in current) else "; not validated on a GPU"
         return f"Validated: {', '.join(verdicts)}{since}{on_gpu}."
 
@@ -197,6 +204,10 @@ class Index(Row):
         """The GPUs that a tier was ever validated on; one column without a name where it never was."""
         found = {one.gpus for image in self.images for one in image.runs if one.tier is tier}
         return tuple(sorted(found)) or ("",)
+
+
+def _told(run: TierRun) -> str:
+    return f"{run.verdict} but for {run.never_run} claims never run" if run.never_run else str(run.verdict)
 
 
 def deciding(runs: Sequence[TierRun]) -> list[TierRun]:

@@ -26,7 +26,7 @@ from images.site.assemble import SiteInputs
 from images.site.index import ImageRow, Index, Validation
 from images.site.runs import Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
-from validate.claims import Tier
+from validate.claims import Claim, Tier
 from validate.compute_capability import runs_on
 from validate.judging import Status
 
@@ -36,6 +36,7 @@ OWN_FOLDERS = ("assets", "badges", "images", "runs", "proofs")
 _ASSETS = ("site.css", "theme.js", "site.js", "choose.js", "chooser.js", "icon.svg")
 _SHOWN_LINES = 100
 _SHOWN_BREAKAGES = 3
+_SHOWN_CLAIMS = 8
 _ROOM_FOR_EVIDENCE = 180_000
 """Bytes of evidence in one page; the JSON beside it has all."""
 _BAR = 64
@@ -177,7 +178,7 @@ class _Site:
             image=row,
             sentence=_sentence(row),
             base=image.base.reference,
-            gaps=list(_gaps(row, self.index)),
+            gaps=[*_gaps(row, self.index), *_never_run(row, runs, self.known.claims.get(row.name, ()))],
             open_claims=_open_claims(runs),
             pins=image.pins,
             measured=measured,
@@ -265,6 +266,15 @@ def _gaps(row: ImageRow, index: Index) -> Iterator[str]:
         yield f"Not validated for this digest: {', '.join(missing)}."
     if row.published and row.runs and not judged:
         yield "No run is of the digest that the tag means today."
+
+
+def _never_run(row: ImageRow, runs: Sequence[Run], claims: Sequence[Claim]) -> Iterator[str]:
+    """Claims that are newer than every run of this digest, of the tiers that were run."""
+    for tier in dict.fromkeys(one.tier for one in row.runs if one.current and one.never_run):
+        names = assemble.unjudged(runs, tier, claims)
+        if names:
+            more = f" and {len(names) - _SHOWN_CLAIMS} more" if len(names) > _SHOWN_CLAIMS else ""
+            yield f"Claims of the {tier} tier that were never run: {', '.join(names[:_SHOWN_CLAIMS])}{more}."
 
 
 def _open_claims(runs: Sequence[Run]) -> list[ClaimVerdictRow]:

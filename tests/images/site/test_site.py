@@ -37,7 +37,7 @@ from tests.support.site_samples import (
     UNLOCKED,
     VALIDATED,
 )
-from validate.claims import Tier
+from validate.claims import Claim, Tier
 from validate.judging import Status
 
 FILES = pages.files(samples.known())
@@ -391,3 +391,43 @@ def test_what_is_recorded_here_is_dated_and_of_images_that_can_be() -> None:
     found = runs.recorded()
     assert len(found) >= 2 and all(one.date for one in found)
     assert all(f"images/{one.image}.html" in OF_THE_REPOSITORY for one in found)
+
+
+def claimed(number: str, subject: str, tier: Tier, *, required: bool = True) -> Claim:
+    return Claim(id=number, subject=subject, tier=tier, probe="x.y", statement="x", expect={}, required=required)
+
+
+OLD_CLAIMS = [claimed("S1", "torch", Tier.STATIC), claimed("C1", "torch", Tier.CPU), claimed("G1", "device", Tier.GPU)]
+NEWER = [
+    claimed("P1", "example", Tier.CPU),
+    claimed("C9", "optional", Tier.CPU, required=False),
+    claimed("M1", "nccl", Tier.MULTIGPU),
+]
+
+
+def test_a_claim_that_was_never_run_is_open() -> None:
+    known = samples.known(claims={VALIDATED: OLD_CLAIMS})
+    assert {one.name: one.validation for one in assemble.make(known).images}[VALIDATED] is Validation.VALIDATED
+    known = samples.known(claims={VALIDATED: [*OLD_CLAIMS, *NEWER]})
+    row = next(one for one in assemble.make(known).images if one.name == VALIDATED)
+    cpu, static = row.newest(Tier.CPU), row.newest(Tier.STATIC)
+    assert cpu and static
+    assert (cpu.verdict, cpu.never_run, cpu.standing) == (Status.PASS, 1, Status.UNPROVEN)
+    assert (static.never_run, static.standing) == (0, Status.PASS)
+    assert row.validation is (Validation.PARTLY if Tier.CPU in known.sources.matrix.gate else Validation.VALIDATED)
+    assert "cpu PASS but for 1 claims never run" in row.sentence
+    made = pages.files(known)
+    page, matrix_page = (made[path].decode() for path in (row.page, "index.html"))
+    assert "Claims of the cpu tier that were never run: P1 example." in page and "C9 optional" not in page
+    assert "1 never run" in matrix_page and "never run" not in FILES["index.html"].decode().replace(
+        "or was never run", ""
+    )
+
+
+def test_of_a_nightly_run_claims_are_counted_where_they_have_no_names() -> None:
+    bare = replace(samples.run(VALIDATED), claims=())
+    for claims, open_ones in ((OLD_CLAIMS, 0), ([*OLD_CLAIMS, *NEWER], 1)):
+        known = samples.known(runs=(bare,), claims={VALIDATED: claims})
+        row = next(one for one in assemble.make(known).images if one.name == VALIDATED)
+        cpu = row.newest(Tier.CPU)
+        assert cpu and cpu.never_run == open_ones
