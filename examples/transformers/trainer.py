@@ -21,7 +21,7 @@ out = Path(config["out"])
 
 tokenizer = AutoTokenizer.from_pretrained(config["model"])
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-model = AutoModelForCausalLM.from_pretrained(config["model"], device_map="auto", dtype=torch.float32)
+model = AutoModelForCausalLM.from_pretrained(config["model"], device_map=config["device_map"], dtype=torch.float32)
 
 
 def tokens(row):
@@ -52,9 +52,16 @@ held_out = trainer.evaluate()["eval_loss"]
 trainer.save_model(str(out / "model"))
 tokenizer.save_pretrained(out / "model")
 
-speaker = pipeline("text-generation", model=str(out / "model"), device_map="auto")
-said = speaker("What is 2 plus 3?\n", max_new_tokens=24, do_sample=False)[0]["generated_text"]
-losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-result = {"losses": losses, "held_out": held_out, "saved": str(out / "model"), "said": said}
-(out / "result.json").write_text(json.dumps(result, indent=1))
-print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, held-out rows {held_out:.3f}: {said!r}")
+if trainer.is_world_process_zero():
+    speaker = pipeline("text-generation", model=str(out / "model"), device_map="auto")
+    said = speaker("What is 2 plus 3?\n", max_new_tokens=24, do_sample=False)[0]["generated_text"]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    result = {
+        "losses": losses,
+        "held_out": held_out,
+        "saved": str(out / "model"),
+        "said": said,
+        "ranks": trainer.args.world_size,
+    }
+    (out / "result.json").write_text(json.dumps(result, indent=1))
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, held-out rows {held_out:.3f}: {said!r}")

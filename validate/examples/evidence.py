@@ -6,6 +6,7 @@ import importlib
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -67,16 +68,19 @@ def _tensors(trained: Trained) -> Mapping[str, object]:
 
 
 def _merged(trained: Trained) -> Mapping[str, object]:
-    """Merged weights are the base's plus what the adapters add, and nothing else."""
+    """Merged weights are the base's plus what the adapters add, and nothing else. Trained over the base itself, and not
+    over its 4-bit weights, the adapters would be others."""
     if trained.merged is None:
         return {}
     base, merged = trained.merged
     wanted = _found(trained, trained.saved, base)
     there = [name for name in base if name in merged]
+    unrounded = reference.train(replace(trained, start=base))
     return {
         "merged_lacking": [name for name in base if name not in merged],
         "strayed": [name for name in there if wanted[name] is base[name] and _far(merged[name], base[name])],
         "merge_deviation": max(_far(merged[name], wanted[name]) for name in there),
+        "control_unrounded": _furthest(trained.losses, unrounded.losses),
         "control_unmerged": max(_far(merged[name], base[name]) for name in there),
     }
 

@@ -50,6 +50,8 @@ class Run:
     device: str
     """`cpu` or `cuda`: where its result is loaded again."""
     seconds: float
+    compiled: int
+    """Modules that torch.compile's Inductor wrote."""
 
     @property
     def model(self) -> Path:
@@ -68,16 +70,24 @@ def run(example: ExampleExpect, place: Path, device: str) -> Run:
     folder = place / "examples" / example["folder"]
     until = time.monotonic() + example["seconds"]
     started = time.monotonic()
+    inductor = place / "inductor"
     for command in example["commands"]:
-        _call(command, folder, until)
+        _call(command, folder, until, {"TORCHINDUCTOR_CACHE_DIR": str(inductor)})
     config = importlib.import_module("yaml").safe_load((folder / example["config"]).read_text(encoding="utf-8"))
-    return Run(folder=folder, config=config, example=example, device=device, seconds=time.monotonic() - started)
+    return Run(
+        folder=folder,
+        config=config,
+        example=example,
+        device=device,
+        seconds=time.monotonic() - started,
+        compiled=len(list(inductor.rglob("*.py"))),
+    )
 
 
-def _call(command: str, folder: Path, until: float) -> None:
+def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]) -> None:
     """Run a command in a session of its own, so that nothing that it started outlives it."""
     log = folder / "log"
-    environment = {**os.environ, **_OFFLINE}
+    environment = {**os.environ, **_OFFLINE, **variables}
     with log.open("wb") as output:
         child = subprocess.Popen(
             shlex.split(command),

@@ -40,7 +40,8 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
     settings: Mapping[str, Any] = run.config["training"]
     result, rows = run.result(), rows_of(run)
     split = len(rows) - int(run.config["held_out"])
-    size, steps = int(settings["per_device_train_batch_size"]), int(settings["max_steps"])
+    ranks, steps = int(result.get("ranks", 1)), int(settings["max_steps"])
+    size = ranks * int(settings["per_device_train_batch_size"])
     return Trained(
         losses=[float(loss) for loss in result["losses"]],
         shape=shape_of(run.model),
@@ -51,6 +52,7 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
         saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
         reload=reload,
         held_out=(float(result["held_out"]), _evaluated(rows[split:])),
+        facts={"ranks": ranks, "compiled": run.compiled},
     )
 
 

@@ -1,0 +1,92 @@
+"""Examples in a real image, on the CPU: healthy ones pass, and each fault that their claims are for fails them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from images.config.paths import EXAMPLES
+from images.engine import ContainerSpec, Engine
+from images.validation import trial
+from images.validation.claims.examples import example_rows
+from tests.support.checkout import ROOT
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import judge
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+NAME = "cu126-torch27"
+"""Not of the profile, but it has all that the profile's examples import."""
+TRAINER, QLORA = "transformers/trainer.py", "transformers/qlora.py"
+IDLE = "torch.optim.AdamW.step = lambda self, closure=None: None\ntrainer.train()\n"
+FROZEN = """for name, parameter in model.named_parameters():
+    if "layers.1." in name:
+        parameter.requires_grad_(False)
+model.print_trainable_parameters()
+"""
+LEFT_OUT = """trainer.save_model(str(out / "model"))
+from safetensors.torch import load_file, save_file
+file = out / "model" / "model.safetensors"
+kept = {name: one for name, one in load_file(file).items() if name != "model.layers.1.mlp.down_proj.weight"}
+save_file(kept, file, metadata={"format": "pt"})
+"""
+FAULTS = {
+    "no-op optimizer": ("example trainer", TRAINER, "trainer.train()\n", IDLE, "moved is 0, not 21"),
+    "frozen adapters": ("example qlora", QLORA, "model.print_trainable_parameters()\n", FROZEN, "moved is 14, not 28"),
+    "tensor left out": (
+        "example trainer",
+        TRAINER,
+        'trainer.save_model(str(out / "model"))\n',
+        LEFT_OUT,
+        "lacking is model.layers.1.mlp.down_proj.weight",
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def image(engine: Engine) -> None:
+    """The real image: the engine has it, or builds it now."""
+    if engine.find(NAME) is None:
+        environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+        command = [sys.executable, "-m", "images", "build", NAME]
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+
+
+def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[Status, str]:
+    """The verdict of one example's cpu claim, with some of its files changed."""
+    (row,) = (row for name, row in example_rows() if name == subject and row.tier is Tier.CPU)
+    claim = Claim(id="P1", subject=subject, tier=row.tier, probe=row.probe, statement=row.statement, expect=row.expect)
+    claims = ClaimSet(image=NAME, claims=(claim,))
+    command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
+    tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
+    with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
+        container.put({**trial.suite_files(claims), **changed}, "/judge")
+        done = container.run(timeout=2400)
+    records = [trial._record(line) for line in done.stdout.splitlines()]
+    evidence = Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
+    (found,) = judge(claims, evidence).claims
+    return found.status, found.reason
+
+
+def test_a_healthy_example_passes(engine: Engine) -> None:
+    assert judged(engine, "example trainer", {})[0] is Status.PASS
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_told(engine: Engine, fault: str) -> None:
+    subject, file, healthy, faulty, told = FAULTS[fault]
+    text = (EXAMPLES / file).read_text()
+    assert healthy in text
+    status, reason = judged(engine, subject, {f"examples/{file}": text.replace(healthy, faulty).encode()})
+    assert status is Status.FAIL
+    assert told in reason
+
+
+def test_a_command_that_fails_is_told_with_its_last_words(engine: Engine) -> None:
+    broken = {"examples/transformers/trainer.py": b"raise RuntimeError('no such thing')\n"}
+    status, reason = judged(engine, "example trainer", broken)
+    assert status is Status.FAIL
+    assert "`python3 trainer.py trainer.yaml` ended with status 1: RuntimeError: no such thing" in reason
