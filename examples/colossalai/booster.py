@@ -1,4 +1,4 @@
-"""Trains with ColossalAI's Booster and saves in shards: torchrun --standalone --nproc_per_node 1 booster.py ddp.yaml"""
+"""Trains with ColossalAI's Booster and saves in shards. The command is in ../README.md."""
 
 import json
 import sys

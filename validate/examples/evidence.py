@@ -78,11 +78,16 @@ def _merged(trained: Trained) -> Mapping[str, object]:
     unrounded = reference.train(replace(trained, start=base))
     return {
         "merged_lacking": [name for name in base if name not in merged],
-        "strayed": [name for name in there if wanted[name] is base[name] and _far(merged[name], base[name])],
+        "strayed": [name for name in there if wanted[name] is base[name] and not _kept(merged[name], base[name])],
         "merge_deviation": max(_far(merged[name], wanted[name]) for name in there),
         "control_unrounded": _furthest(trained.losses, unrounded.losses),
         "control_unmerged": max(_far(merged[name], base[name]) for name in there),
     }
+
+
+def _kept(found: Any, base: Any) -> bool:
+    """The same, or as a 16-bit file stores it."""
+    return _far(found, base) == 0 or _far(found, base.bfloat16().float()) == 0
 
 
 def _read_back(trained: Trained, found: Weights) -> Mapping[str, object]:

@@ -32,17 +32,20 @@ class Bounds:
     """Of the logits of the saved result, loaded again by the framework."""
     held_out: float
     """Between the loss that the example measured itself and that of the saved result, loaded again."""
+    merge: float = 1e-5
+    """Of merged weights, from the base's plus what the adapters add."""
     apart: float = 5.0
     """The controls are to be this many times further off than the bound that they try."""
 
 
-FLOAT32 = Bounds(losses=1e-3, update=0.01, reload=1e-3, held_out=1e-3)
-"""The same arithmetic in another order. Measured on a CPU: 5e-5 (the log is rounded); 7e-6; 3e-6; 1e-7."""
+FLOAT32 = Bounds(losses=1e-3, update=0.01, reload=1e-3, held_out=5e-3)
+"""The same arithmetic in another order. Measured on a CPU: 5e-5 (the log is rounded); 7e-6; 3e-6; 1e-7 (7e-4 as the
+mean over two ranks)."""
 BFLOAT16 = Bounds(losses=0.03, update=0.2, reload=1e-3, held_out=0.01)
 """Products have 8 bits: 0.4 % each. Measured, whole weights and adapters over NF4: 0.002 and 0.0045; 0.02 and 0.054; as
 above, since the result is loaded in float32; 2e-4."""
-BFLOAT16_WEIGHTS = Bounds(losses=0.06, update=0.35, reload=0.1, held_out=0.06)
-"""Weights, too, are kept, saved and loaded in bfloat16. Not measured yet: it takes a GPU."""
+BFLOAT16_WEIGHTS = Bounds(losses=0.06, update=0.35, reload=0.25, held_out=0.1, merge=1e-3)
+"""Weights and logits, too, are in bfloat16 (steps of 0.03 near 8). Guesses: no GPU has measured them yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,10 @@ EXAMPLES: Mapping[str, Example] = {
         folder="transformers",
         adapter="programs",
         config="ddp.yaml",
-        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 2 trainer.py ddp.yaml"),
+        commands=(
+            "python3 ../tiny.py",
+            "torchrun --standalone --local-addr 127.0.0.1 --nproc_per_node 2 trainer.py ddp.yaml",
+        ),
         statement="the Trainer in two processes trains as plain torch does in one",
         tiers={Tier.CPU: FLOAT32, Tier.MULTIGPU: FLOAT32},
         steps=20,
@@ -135,7 +141,10 @@ EXAMPLES: Mapping[str, Example] = {
         folder="colossalai",
         adapter="booster",
         config="ddp.yaml",
-        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py ddp.yaml"),
+        commands=(
+            "python3 ../tiny.py",
+            "torchrun --standalone --local-addr 127.0.0.1 --nproc_per_node 1 booster.py ddp.yaml",
+        ),
         statement="ColossalAI's Booster with TorchDDPPlugin trains as plain torch does, and saves in shards",
         tiers={Tier.CPU: FLOAT32, Tier.GPU: FLOAT32},
         steps=20,
@@ -146,7 +155,10 @@ EXAMPLES: Mapping[str, Example] = {
         folder="colossalai",
         adapter="booster",
         config="zero.yaml",
-        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py zero.yaml"),
+        commands=(
+            "python3 ../tiny.py",
+            "torchrun --standalone --local-addr 127.0.0.1 --nproc_per_node 1 booster.py zero.yaml",
+        ),
         statement="the same with LowLevelZeroPlugin (ZeRO 2) in bfloat16, which takes a GPU",
         tiers={Tier.GPU: BFLOAT16_WEIGHTS},
         steps=20,
@@ -157,7 +169,10 @@ EXAMPLES: Mapping[str, Example] = {
         folder="colossalai",
         adapter="booster",
         config="hybrid-adam.yaml",
-        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py hybrid-adam.yaml"),
+        commands=(
+            "python3 ../tiny.py",
+            "torchrun --standalone --local-addr 127.0.0.1 --nproc_per_node 1 booster.py hybrid-adam.yaml",
+        ),
         statement="the same with TorchDDPPlugin and HybridAdam",
         tiers={Tier.GPU: FLOAT32},
         steps=20,
@@ -169,7 +184,10 @@ EXAMPLES: Mapping[str, Example] = {
         folder="colossalai",
         adapter="booster",
         config="gemini.yaml",
-        commands=("python3 ../tiny.py", "torchrun --standalone --nproc_per_node 1 booster.py gemini.yaml"),
+        commands=(
+            "python3 ../tiny.py",
+            "torchrun --standalone --local-addr 127.0.0.1 --nproc_per_node 1 booster.py gemini.yaml",
+        ),
         statement="the same with GeminiPlugin and HybridAdam in bfloat16",
         tiers={Tier.GPU: BFLOAT16_WEIGHTS},
         steps=20,
@@ -233,7 +251,7 @@ def _expect(example: Example, bounds: Bounds) -> BehaviourExpect:
             "update_deviation": bounds.update,
             "reload_deviation": bounds.reload,
             "held_out_deviation": bounds.held_out,
-            **({"merge_deviation": bounds.reload} if example.adapters else {}),
+            **({"merge_deviation": bounds.merge} if example.adapters else {}),
             **more.get("at_most", {}),
         },
         "at_least": {
@@ -242,7 +260,7 @@ def _expect(example: Example, bounds: Bounds) -> BehaviourExpect:
             "control_left_out": bounds.apart * bounds.reload,
             "fall": _FALL,
             "control_untrained": bounds.apart * bounds.held_out,
-            **({"control_unmerged": bounds.apart * bounds.reload} if example.adapters else {}),
+            **({"control_unmerged": bounds.apart * bounds.merge} if example.adapters else {}),
             **more.get("at_least", {}),
         },
     }
