@@ -10,6 +10,7 @@ import typer
 from images.commands import common, trials
 from images.commands.options import EngineUrl, OneName
 from images.config import paths
+from images.config.additions import PACKAGES, packages
 from images.context.hosting import host_settings
 from images.errors import Problem, UserError
 from images.maintenance import additions
@@ -23,9 +24,9 @@ def additions_verb(
     engine: EngineUrl = None,
 ) -> None:
     """Install what people add in containers of a built image, one each, and see that torch stays as it was."""
-    chosen = [package for package in additions.packages() if not only or package.name in only]
+    chosen = [package for package in packages() if not only or package in only]
     if not chosen:
-        then = f"{paths.shown(additions.PACKAGES)} lists them"
+        then = f"{paths.shown(PACKAGES)} lists them"
         raise UserError(Problem(where=" ".join(only or ()), cause="is no package that is measured", then=then))
     date = datetime.now(UTC).date().isoformat()
     file = paths.RESOURCES / additions.FILE
@@ -33,9 +34,9 @@ def additions_verb(
     with trials.open_engine(engine) as docker_engine:
         for package in chosen:
             row = additions.measure(docker_engine, name, package, host)
-            common.say(f"{package.name}: {row['verdict']} in {row['seconds']} s {row['reason']}")
+            common.say(f"{package}: {row['verdict']} in {row['seconds']} s {row['reason']}")
             file.write_bytes(additions.written(name, date, [row]))
-            moved += [package.name] if row["verdict"] == additions.MOVED else []
+            moved += [package] if row["verdict"] == additions.MOVED else []
     if moved:
         then = "see what the constraints in the image lack: /opt/truetag/constraints.txt"
         raise UserError(Problem(where=", ".join(moved), cause="moved torch", then=then), code=1)

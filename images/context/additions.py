@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from images.config.additions import packages
+from images.config.names import Minor
 from images.config.paths import TEMPLATES
 from images.context.base_context import BaseContext
 from images.host.hashing import sha256
@@ -19,14 +21,28 @@ _HEAD = """\
 def files(image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]) -> dict[str, bytes]:
     """Path in the context -> content, of what the last stage puts into /opt/truetag."""
     scripts = {name: (TEMPLATES / "additions" / name).read_bytes() for name in ("python.sh", "create.py")}
-    made = {**scripts, "constraints.txt": constraints(image, locks, missing), "settings": _settings(image, base, locks)}
+    told = {"constraints.txt": constraints(image, locks, missing), "hints": _hints()}
+    made = {**scripts, **told, "settings": _settings(image, base, locks)}
     return {f"additions/{name}": content for name, content in made.items()}
 
 
 def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
     """A constraints file of torch, what it loads of CUDA, and all that has kernels for this torch."""
     held = home.held(image, _versions(locks.get(f"{image.layers[0]}.txt", b"")), missing)
-    return (_HEAD.format(name=image.name) + "".join(f"{name}=={held[name]}\n" for name in sorted(held))).encode()
+    lines = {**_fitting(image), **held}
+    return (_HEAD.format(name=image.name) + "".join(f"{name}=={lines[name]}\n" for name in sorted(lines))).encode()
+
+
+def _fitting(image: Image) -> dict[str, str]:
+    """Releases that are built for this torch, of packages that publish one for each: no other need be tried."""
+    torch = image.pin("torch")
+    minor = str(Minor.parse(".".join(torch.version.split(".")[:2]))) if torch else ""
+    return {name: row.torch[minor] for name, row in packages().items() if minor in row.torch and not image.pin(name)}
+
+
+def _hints() -> bytes:
+    """What python.sh says where pip does not install a package: `NAME<TAB>what to take instead`."""
+    return "".join(f"{name}\t{row.instead}\n" for name, row in packages().items() if row.instead).encode()
 
 
 def _versions(lock: bytes) -> dict[str, str]:

@@ -7,57 +7,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from images.config import paths
+from images.config.additions import packages
 from images.context.hosting import HostSettings
 from images.engine import ContainerSpec, Engine
 from images.errors import Problem, UserError
 from images.planning import home
 
 FILE = "results/additions.json"
-PACKAGES = paths.DATA / "additions.yaml"
 _SCRIPT = Path(__file__).with_name("try_package.py")
 _INSIDE, _HOST = "/try", "/run/host"
 _GIB = 1024**3
 _SECONDS = 1500
 MOVED = "TORCH MOVED"
 """The verdict that must never be seen."""
-_REFUSED = ("ResolutionImpossible", "conflicting dependencies", "No solution found")
+_REFUSED = ("ResolutionImpossible", "conflicting dependencies", "No matching distribution found")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Package:
-    """A package that people add."""
-
-    name: str
-    requirement: str
-    """What is typed after `pip install`."""
-    module: str
-    instead: str = ""
-    """What to take where it is refused."""
-
-
-def packages(path: Path = PACKAGES) -> list[Package]:
-    """The packages of additions.yaml: name -> what differs from it."""
-    rows: Mapping[str, Mapping[str, str] | None] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return [
-        Package(name=name, **{"requirement": name, "module": name.replace("-", "_"), **(row or {})})
-        for name, row in rows.items()
-    ]
-
-
-def measure(engine: Engine, image: str, package: Package, host: HostSettings) -> dict[str, Any]:
+def measure(engine: Engine, image: str, name: str, host: HostSettings) -> dict[str, Any]:
     """Install one package in a container of an image, as its user, with a fresh volume. Raises UserError."""
+    package = packages()[name]
     start = f'. {_HOST}/env; exec python3 -B {_INSIDE}/try_package.py "$@"'
     spec = ContainerSpec(
         image,
         ["sh", "-c", start, "sh", package.requirement, package.module, str(_SECONDS)],
-        name=f"{image} and {package.name}",
+        name=f"{image} and {name}",
         volumes=[_INSIDE, _HOST],
         copied_volumes=[home.CACHE],
         network=host.network(local=engine.facts.local) or "default",
@@ -73,17 +50,17 @@ def measure(engine: Engine, image: str, package: Package, host: HostSettings) ->
     except (ValueError, IndexError):
         cause = f"ended with status {done.exit.code}: {(done.stderr or done.stdout).strip()[-300:]}"
         raise UserError(Problem(where=spec.name, cause=cause, then="run it again; is there space left?")) from None
-    return row(package, found, bin_folder=engine.inspect(image).env["PATH"].split(":")[1])
+    return row(name, package.requirement, found, bin_folder=engine.inspect(image).env["PATH"].split(":")[1])
 
 
-def row(package: Package, found: Mapping[str, Any], *, bin_folder: str) -> dict[str, Any]:
+def row(name: str, requirement: str, found: Mapping[str, Any], *, bin_folder: str) -> dict[str, Any]:
     """What is kept of one measurement. Pure."""
     before, after = found["before"] or {}, found["after"] or {}
-    moved = {name: [before[name], after[name]] for name in before if name in after and after[name] != before[name]}
+    moved = {one: [before[one], after[one]] for one in before if one in after and after[one] != before[one]}
     return {
-        "package": package.name,
-        "requirement": package.requirement,
-        "version": after.get(package.name, "") if found["installed"]["code"] == 0 else "",
+        "package": name,
+        "requirement": requirement,
+        "version": after.get(name, "") if found["installed"]["code"] == 0 else "",
         "verdict": verdict(found, moved, bin_folder.removesuffix("/bin")),
         "reason": _reason(found),
         "seconds": found["seconds"],
@@ -124,14 +101,13 @@ def written(image: str, date: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
     """The file of results: rows of an earlier run that were not measured again stay."""
     known = {one["package"]: one for one in read().get("rows", ())}
     known.update({one["package"]: one for one in rows})
-    order = [package.name for package in packages()]
-    kept = [known[name] for name in order if name in known]
+    kept = [known[name] for name in packages() if name in known]
     return (json.dumps({"image": image, "date": date, "rows": kept}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def table(found: Mapping[str, Any]) -> str:
     """The generated part of docs/extending.md."""
-    instead = {package.name: package.instead for package in packages()}
+    instead = {name: package.instead for name, package in packages().items()}
     where = f"Measured in `{found['image']}` on {found['date']}"
     lines = [f"{where}: `pip install PACKAGE` as UID 1001, each in a container of its own.\n"]
     lines += [

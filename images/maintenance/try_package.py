@@ -45,9 +45,8 @@ def run(command: List[str], seconds: float) -> Dict[str, Any]:  # noqa: UP006
 
 def ask(code: str) -> Any:
     """What the user's Python answers, as JSON; None where it fails."""
-    done = run(["python3", "-c", code], 300)
-    lines = str(done["said"]).strip().splitlines()
-    return json.loads(lines[-1]) if done["code"] == 0 and lines else None
+    done = subprocess.run(["python3", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def size(folder: str) -> int:

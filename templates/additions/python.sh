@@ -4,10 +4,24 @@
 set -eu
 here=$(dirname "$0")
 . "$here/settings"
+python=$additions/bin/python
 if [ "$(id -u)" = 0 ] && ! grep -Eq " $home(/\.cache)? " /proc/self/mountinfo; then
-  exec "$image_python" "$@"
+  python=$image_python
+elif [ ! -x "$python" ] || [ ! -w "$additions/bin" ]; then
+  "$image_python" -I -B "$here/create.py" "$additions" || python=$image_python
 fi
-if [ ! -x "$additions/bin/python" ] || [ ! -w "$additions/bin" ]; then
-  "$image_python" -I -B "$here/create.py" "$additions" || exec "$image_python" "$@"
-fi
-exec "$additions/bin/python" "$@"
+case "$* " in
+  *pip*" install "*) ;;
+  *) exec "$python" "$@" ;;
+esac
+# pip itself says what is in conflict, and not what to take instead.
+"$python" "$@" && exit
+code=$?
+echo "truetag: torch, CUDA's libraries and kernels stay as validated (/opt/truetag/constraints.txt)." >&2
+for argument in "$@"; do
+  name=$(printf %s "${argument%%[!A-Za-z0-9._-]*}" | tr A-Z_. a-z--)
+  while IFS='	' read -r package instead; do
+    [ "$package" != "$name" ] || echo "truetag: $package: $instead" >&2
+  done <"$here/hints"
+done
+exit $code

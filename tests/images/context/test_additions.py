@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,42 @@ def test_an_environment_that_is_anothers_is_left_alone_and_named(made: Path) -> 
     """python.sh asks for a new one where it may not write to the one that is there."""
     done = subprocess.run([sys.executable, "-I", "-B", CREATE, made], capture_output=True, text=True)
     assert done.returncode == 1 and f"belongs to uid {os.geteuid()}" in done.stderr
+
+
+@pytest.fixture
+def interpreter(made: Path, tmp_path: Path) -> Path:
+    """python.sh with what the last stage puts beside it."""
+    shutil.copy(TEMPLATES / "additions" / "python.sh", tmp_path / "python")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "settings").write_text(f"home=/\nimage_python={made}/bin/python\nadditions={made}\n")
+    (tmp_path / "hints").write_bytes(additions._hints())
+    (tmp_path / "pip.py").write_text(
+        "import sys; sys.exit(3 if 'vllm>=1' in sys.argv or 'Flash_Attn' in sys.argv else 0)"
+    )
+    return tmp_path / "python"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["install", "x", "vllm>=1"], "vllm: each release"), (["install", "Flash_Attn"], "flash-attn: the index")],
+)
+def test_who_is_refused_a_package_is_told_what_to_take_instead(
+    interpreter: Path, arguments: list[str], told: str
+) -> None:
+    pip = interpreter.with_name("pip.py")
+    done = subprocess.run([interpreter, pip, *arguments], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "stay as validated" in done.stderr and told in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "of no other package"
+
+
+def test_what_goes_well_says_nothing(interpreter: Path) -> None:
+    done = subprocess.run(
+        [interpreter, interpreter.with_name("pip.py"), "install", "x"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_releases_built_for_this_torch_are_the_only_ones_that_pip_looks_at() -> None:
+    assert constraints("cu126-torch27")["vllm"] == "0.10.0"
+    assert "vllm" not in constraints("cu132-torch215"), "none is known to fit"

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from images.config.additions import packages
 from images.maintenance import additions
-from images.maintenance.additions import Package
 
-WANDB = Package(name="wandb", requirement="wandb", module="wandb")
 OURS = "torch 2.7.1+cu126 12.6 /opt/venv/lib/python3.11/site-packages/torch/__init__.py\nimported\n"
 GOOD: Mapping[str, Any] = {
     "seconds": 9.0,
@@ -23,7 +22,7 @@ GOOD: Mapping[str, Any] = {
 
 
 def row(**changed: object) -> dict[str, Any]:
-    return additions.row(WANDB, {**GOOD, **changed}, bin_folder="/opt/venv/bin")
+    return additions.row("wandb", "wandb", {**GOOD, **changed}, bin_folder="/opt/venv/bin")
 
 
 def test_what_was_added_and_what_moved_beside_it_is_kept() -> None:
@@ -60,7 +59,6 @@ def test_a_refusal_shows_what_to_take_instead() -> None:
 
 
 def test_every_package_that_was_measured_is_in_the_list_and_none_moved_torch() -> None:
-    names = {package.name for package in additions.packages()}
     measured = additions.read()["rows"]
-    assert {one["package"] for one in measured} <= names
+    assert {one["package"] for one in measured} <= packages().keys()
     assert not [one["package"] for one in measured if one["verdict"] == additions.MOVED]
