@@ -52,7 +52,7 @@ def fully_trained(run: Run, reload: Callable[[Any], Any]) -> Trained:
         saved={} if "lora" in run.config else tensors(run.folder / result["saved"]),
         reload=reload,
         held_out=(float(result["held_out"]), _evaluated(rows[split:])),
-        facts={"ranks": ranks, "compiled": run.compiled},
+        facts={"ranks": ranks, "compiled": run.compiled, "said": str(result.get("said", ""))},
     )
 
 
