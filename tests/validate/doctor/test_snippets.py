@@ -135,3 +135,9 @@ def test_an_image_without_examples_gets_names_to_replace() -> None:
 def test_the_dtype_argument_follows_transformers() -> None:
     assert "    dtype=" in of(machine(gpu()))[0]["train.py"]
     assert "torch_dtype=" in of(machine(gpu()), stack(packages={"transformers": "4.51.3"}))[0]["train.py"]
+
+
+def test_axolotl_starts_without_its_telemetry() -> None:
+    """axolotl 0.13.2 ends at the start otherwise: hint axolotl-telemetry."""
+    _, commands = of(machine(gpu()), framework=Framework.AXOLOTL)
+    assert commands[-2:] == ["export AXOLOTL_DO_NOT_TRACK=1", "axolotl train train.yaml"]

@@ -7,6 +7,8 @@ from validate.doctor.snippets.transformers import ZERO3_FILE, zero3
 from validate.doctor.terms import Advice, Stack, Strategy
 
 _CONFIGURATION = "train.yaml"
+_NO_TELEMETRY = "export AXOLOTL_DO_NOT_TRACK=1"
+"""axolotl 0.13.2 as published lacks a file that its telemetry reads at the start (telemetry/whitelist.yaml)."""
 _ATTENTION = {
     "flash_attention_2": "flash_attention",
     "xformers": "xformers_attention",
@@ -19,7 +21,7 @@ def block(advice: Advice, stack: Stack) -> Block:
     files = {_CONFIGURATION: _configuration(advice, stack)}
     if advice.strategy is Strategy.DEEPSPEED:
         files[ZERO3_FILE] = zero3()
-    return Block(files=files, commands=[*before(advice, stack), f"axolotl train {_CONFIGURATION}"])
+    return Block(files=files, commands=[*before(advice, stack), _NO_TELEMETRY, f"axolotl train {_CONFIGURATION}"])
 
 
 def _configuration(advice: Advice, stack: Stack) -> list[str]:
