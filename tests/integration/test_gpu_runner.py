@@ -18,13 +18,13 @@ from validate.kernels import Case, Kernel
 from validate.kernels.runner import examine
 
 def case(run, dtype="float32"):
-    def make(bench):
-        inputs = {"x": bench.normal(7, 5), "w": bench.normal(5, 3)}
+    def make(rng):
+        inputs = {"x": rng.normal(7, 5), "w": rng.normal(5, 3)}
         return Case(dtype=dtype, inputs=inputs, run=run, plain=lambda x, w: x @ w, grad_inputs=("x", "w"))
     return make
 
-def whole(bench):
-    inputs = {"x": bench.integers(-9, 9, 7, 5, dtype="int32")}
+def whole(rng):
+    inputs = {"x": rng.integers(-9, 9, 7, 5, dtype="int32")}
     return Case(dtype="int32", inputs=inputs, run=lambda x: x * 3, plain=lambda x: x * 3)
 
 def missing(x, w):
@@ -41,7 +41,7 @@ kernel = Kernel(
         "whole": whole,
     },
     tolerance={"float32": 1e-5, "bfloat16": "T", "int32": 0.0},
-    observe=lambda bench: {"figures": {}, "facts": {"shape": list(bench.normal(2, 3).shape)}},
+    observe=lambda rng: {"figures": {}, "facts": {"shape": list(rng.normal(2, 3).shape)}},
 )
 print(json.dumps(examine("tiny", kernel, device="cpu")))
 """

@@ -18,7 +18,7 @@ from validate.contracts.gpu import KernelNames, Observed
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
 
 if TYPE_CHECKING:
-    from validate.kernels.runner import Bench
+    from validate.kernels.runner import SeededRandom
 
 RULE_T = "T"
 """The tolerance of float kernels: a small multiple of plain torch's error in the same dtype, plus a constant."""
@@ -80,10 +80,10 @@ class Kernel:
     package: str
     """The distribution that brings it: an image that pins it is held to the kernel."""
     statement: str
-    cases: Mapping[str, Callable[[Bench], Case]] = field(default_factory=dict)
+    cases: Mapping[str, Callable[[SeededRandom], Case]] = field(default_factory=dict)
     tolerance: Mapping[str, str | float] = field(default_factory=dict)
     """dtype -> RULE_T, or the largest relative error (0: exact)."""
-    observe: Callable[[Bench], Observed] | None = None
+    observe: Callable[[SeededRandom], Observed] | None = None
     """Measures {"figures": {name: {"value", "controls"}}, "facts": {name: value}} that are no comparison of tensors."""
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> least and most: two-sided, as a quantiser that errs too little has not quantised."""
@@ -101,7 +101,7 @@ class Kernel:
     """Cases that these versions can't do, and why, with the source."""
     excludes: Callable[[Mapping[str, str]], str | None] = nothing
     """Why these versions can't do it on any GPU, with the source: then nothing is claimed."""
-    declines: Callable[[Bench], Sequence[str]] | None = None
+    declines: Callable[[SeededRandom], Sequence[str]] | None = None
     """The library's own reasons for not running here."""
     needs: Sequence[str] = ()
     """Other distributions without which it can't be run."""

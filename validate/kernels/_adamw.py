@@ -8,7 +8,7 @@ from typing import Any
 from validate.contracts.gpu import Observed
 from validate.kernels._bitsandbytes import around
 from validate.kernels._names import EAGER, PRODUCT
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _SHAPE = (317, 331)
 """More than 100,000 elements: below that bitsandbytes does not page, below 4,096 it keeps 32-bit states."""
@@ -20,14 +20,14 @@ EXPECTED = around(0.01556, 6e-5)
 """Twenty seeds with bitsandbytes 0.50.2 on an H100: 0.015546, sigma 4.9e-5. A mean over 104,927 parameters."""
 
 
-def observe(bench: Bench, optimizer: str) -> Observed:
+def observe(rng: SeededRandom, optimizer: str) -> Observed:
     """How far twenty steps end from float64's, relative to how far they went; what the states are."""
-    torch, optim = bench.torch, importlib.import_module("bitsandbytes.optim")
-    start = bench.normal(*_SHAPE, deviation=0.1)
-    gradients = [bench.normal(*_SHAPE, deviation=0.01) for _ in range(_STEPS)]
+    torch, optim = rng.torch, importlib.import_module("bitsandbytes.optim")
+    start = rng.normal(*_SHAPE, deviation=0.1)
+    gradients = [rng.normal(*_SHAPE, deviation=0.01) for _ in range(_STEPS)]
     wanted, _ = _trained(torch.optim.AdamW, start.clone(), gradients)
-    found, states = _trained(getattr(optim, optimizer), start.float().to(bench.device), gradients)
-    exact, _ = _trained(optim.AdamW32bit, start.float().to(bench.device), gradients)
+    found, states = _trained(getattr(optim, optimizer), start.float().to(rng.device), gradients)
+    exact, _ = _trained(optim.AdamW32bit, start.float().to(rng.device), gradients)
     way = (wanted - start).abs().mean()
 
     def off(end: Any) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from validate.kernels import Case
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _BATCH = 2
 
@@ -44,14 +44,14 @@ def case(
     causal: bool,
     run: Callable[..., Any],
     bottom_right: bool = False,
-) -> Callable[[Bench], Case]:
+) -> Callable[[SeededRandom], Case]:
     """A case over (batch, heads, length, dim): `heads` and `lengths` of the query and of key and value."""
 
-    def make(bench: Bench) -> Case:
+    def make(rng: SeededRandom) -> Case:
         inputs: Mapping[str, Any] = {
-            "query": bench.normal(_BATCH, heads[0], lengths[0], dim),
-            "key": bench.normal(_BATCH, heads[1], lengths[1], dim),
-            "value": bench.normal(_BATCH, heads[1], lengths[1], dim),
+            "query": rng.normal(_BATCH, heads[0], lengths[0], dim),
+            "key": rng.normal(_BATCH, heads[1], lengths[1], dim),
+            "value": rng.normal(_BATCH, heads[1], lengths[1], dim),
         }
 
         def plain(query: Any, key: Any, value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from validate.kernels import Case
 from validate.kernels._attention import case
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _WHOSE = {
     r"pytorch_flash::": "FlashAttention's",
@@ -36,12 +36,12 @@ def forced(backend: str) -> Callable[[Any, Any, Any, bool], Any]:
     return run
 
 
-def cases(backend: str, *dtypes: str) -> Mapping[str, Callable[[Bench], Case]]:
+def cases(backend: str, *dtypes: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
     """Odd lengths, equal and causal, then unequal and not."""
     return _cases(backend, dtypes, equal=257, unequal=(129, 331))
 
 
-def cases_in_128s(backend: str, *dtypes: str) -> Mapping[str, Callable[[Bench], Case]]:
+def cases_in_128s(backend: str, *dtypes: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
     """The same with lengths that are multiples of 128."""
     made = _cases(backend, dtypes, equal=256, unequal=(128, 384))
     return {f"{name} in 128s": one for name, one in made.items()}
@@ -49,9 +49,9 @@ def cases_in_128s(backend: str, *dtypes: str) -> Mapping[str, Callable[[Bench], 
 
 def _cases(
     backend: str, dtypes: Sequence[str], *, equal: int, unequal: tuple[int, int]
-) -> Mapping[str, Callable[[Bench], Case]]:
+) -> Mapping[str, Callable[[SeededRandom], Case]]:
     run = forced(backend)
-    made: dict[str, Callable[[Bench], Case]] = {}
+    made: dict[str, Callable[[SeededRandom], Case]] = {}
     for dtype in dtypes:
         made[f"{dtype} causal"] = case(dtype, heads=(3, 3), lengths=(equal, equal), dim=64, causal=True, run=run)
         made[f"{dtype} cross"] = case(dtype, heads=(3, 3), lengths=unequal, dim=128, causal=False, run=run)

@@ -8,7 +8,7 @@ from typing import Any
 
 from validate.kernels import Case
 from validate.kernels._attention import case
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
 def _operators(name: str) -> tuple[Any, Any]:
@@ -16,7 +16,7 @@ def _operators(name: str) -> tuple[Any, Any]:
     return module.FwOp, module.BwOp
 
 
-def cases(name: str) -> Mapping[str, Callable[[Bench], Case]]:
+def cases(name: str) -> Mapping[str, Callable[[SeededRandom], Case]]:
     """Equal and causal (the mask starts at the top left), unequal and not."""
 
     def run(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -32,12 +32,12 @@ def cases(name: str) -> Mapping[str, Callable[[Bench], Case]]:
     }
 
 
-def declines(name: str) -> Callable[[Bench], Sequence[str]]:
+def declines(name: str) -> Callable[[SeededRandom], Sequence[str]]:
     """The operator's own reasons, in its own words."""
 
-    def reasons(bench: Bench) -> Sequence[str]:
+    def reasons(rng: SeededRandom) -> Sequence[str]:
         inputs = importlib.import_module("xformers.ops.fmha.common").Inputs
-        sample = bench.normal(1, 16, 2, 64).half().to(bench.device).requires_grad_(True)
+        sample = rng.normal(1, 16, 2, 64).half().to(rng.device).requires_grad_(True)
         given = inputs(query=sample, key=sample, value=sample)
         return [
             f"{operator.NAME}: {reason}"

@@ -7,13 +7,13 @@ from validate.kernels import Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_QUANTISE
 from validate.kernels.bnb_nf4 import mean_error
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
-def _observe(bench: Bench) -> Observed:
-    values = bench.normal(1024, 1024).float()
-    controls = {"unquantised": 0.0, "NF4 in its place": mean_error(bench, values, "nf4", 64)}
-    return {"figures": {"mean error": {"value": mean_error(bench, values, "fp4", 64), "controls": controls}}}
+def _observe(rng: SeededRandom) -> Observed:
+    values = rng.normal(1024, 1024).float()
+    controls = {"unquantised": 0.0, "NF4 in its place": mean_error(rng, values, "nf4", 64)}
+    return {"figures": {"mean error": {"value": mean_error(rng, values, "fp4", 64), "controls": controls}}}
 
 
 KERNEL = Kernel(

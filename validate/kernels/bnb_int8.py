@@ -9,7 +9,7 @@ from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_INT8_ROWS, EAGER, INT8_PRODUCT
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
 def _run(left: Any, right: Any) -> Any:
@@ -20,16 +20,16 @@ def _plain(left: Any, right: Any) -> Any:
     return left @ right.T
 
 
-def _case(bench: Bench) -> Case:
-    inputs = {"left": bench.integers(-127, 128, 77, 260, dtype="int8")}
-    inputs["right"] = bench.integers(-127, 128, 132, 260, dtype="int8")
+def _case(rng: SeededRandom) -> Case:
+    inputs = {"left": rng.integers(-127, 128, 77, 260, dtype="int8")}
+    inputs["right"] = rng.integers(-127, 128, 132, 260, dtype="int8")
     return Case(dtype="int8", inputs=inputs, run=_run, plain=_plain)
 
 
-def _observe(bench: Bench) -> Observed:
+def _observe(rng: SeededRandom) -> Observed:
     functional = importlib.import_module("bitsandbytes.functional")
-    values = bench.normal(1024, 1024).half()
-    codes, scales, _ = functional.int8_vectorwise_quant(values.to(bench.device))
+    values = rng.normal(1024, 1024).half()
+    codes, scales, _ = functional.int8_vectorwise_quant(values.to(rng.device))
     decoded = (codes.float() * scales.float().view(-1, 1) / 127).cpu()
     control = {"unquantised": 0.0, "codes off by one": float((decoded + 0.02 - values.float()).abs().mean())}
     value = float((decoded - values.float()).abs().mean())

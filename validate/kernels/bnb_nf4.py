@@ -11,7 +11,7 @@ from validate.harness import nf4
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _OUT, _IN = 192, 320
 
@@ -34,30 +34,30 @@ def _plain(x: Any, packed: Any, scales: Any) -> Any:
     return x @ nf4.dequantised(packed, scales, (_OUT, _IN), nf4.BLOCK_SIZE).to(x.dtype).T
 
 
-def _case(dtype: str, rows: int, *grad_inputs: str) -> Callable[[Bench], Case]:
+def _case(dtype: str, rows: int, *grad_inputs: str) -> Callable[[SeededRandom], Case]:
     """Any codes are weights: they need not come from a quantiser."""
 
-    def make(bench: Bench) -> Case:
+    def make(rng: SeededRandom) -> Case:
         inputs = {
-            "x": bench.normal(rows, _IN),
-            "packed": bench.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
-            "scales": bench.normal(_OUT * _IN // nf4.BLOCK_SIZE).abs() + 0.5,
+            "x": rng.normal(rows, _IN),
+            "packed": rng.integers(0, 256, _OUT * _IN // 2, 1, dtype="uint8"),
+            "scales": rng.normal(_OUT * _IN // nf4.BLOCK_SIZE).abs() + 0.5,
         }
         return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=grad_inputs)
 
     return make
 
 
-def _observe(bench: Bench) -> Observed:
-    values = bench.normal(1024, 1024).float()
-    control = {"unquantised": 0.0, "blocks of 128": mean_error(bench, values, "nf4", 128)}
-    return {"figures": {"mean error": {"value": mean_error(bench, values, "nf4", nf4.BLOCK_SIZE), "controls": control}}}
+def _observe(rng: SeededRandom) -> Observed:
+    values = rng.normal(1024, 1024).float()
+    control = {"unquantised": 0.0, "blocks of 128": mean_error(rng, values, "nf4", 128)}
+    return {"figures": {"mean error": {"value": mean_error(rng, values, "nf4", nf4.BLOCK_SIZE), "controls": control}}}
 
 
-def mean_error(bench: Bench, values: Any, kind: str, block: int) -> float:
+def mean_error(rng: SeededRandom, values: Any, kind: str, block: int) -> float:
     """Mean absolute error of quantising these values on the device and back."""
     functional = importlib.import_module("bitsandbytes.functional")
-    codes, state = functional.quantize_4bit(values.to(bench.device), blocksize=block, quant_type=kind)
+    codes, state = functional.quantize_4bit(values.to(rng.device), blocksize=block, quant_type=kind)
     return float((functional.dequantize_4bit(codes, state).cpu() - values).abs().mean())
 
 

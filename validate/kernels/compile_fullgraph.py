@@ -8,7 +8,7 @@ from typing import Any
 from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel, from_capability
 from validate.kernels._names import INDUCTOR
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _WIDTH = 141
 
@@ -25,16 +25,16 @@ def _compiled(x: Any, weight: Any, gain: Any) -> Any:
     return torch.compile(_block, fullgraph=True, dynamic=False)(x, weight, gain)
 
 
-def _case(bench: Bench) -> Case:
+def _case(rng: SeededRandom) -> Case:
     inputs = {
-        "x": bench.normal(53, _WIDTH),
-        "weight": bench.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
-        "gain": bench.normal(_WIDTH),
+        "x": rng.normal(53, _WIDTH),
+        "weight": rng.normal(_WIDTH, 2 * _WIDTH, deviation=_WIDTH**-0.5),
+        "gain": rng.normal(_WIDTH),
     }
     return Case(dtype="float32", inputs=inputs, run=_compiled, plain=_block, grad_inputs=("x", "weight", "gain"))
 
 
-def _observe(bench: Bench) -> Observed:
+def _observe(rng: SeededRandom) -> Observed:
     """dynamo's own counters, after the case."""
     counters = importlib.import_module("torch._dynamo.utils").counters
     return {

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from validate.kernels import Case, Kernel
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
 def _plain(image: Any, weight: Any) -> Any:
@@ -19,8 +19,8 @@ def _without_tf32(image: Any, weight: Any) -> Any:
         return _plain(image, weight)
 
 
-def _case(bench: Bench) -> Case:
-    inputs = {"image": bench.normal(3, 13, 37, 29), "weight": bench.normal(19, 13, 3, 5)}
+def _case(rng: SeededRandom) -> Case:
+    inputs = {"image": rng.normal(3, 13, 37, 29), "weight": rng.normal(19, 13, 3, 5)}
     return Case(dtype="float32", inputs=inputs, run=_without_tf32, plain=_plain, grad_inputs=())
 
 

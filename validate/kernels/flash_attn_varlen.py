@@ -9,7 +9,7 @@ from typing import Any
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._attention import attention
 from validate.kernels._flash import LIBRARIES, OTHERS, RAN, SUPPORTS
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _LENGTHS = (1, 130, 67, 255)
 _DIM = 64
@@ -31,10 +31,10 @@ def _one_by_one(query: Any, key: Any, value: Any) -> Any:
     return torch.cat([attention(*part, causal=True, bottom_right=True) for part in parts], dim=2)
 
 
-def _case(dtype: str) -> Callable[[Bench], Case]:
-    def make(bench: Bench) -> Case:
+def _case(dtype: str) -> Callable[[SeededRandom], Case]:
+    def make(rng: SeededRandom) -> Case:
         tokens = sum(_LENGTHS)
-        inputs = {name: bench.normal(1, heads, tokens, _DIM) for name, heads in _HEADS.items()}
+        inputs = {name: rng.normal(1, heads, tokens, _DIM) for name, heads in _HEADS.items()}
         return Case(
             dtype=dtype,
             inputs=inputs,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from validate.kernels import Case, Kernel
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _TOLERANCE = 1e-5
 """float32 stays below 1e-6 here; TF32, which keeps 10 bits, is at 3e-4."""
@@ -16,11 +16,11 @@ def _product(left: Any, right: Any) -> Any:
     return left @ right
 
 
-def _cases(shape: tuple[int, int, int]) -> Callable[[Bench], Case]:
+def _cases(shape: tuple[int, int, int]) -> Callable[[SeededRandom], Case]:
     rows, inner, columns = shape
 
-    def make(bench: Bench) -> Case:
-        inputs = {"left": bench.normal(rows, inner), "right": bench.normal(inner, columns)}
+    def make(rng: SeededRandom) -> Case:
+        inputs = {"left": rng.normal(rows, inner), "right": rng.normal(inner, columns)}
         return Case(dtype="float32", inputs=inputs, run=_product, plain=_product, grad_inputs=("left", "right"))
 
     return make

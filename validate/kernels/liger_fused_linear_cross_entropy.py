@@ -9,7 +9,7 @@ from typing import Any
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._liger import SUPPORTS
 from validate.kernels._names import LIGER_CROSS_ENTROPY
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _TOKENS, _WIDTH, _VOCABULARY = 123, 96, 1543
 _IGNORED = -100
@@ -26,13 +26,13 @@ def _plain(x: Any, weight: Any, target: Any) -> Any:
     return functional.cross_entropy(x @ weight.T, target, ignore_index=_IGNORED)
 
 
-def _case(dtype: str) -> Callable[[Bench], Case]:
-    def make(bench: Bench) -> Case:
-        target = bench.integers(0, _VOCABULARY, _TOKENS)
+def _case(dtype: str) -> Callable[[SeededRandom], Case]:
+    def make(rng: SeededRandom) -> Case:
+        target = rng.integers(0, _VOCABULARY, _TOKENS)
         target[::7] = _IGNORED
         inputs = {
-            "x": bench.normal(_TOKENS, _WIDTH),
-            "weight": bench.normal(_VOCABULARY, _WIDTH, deviation=_WIDTH**-0.5),
+            "x": rng.normal(_TOKENS, _WIDTH),
+            "weight": rng.normal(_VOCABULARY, _WIDTH, deviation=_WIDTH**-0.5),
             "target": target,
         }
         return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))

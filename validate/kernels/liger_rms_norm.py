@@ -9,7 +9,7 @@ from typing import Any
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._liger import SUPPORTS
 from validate.kernels._names import LIGER_RMS_NORM_BACKWARD, LIGER_RMS_NORM_FORWARD
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _EPSILON = 1e-5
 
@@ -23,9 +23,9 @@ def _plain(x: Any, weight: Any) -> Any:
     return x * (x.pow(2).mean(-1, keepdim=True) + _EPSILON).rsqrt() * weight
 
 
-def _case(dtype: str) -> Callable[[Bench], Case]:
-    def make(bench: Bench) -> Case:
-        inputs = {"x": bench.normal(3, 41, 345), "weight": bench.normal(345)}
+def _case(dtype: str) -> Callable[[SeededRandom], Case]:
+    def make(rng: SeededRandom) -> Case:
+        inputs = {"x": rng.normal(3, 41, 345), "weight": rng.normal(345)}
         return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("x", "weight"))
 
     return make

@@ -10,7 +10,7 @@ from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._attention import rolled
 from validate.kernels._liger import SUPPORTS
 from validate.kernels._names import LIGER_ROPE
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _LENGTH, _DIM = 53, 64
 
@@ -31,14 +31,14 @@ def _plain(query: Any, key: Any, cosine: Any, sine: Any) -> dict[str, Any]:
     return {"query": turned(query), "key": turned(key)}
 
 
-def _case(dtype: str) -> Callable[[Bench], Case]:
-    def make(bench: Bench) -> Case:
-        torch = bench.torch
+def _case(dtype: str) -> Callable[[SeededRandom], Case]:
+    def make(rng: SeededRandom) -> Case:
+        torch = rng.torch
         frequency = 10000.0 ** -(torch.arange(0, _DIM, 2, dtype=torch.float64) / _DIM)
         angle = torch.outer(torch.arange(_LENGTH, dtype=torch.float64), frequency).repeat(1, 2)
         inputs = {
-            "query": bench.normal(2, 6, _LENGTH, _DIM),
-            "key": bench.normal(2, 2, _LENGTH, _DIM),
+            "query": rng.normal(2, 6, _LENGTH, _DIM),
+            "key": rng.normal(2, 2, _LENGTH, _DIM),
             "cosine": angle.cos(),
             "sine": angle.sin(),
         }

@@ -9,7 +9,7 @@ from typing import Any
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._liger import SUPPORTS
 from validate.kernels._names import LIGER_SWIGLU_BACKWARD, LIGER_SWIGLU_FORWARD
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
 def _run(a: Any, b: Any) -> Any:
@@ -20,9 +20,9 @@ def _plain(a: Any, b: Any) -> Any:
     return a * a.sigmoid() * b
 
 
-def _case(dtype: str) -> Callable[[Bench], Case]:
-    def make(bench: Bench) -> Case:
-        inputs = {"a": bench.normal(3, 41, 345), "b": bench.normal(3, 41, 345)}
+def _case(dtype: str) -> Callable[[SeededRandom], Case]:
+    def make(rng: SeededRandom) -> Case:
+        inputs = {"a": rng.normal(3, 41, 345), "b": rng.normal(3, 41, 345)}
         return Case(dtype=dtype, inputs=inputs, run=_run, plain=_plain, grad_inputs=("a", "b"))
 
     return make

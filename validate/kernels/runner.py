@@ -28,7 +28,7 @@ _ENVIRONMENT = re.compile(
 """Variables that send a computation another way: they stand in the evidence, as the usual culprits."""
 
 
-class Bench:
+class SeededRandom:
     """What kernels' files make their inputs with: seeded by the case, so that no case depends on another."""
 
     def __init__(self, torch: Any, name: str, device: str = "cuda", timeline: Timeline | None = None) -> None:
@@ -79,21 +79,21 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
     if device == "cuda" and (reason := row.supports(_capability(torch), {})):
         return {**evidence, "gated": reason}
     if row.declines:
-        evidence["declined"] = list(row.declines(Bench(torch, subject, device)))
+        evidence["declined"] = list(row.declines(SeededRandom(torch, subject, device)))
         if evidence["declined"]:
             return evidence
 
     def work(timeline: Timeline | None = None) -> None:
         evidence["cases"] = {
-            name: attempt(partial(compare, Bench(torch, f"{subject}/{name}", device, timeline), make))
+            name: attempt(partial(compare, SeededRandom(torch, f"{subject}/{name}", device, timeline), make))
             for name, make in row.cases.items()
             if cases is None or name in cases
         }
         if row.observe is not None:
-            bench = Bench(torch, subject, device, timeline)
+            rng = SeededRandom(torch, subject, device, timeline)
             # Where nothing is measured but facts, nothing need run on the device.
-            bench.begin(ASKED if row.figures else None)
-            evidence["observed"] = attempt(partial(row.observe, bench))
+            rng.begin(ASKED if row.figures else None)
+            evidence["observed"] = attempt(partial(row.observe, rng))
 
     if device == "cuda":
         evidence["kernels"] = profiled(torch, work, _every_name(row))
@@ -113,23 +113,23 @@ def device_facts(torch: Any) -> Device:
     return {"name": torch.cuda.get_device_name(0), "capability": list(_capability(torch)), "torch": torch.__version__}
 
 
-def compare(bench: Bench, make: Callable[[Bench], Case]) -> CaseEvidence:
+def compare(rng: SeededRandom, make: Callable[[SeededRandom], Case]) -> CaseEvidence:
     """Relative errors of a case: of the kernel, of plain torch in the same dtype, of each control.
 
     The reference is plain torch in float64 on the CPU, on the inputs as rounded to the case's dtype.
     """
-    case = make(bench)
-    torch = bench.torch
+    case = make(rng)
+    torch = rng.torch
     dtype = getattr(torch, case.dtype)
     exact = torch.int64 if not dtype.is_floating_point else torch.float64
     rounded = {name: _cast(torch, value, dtype) for name, value in case.inputs.items()}
-    reference = _results(bench, case, case.plain, {n: _cast(torch, v, exact) for n, v in rounded.items()})
-    on_device = {name: value.to(bench.device) for name, value in rounded.items()}
-    bench.begin(PLAIN)
-    plain = _results(bench, case, case.plain, on_device) if dtype.is_floating_point else reference
-    bench.begin(ASKED)
-    found = _results(bench, case, case.run, on_device)
-    bench.begin(None)
+    reference = _results(rng, case, case.plain, {n: _cast(torch, v, exact) for n, v in rounded.items()})
+    on_device = {name: value.to(rng.device) for name, value in rounded.items()}
+    rng.begin(PLAIN)
+    plain = _results(rng, case, case.plain, on_device) if dtype.is_floating_point else reference
+    rng.begin(ASKED)
+    found = _results(rng, case, case.run, on_device)
+    rng.begin(None)
     scale = CONTROL_SCALE.get(case.dtype, 1.01)
     controls = {f"scaled by {scale}": {n: _error(v.double() * scale, reference[n]) for n, v in found.items()}}
     forward = {name: value for name, value in found.items() if not name.startswith("gradient ")}
@@ -156,26 +156,26 @@ def _cast(torch: Any, value: Any, dtype: Any) -> Any:
     return value.to(dtype) if value.is_floating_point() == dtype.is_floating_point else value
 
 
-def _results(bench: Bench, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _results(rng: SeededRandom, case: Case, function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs and gradients of one way to compute, by name, on the CPU."""
-    torch = bench.torch
+    torch = rng.torch
     inputs = {n: v.clone().requires_grad_(True) if n in case.grad_inputs else v.clone() for n, v in inputs.items()}
     given = function(**inputs)
     outputs = given if isinstance(given, Mapping) else {"output": given}
     results = {name: value.detach().cpu() for name, value in outputs.items()}
     if case.grad_inputs:
-        upstream = [_upstream(bench, name, value) for name, value in outputs.items()]
+        upstream = [_upstream(rng, name, value) for name, value in outputs.items()]
         gradients = torch.autograd.grad(list(outputs.values()), [inputs[n] for n in case.grad_inputs], upstream)
         results.update({f"gradient {n}": g.detach().cpu() for n, g in zip(case.grad_inputs, gradients, strict=True)})
     return results
 
 
-def _upstream(bench: Bench, name: str, output: Any) -> Any:
+def _upstream(rng: SeededRandom, name: str, output: Any) -> Any:
     """The same gradient for every way to compute: small whole numbers, which no dtype rounds; 1 for a scalar."""
-    generator = bench.torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
+    generator = rng.torch.Generator().manual_seed(SEED ^ zlib.crc32(name.encode()))
     if not output.dim():
-        return bench.torch.ones_like(output)
-    whole = bench.torch.randint(-4, 5, tuple(output.shape), generator=generator)
+        return rng.torch.ones_like(output)
+    whole = rng.torch.randint(-4, 5, tuple(output.shape), generator=generator)
     return whole.to(device=output.device, dtype=output.dtype)
 
 

@@ -7,15 +7,15 @@ from typing import Any
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _E4M3_LARGEST = 448.0
 
 
-def _observe(bench: Bench) -> Observed:
+def _observe(rng: SeededRandom) -> Observed:
     """Signal to noise of the product, and that of controls: 5 % off, and rows in each other's place."""
-    torch = bench.torch
-    left, right = bench.normal(208, 272).to(bench.device), bench.normal(144, 272).to(bench.device)
+    torch = rng.torch
+    left, right = rng.normal(208, 272).to(rng.device), rng.normal(144, 272).to(rng.device)
 
     def scaled(matrix: Any) -> tuple[Any, Any]:
         scale = matrix.abs().max() / _E4M3_LARGEST

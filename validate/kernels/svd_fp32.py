@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from validate.kernels import Case, Kernel
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
 def _decomposed(matrix: Any) -> dict[str, Any]:
@@ -19,8 +19,8 @@ def _decomposed(matrix: Any) -> dict[str, Any]:
     return {"values": values, "matrix": (left * values) @ right}
 
 
-def _case(bench: Bench) -> Case:
-    return Case(dtype="float32", inputs={"matrix": bench.normal(193, 71)}, run=_decomposed, plain=_decomposed)
+def _case(rng: SeededRandom) -> Case:
+    return Case(dtype="float32", inputs={"matrix": rng.normal(193, 71)}, run=_decomposed, plain=_decomposed)
 
 
 KERNEL = Kernel(

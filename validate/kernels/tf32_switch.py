@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from validate.contracts.gpu import Figure, Observed
 from validate.kernels import Kernel, from_capability
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
-def _observe(bench: Bench) -> Observed:
-    matmul = bench.torch.backends.cuda.matmul
-    left, right = bench.normal(511, 1023).float(), bench.normal(1023, 769).float()
+def _observe(rng: SeededRandom) -> Observed:
+    matmul = rng.torch.backends.cuda.matmul
+    left, right = rng.normal(511, 1023).float(), rng.normal(1023, 769).float()
     wanted = left.double() @ right.double()
 
     def error(allowed: bool) -> float:
         matmul.allow_tf32 = allowed
-        found = (left.to(bench.device) @ right.to(bench.device)).cpu().double()
+        found = (left.to(rng.device) @ right.to(rng.device)).cpu().double()
         return float((found - wanted).norm() / wanted.norm())
 
     before = matmul.allow_tf32

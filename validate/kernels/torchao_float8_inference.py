@@ -7,20 +7,20 @@ import importlib
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
-def _observe(bench: Bench) -> Observed:
-    torch, quantization = bench.torch, importlib.import_module("torchao.quantization")
+def _observe(rng: SeededRandom) -> Observed:
+    torch, quantization = rng.torch, importlib.import_module("torchao.quantization")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
-    weight, x = bench.normal(144, 272, deviation=272**-0.5), bench.normal(208, 272)
+    weight, x = rng.normal(144, 272, deviation=272**-0.5), rng.normal(208, 272)
     with torch.no_grad():
         layer.weight.copy_(weight)
-    layer = layer.to(bench.device)
+    layer = layer.to(rng.device)
     wanted = x.bfloat16().double() @ layer.weight.detach().cpu().double().T
     quantization.quantize_(layer, quantization.Float8DynamicActivationFloat8WeightConfig())
     with torch.no_grad():
-        found = layer(x.bfloat16().to(bench.device)).cpu().double()
+        found = layer(x.bfloat16().to(rng.device)).cpu().double()
     controls = {"scaled by 1.15": decibels(found * 1.15, wanted), "no rounding": decibels(wanted.float(), wanted)}
     return {
         "figures": {"SQNR in dB": {"value": decibels(found, wanted), "controls": controls}},

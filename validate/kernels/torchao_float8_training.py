@@ -7,20 +7,20 @@ import importlib
 from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 
-def _observe(bench: Bench) -> Observed:
-    torch, float8 = bench.torch, importlib.import_module("torchao.float8")
+def _observe(rng: SeededRandom) -> Observed:
+    torch, float8 = rng.torch, importlib.import_module("torchao.float8")
     layer = torch.nn.Linear(272, 144, bias=False, dtype=torch.bfloat16)
     with torch.no_grad():
-        layer.weight.copy_(bench.normal(144, 272, deviation=272**-0.5))
-    x, upstream = bench.normal(208, 272).bfloat16(), bench.normal(208, 144).bfloat16()
+        layer.weight.copy_(rng.normal(144, 272, deviation=272**-0.5))
+    x, upstream = rng.normal(208, 272).bfloat16(), rng.normal(208, 144).bfloat16()
     weight = layer.weight.detach().double()
-    model = float8.convert_to_float8_training(torch.nn.Sequential(layer.to(bench.device)))
-    given = x.to(bench.device).requires_grad_(True)
+    model = float8.convert_to_float8_training(torch.nn.Sequential(layer.to(rng.device)))
+    given = x.to(rng.device).requires_grad_(True)
     found = model(given)
-    found.backward(upstream.to(bench.device))
+    found.backward(upstream.to(rng.device))
     pairs = {
         "output": (found.detach().cpu(), x.double() @ weight.T),
         "gradient x": (given.grad.cpu(), upstream.double() @ weight),

@@ -11,7 +11,7 @@ from typing import Any
 from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel
 from validate.kernels._names import OUR_MIX, OUR_SOFTMAX
-from validate.kernels.runner import Bench
+from validate.kernels.runner import SeededRandom
 
 _ROWS, _COLUMNS = 67, 531
 
@@ -43,17 +43,17 @@ def _softmax_plainly(scores: Any) -> Any:
     return scores.softmax(-1)
 
 
-def _integers(bench: Bench) -> Case:
-    inputs = {name: bench.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32") for name in ("left", "right")}
+def _integers(rng: SeededRandom) -> Case:
+    inputs = {name: rng.integers(-(2**31), 2**31, _ROWS, _COLUMNS, dtype="int32") for name in ("left", "right")}
     return Case(dtype="int32", inputs=inputs, run=_mixed, plain=_mixed_plainly)
 
 
-def _floats(bench: Bench) -> Case:
-    inputs = {"scores": bench.normal(_ROWS, _COLUMNS)}
+def _floats(rng: SeededRandom) -> Case:
+    inputs = {"scores": rng.normal(_ROWS, _COLUMNS)}
     return Case(dtype="float32", inputs=inputs, run=_softmax, plain=_softmax_plainly)
 
 
-def _observe(bench: Bench) -> Observed:
+def _observe(rng: SeededRandom) -> Observed:
     """After the cases: what compiled, and what the cache, empty when this process began, holds now."""
     kernels = importlib.import_module("validate.kernels._triton_kernels")
     cache = Path(os.environ.get("TRITON_CACHE_DIR", Path.home() / ".triton" / "cache"))
@@ -67,7 +67,7 @@ def _observe(bench: Bench) -> Observed:
     }
 
 
-_CASES: Mapping[str, Callable[[Bench], Case]] = {"int32": _integers, "float32": _floats}
+_CASES: Mapping[str, Callable[[SeededRandom], Case]] = {"int32": _integers, "float32": _floats}
 
 KERNEL = Kernel(
     claim="G6",

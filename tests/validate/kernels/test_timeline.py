@@ -107,7 +107,7 @@ def row(**given: Any) -> Kernel:
 
 
 def test_an_observation_that_measures_is_held_to_a_kernel_of_its_own(gpu: FakeGpu) -> None:
-    def observe(_bench: Any) -> Any:
+    def observe(_rng: Any) -> Any:
         gpu.run(OWN)
         return {"figures": {}, "facts": {}}
 
@@ -118,14 +118,14 @@ def test_an_observation_that_measures_is_held_to_a_kernel_of_its_own(gpu: FakeGp
 def test_a_case_that_is_not_claimed_is_not_run(gpu: FakeGpu) -> None:
     """It may break the device for all that come after it."""
     made: list[str] = []
-    cases = {name: lambda _bench, name=name: made.append(name) for name in ("claimed", "left out")}
+    cases = {name: lambda _rng, name=name: made.append(name) for name in ("claimed", "left out")}
     runner.examine("x", row(cases=cases), cases=["claimed"])
     assert made == ["claimed"]
 
 
 def test_an_observation_of_facts_alone_need_not_run_anything(gpu: FakeGpu) -> None:
     """As torch.compile's: it reads counters after the case."""
-    found = runner.examine("x", row(observe=lambda _bench: {"facts": {"graphs": 1}}, facts={"graphs": 1}))
+    found = runner.examine("x", row(observe=lambda _rng: {"facts": {"graphs": 1}}, facts={"graphs": 1}))
     assert found["kernels"]["ran"] == {}
     assert found["kernels"]["works"]
     assert [event.name for event in gpu.events] == [SPIN] * 3
