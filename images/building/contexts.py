@@ -75,10 +75,11 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
     """
+    fetch = _fetch_nothing if options.offline else options.fetch
     gathered = prebuilt.gather(
         image,
         wheelhouse=options.wheelhouse,
-        official=WheelSource(cache=options.cache / "wheels", mirror=options.wheel_mirror, fetch=options.fetch),
+        official=WheelSource(cache=options.cache / "wheels", mirror=options.wheel_mirror, fetch=fetch),
         kept=base.kept,
         compiled=options.compiled,
     )
@@ -93,6 +94,10 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
     )
     files = render.render(image, locked.files, base, extras)
     return PreparedContext(gathered=gathered, claimed=claimed, files=files)
+
+
+def _fetch_nothing(_url: str, _target: Path) -> None:
+    raise OSError("--offline reaches no network")
 
 
 def digests(files: Context) -> dict[str, str]:

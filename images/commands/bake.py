@@ -78,8 +78,10 @@ def bake_verb(
 
 def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.ContextOptions, out: Path) -> Rendered:
     base_context = contexts.base_context(image.base, base, pinned)
-    files = contexts.prepare(image, lock_file.read(image), base_context, options).files
-    folder = out / str(image.name)
+    prepared = contexts.prepare(image, lock_file.read(image), base_context, options)
+    files, folder = prepared.files, out / str(image.name)
+    for reason in prepared.gathered.missing.values():
+        common.say(f"{image.name} goes without {reason}")
     records.write_context(files, folder / "context")
     dockerfile = files["Dockerfile"]
     rendered = Rendered(

@@ -80,7 +80,9 @@ def _nightly_in_vain(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
     """Ranges for what nothing pins, and layers that there are not: a typo would let a canary take anything."""
     profiles = matrix.profiles.values()
     pinned = {name for names in matrix.layers.values() for name in names}
-    pinned |= {name for profile in profiles for pins in (*profile.stacks.values(), profile.optional) for name in pins}
+    pinned |= {
+        name for profile in profiles for pins in (*profile.stacks.values(), {*profile.optional}) for name in pins
+    }
     ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in matrix.nightly.ranges]
     ranges += [("nightly", "stacks", torch, name) for torch, rows in matrix.nightly.stacks.items() for name in rows]
     for path in ranges:

@@ -156,8 +156,9 @@ class Profile(Row):
     """Another profile, whose pins and settings it takes over."""
     stacks: dict[MinorText, dict[str, PinText]] = Field(min_length=1)
     """Per torch minor, its own pins. One that differs from the stack's is an override, and the plan says so."""
-    optional: dict[str, PinText] = {}
-    """What the page names as optional: in the image where the facts allow it, left out with the reason elsewhere."""
+    optional: dict[str, PinText | dict[MinorText, PinText]] = {}
+    """What the page names as optional, at one version or one for each torch: in the image where the facts allow it,
+    left out with the reason elsewhere."""
     waived: dict[MinorText, dict[str, Sentence]] = {}
     """Per torch minor, distributions that its packages require and the image goes without, each with the reason."""
     unproven: dict[MinorText, dict[str, Sentence]] = {}

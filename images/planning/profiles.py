@@ -42,7 +42,7 @@ def resolve(matrix: Matrix, name: ImageName) -> Resolved | None:
     return Resolved(
         name=name.profile,
         pins=_merged(profile.stacks.get(torch, {}) for profile in line),
-        optional=_merged(profile.optional for profile in line),
+        optional=_merged(_optional(profile, torch) for profile in line),
         waived=_merged(profile.waived.get(torch, {}) for profile in line),
         unproven=_merged(profile.unproven.get(torch, {}) for profile in line),
         environment=_merged(profile.environment for profile in line),
@@ -112,6 +112,14 @@ def _line(matrix: Matrix, name: str) -> Iterator[Profile]:
     if profile.extends in matrix.profiles:
         yield matrix.profiles[profile.extends]
     yield profile
+
+
+def _optional(profile: Profile, torch: str) -> dict[str, str]:
+    """Its optional packages for one torch."""
+    versions = {
+        name: version if isinstance(version, str) else version.get(torch) for name, version in profile.optional.items()
+    }
+    return {name: version for name, version in versions.items() if version}
 
 
 def _merged(parts: Iterator[Mapping[str, str]]) -> dict[str, str]:

@@ -64,9 +64,13 @@ def test_two_fields_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize(
     ("verb", "options"),
     [
-        ("build", "--base --wheelhouse --offline --jobs --strict --no-cache --compile --tier --gpus --engine --out"),
+        (
+            "build",
+            "--base --wheelhouse --wheel-mirror --offline --jobs --strict --no-cache --compile --tier --gpus --engine "
+            "--out",
+        ),
         ("wheels", "--base --wheelhouse --offline --jobs --recompile --sdists --engine --out"),
-        ("bake", "--base --wheelhouse --to --cache-from --cache-to --provenance --out"),
+        ("bake", "--base --wheelhouse --wheel-mirror --to --cache-from --cache-to --provenance --out"),
     ],
 )
 def test_verbs_have_all_their_options(verb: str, options: str) -> None:

@@ -387,6 +387,16 @@ def test_the_lock_brings_what_a_compiled_pin_requires_and_not_the_pin() -> None:
     assert "causal-conv1d" not in locked.versions(locked.inputs.layers)
 
 
+def test_an_optional_package_may_have_a_version_for_each_torch_and_is_official_where_one_is_known() -> None:
+    older, newer = image("cu128-torch28-axolotl", REAL), image("cu130-torch213-axolotl", REAL)
+    versions = [(pin.version if (pin := each.pin("causal-conv1d")) else "") for each in (older, newer)]
+    assert versions == ["1.6.2.post1", "1.7.0"]
+    assert sorted(wheel.name for wheel in older.prebuilt) == ["causal-conv1d", "flash-attn"] and not newer.prebuilt
+    assert not any("causal-conv1d 1.6.2.post1" in text and "compiled it" in text for text in older.warnings)
+    none = with_profile("axolotl", optional={"causal-conv1d": {"2.8": "1.6.2.post1"}})
+    assert image("cu130-torch213-axolotl", none).pin("causal-conv1d") is None
+
+
 def test_a_required_one_is_no_option() -> None:
     planned = one("cu130-torch213-sm90-axolotl", requiring_conv1d())
     assert planned.image is not None

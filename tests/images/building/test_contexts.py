@@ -1,0 +1,54 @@
+"""Where a build's official wheels come from: a mirror's address reaches them, and offline nothing is fetched."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.building import contexts
+from images.building.contexts import ContextOptions
+from images.config import matrix
+from images.context.base_context import BaseContext
+from images.context.hosting import HostSettings
+from images.locking import lock_file
+from images.planning import plan
+from images.wheels import prebuilt
+from images.wheels.official import NotFetched, WheelSource, obtain
+
+SOURCES = matrix.load()
+
+
+class Enough(Exception):  # noqa: N818  # said as an outcome
+    """The build need not go on."""
+
+
+def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> WheelSource:
+    """What a build with these options asks for official wheels."""
+    asked: list[WheelSource] = []
+
+    def gather(_image: object, *, official: WheelSource, **_more: object) -> None:
+        asked.append(official)
+        raise Enough
+
+    monkeypatch.setattr(prebuilt, "gather", gather)
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    known = ContextOptions(
+        facts=SOURCES.facts, host=HostSettings(), cache=tmp_path, compiled=lambda *_: None, **options
+    )
+    base = BaseContext(reference="debian:bookworm-slim", origin="tag")
+    with pytest.raises(Enough):
+        contexts.prepare(planned.image, lock_file.read(planned.image), base, known)
+    return asked[0]
+
+
+def test_a_mirror_is_asked_in_place_of_the_releases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = source(monkeypatch, tmp_path, wheel_mirror="https://mirror.invalid/wheels")
+    assert (found.cache, found.mirror) == (tmp_path / "wheels", "https://mirror.invalid/wheels")
+
+
+def test_offline_fetches_no_official_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    with pytest.raises(NotFetched, match="--offline reaches no network"):
+        obtain(planned.image.prebuilt[0], source(monkeypatch, tmp_path, offline=True))
