@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any, cast
 from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence, ExampleExpect
 from validate.examples import reference
-from validate.examples.run import run
+from validate.examples.run import PATIENT, run
 from validate.examples.trained import Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_fork
 from validate.harness.reference import llama_logits
@@ -30,6 +31,7 @@ def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Behavio
 
 
 def _example(example: ExampleExpect, device: str) -> BehaviourEvidence:
+    os.environ.update(PATIENT)
     adapter = importlib.import_module(f"validate.examples.adapters.{example['adapter']}")
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
         done = run(example, Path(folder), device)

@@ -21,6 +21,8 @@ from validate.contracts.profile import ExampleExpect
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a trial and in an image."""
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Other probes run beside it: threads that wait don't hold their cores."""
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -28,8 +30,6 @@ _OFFLINE = {
     "DO_NOT_TRACK": "1",
     # A container without a network has the loopback interface alone, which gloo does not take by itself.
     "GLOO_SOCKET_IFNAME": "lo",
-    # Other probes run beside it: threads that wait don't hold their cores.
-    "OMP_WAIT_POLICY": "PASSIVE",
 }
 _LOG_TAIL = 2000
 _RAISED = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
@@ -87,7 +87,7 @@ def run(example: ExampleExpect, place: Path, device: str) -> Run:
 def _call(command: str, folder: Path, until: float, variables: Mapping[str, str]) -> None:
     """Run a command in a session of its own, so that nothing that it started outlives it."""
     log = folder / "log"
-    environment = {**os.environ, **_OFFLINE, **variables}
+    environment = {**os.environ, **_OFFLINE, **PATIENT, **variables}
     with log.open("wb") as output:
         child = subprocess.Popen(
             shlex.split(command),
