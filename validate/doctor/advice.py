@@ -278,6 +278,11 @@ def _warnings(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[str]
     several = len(advice.gpus) > 1
     wanted, source = (_DISK_OF_SEVERAL, _MULTI) if several else (_DISK, _AXOLOTL)
     for disk in hardware.disks:
+        if not disk.writable:
+            yield (
+                f"{disk.path}, for {disk.holds}, is not this user's to write to: mount a named volume there, a folder "
+                "of yours with `--user $(id -u):$(id -g)`, or one for everybody (`install -d -m 1777 FOLDER`)"
+            )
         if disk.free < wanted:
             yield (
                 f"{disk.path} has {disk.free / GB:.0f} GB free for {disk.holds}: {wanted / GB:.0f} GB or more are "

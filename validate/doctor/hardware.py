@@ -219,7 +219,8 @@ def _disks() -> Iterator[Disk]:
     cache = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     here = _disk(Path.cwd(), "checkpoints")
     there = _disk(Path(cache), "downloads")
-    if here and there and Path(here.path).stat().st_dev == Path(there.path).stat().st_dev:
+    alike = here and there and here.writable == there.writable
+    if here and there and alike and Path(here.path).stat().st_dev == Path(there.path).stat().st_dev:
         yield replace(here, holds="checkpoints and downloads")
     else:
         yield from (disk for disk in (here, there) if disk)
@@ -232,5 +233,6 @@ def _disk(folder: Path, holds: str) -> Disk | None:
             found = os.statvfs(one)
         except OSError:
             continue
-        return Disk(path=str(one), holds=holds, free=found.f_frsize * found.f_bavail)
+        free = found.f_frsize * found.f_bavail
+        return Disk(path=str(one), holds=holds, free=free, writable=os.access(one, os.W_OK))
     return None

@@ -71,6 +71,8 @@ class Disk:
     holds: str
     """What goes there: `checkpoints`, `downloads`."""
     free: int
+    writable: bool = True
+    """For this user."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from tests.support.machines import gpu, machine, stack
 from validate.doctor import advice, hardware
 from validate.doctor import main as doctor
 from validate.doctor.advice import advise, runs_on
-from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Stack, Strategy
+from validate.doctor.terms import GB, Advice, Disk, Framework, Goal, Gpu, Hardware, Level, Stack, Strategy
 from validate.environment import allocator
 
 
@@ -359,3 +359,10 @@ def test_levels_are_ordered() -> None:
 
 def test_the_doctor_recommends_the_allocator_setting_that_images_have() -> None:
     assert matrix.load().matrix.environment["PYTORCH_ALLOC_CONF"] == allocator.SETTING
+
+
+def test_a_folder_that_is_not_the_users_is_told_with_what_to_do() -> None:
+    disk = Disk(path="/home/trainer/.cache", holds="downloads", free=500 * GB, writable=False)
+    warnings = advise(Hardware(disks=(disk,)), stack(), Goal()).warnings
+    told = [text for text in warnings if disk.path in text]
+    assert len(told) == 1 and "--user $(id -u):$(id -g)" in told[0] and "install -d -m 1777" in told[0]

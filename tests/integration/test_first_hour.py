@@ -1,0 +1,101 @@
+"""What somebody does first with an image: commands that docs/using.md prints, a package more, an image of their own."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.engine import Engine, ImageInfo
+from tests.support.broken_images import NAME
+from tests.support.checkout import ROOT
+
+pytestmark = pytest.mark.engine
+
+_VOLUME = "truetag-test-first-hour"
+
+
+@pytest.fixture
+def shell(engine: Engine, parent: ImageInfo, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment for Docker's own command line, and a volume that goes again."""
+    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+    yield environment
+    subprocess.run(["docker", "volume", "rm", "--force", _VOLUME], env=environment, check=False)
+
+
+def printed_commands() -> list[str]:
+    """The first three of docs/using.md, as they stand there; the volume alone gets a name of its own."""
+    text = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+    return [block.replace("truetag-cache", _VOLUME) for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[:3]]
+
+
+@pytest.mark.parametrize("uid", [os.getuid(), 12345])
+def test_the_first_commands_work_as_they_are_printed(shell: dict[str, str], tmp_path: Path, uid: int) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    os.chown(folder, uid, uid)
+    if uid != os.getuid():  # whoever types them there has another uid: `id` says so
+        (tmp_path / "id").write_text(f"#!/bin/sh\necho {uid}\n")
+        (tmp_path / "id").chmod(0o755)
+    environment = {**shell, "PATH": f"{tmp_path}:{shell['PATH']}"}
+    write, train, find = printed_commands()
+    for command, said in ((write, ""), (train, "step 1: loss"), (find, "")):
+        done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    assert done.stdout.strip().isdigit(), "the number of parameters that the second container read"
+
+
+def wheel(name: str, version: str) -> bytes:
+    """A wheel with one empty module."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": "",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return content.getvalue()
+
+
+def validated(engine: Engine, out: Path, *, name: str, version: str) -> subprocess.CompletedProcess[str]:
+    """Build a child with one wheel more, and judge it from the command line."""
+    tag, file = f"truetag-test-child-{name}", f"{name}-{version}-py3-none-any.whl"
+    step = f"--mount=type=bind,source={file},target=/run/{file} pip install --no-index --no-deps /run/{file}"
+    dockerfile = f"FROM {NAME}\nUSER root\nRUN {step}\nRUN echo code >/workspace/train.py\nUSER 1001\n"
+    engine.build({"Dockerfile": dockerfile.encode(), file: wheel(name, version)}, tag)
+    command = [sys.executable, "-m", "images", "validate", NAME, "--image", tag, "--tier", "static", "--out", str(out)]
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "DOCKER_HOST": engine.facts.url}, capture_output=True, text=True
+        )
+    finally:
+        engine.remove(tag, force=True)
+
+
+def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named(
+    engine: Engine, parent: ImageInfo, tmp_path: Path
+) -> None:
+    done = validated(engine, tmp_path, name="added", version="1.5")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "added 1: added 1.5" in done.stdout
+    report = (tmp_path / "validate" / "truetag-test-child-added" / "report.md").read_text()
+    assert "- added 1: added 1.5" in report
+
+
+def test_a_child_that_moves_a_pin_fails_as_the_parent_would(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
+    done = validated(engine, tmp_path, name="einops", version="99.0")
+    assert done.returncode == 1
+    assert "einops 99.0 is installed, 0.8.2 is expected" in " ".join(done.stdout.split())
+    assert "moved 1: einops 0.8.2 to 99.0" in done.stdout
