@@ -34,8 +34,9 @@ class Groups(LoadScopeScheduling):
         return group(nodeid)
 
 
-BIG_IMAGES = ("faults", "gpu_runner", "images", "multigpu", "nightly", "on_image")
-"""Tests of images of the matrix: one after another, as they build, name and untag the same ones."""
+BIG_IMAGES = ("bench", "faults", "gpu_runner", "images", "multigpu", "nightly", "on_image", "reproduce")
+"""Tests that build, name and untag images of the matrix, and two that look at the whole build cache: one after another.
+(Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
 LONGEST_FIRST = ("big images", "engine", "browser")
 
 
