@@ -1,6 +1,8 @@
 """The table of official wheels: each row is one wheel that some image could take, and no row contradicts its file."""
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -8,6 +10,8 @@ from pydantic import ValidationError
 from images.config import matrix
 from images.config.facts import Facts, PrebuiltRelease
 from images.config.names import Minor
+from images.planning.official import official_wheel
+from tests.support.checkout import ROOT
 
 SOURCES = matrix.load()
 FACTS = SOURCES.facts
@@ -64,6 +68,37 @@ def test_each_wheel_goes_with_a_torch_and_a_base_that_exist() -> None:
     pythons = {base.python for base in SOURCES.matrix.bases.values()}
     for _, wheel in WHEELS:
         assert (wheel.torch, wheel.cuda, wheel.cxx11_abi) in builds and wheel.python in pythons, wheel.file
+
+
+def test_each_wheel_is_found_for_its_build_and_no_other_by_one_mechanism() -> None:
+    """Every row of every package, asked for as the plan asks."""
+    for release, wheel in WHEELS:
+        candidate: Any = SimpleNamespace(
+            facts=FACTS,
+            name=SimpleNamespace(torch=Minor.parse(wheel.torch)),
+            wheel_cuda=Minor(wheel.cuda, 0),
+            variant=SimpleNamespace(cxx11_abi=wheel.cxx11_abi),
+            base=SimpleNamespace(python=Minor.parse(wheel.python)),
+        )
+        found = official_wheel(candidate, release.package, release.version)
+        assert found is not None and (found.filename, found.sha256) == (wheel.file, wheel.sha256)
+        assert found.url == release.address + wheel.file.replace("+", "%2B")
+        assert [arch.capability for arch in found.archs] == sorted(release.archs, key=lambda text: Minor.parse(text))
+        assert official_wheel(candidate, release.package, "0.0.1") is None
+
+
+def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:
+    names = {release.package for release in FACTS.prebuilt} | {
+        release.package.replace("-", "_") for release in FACTS.prebuilt
+    }
+    folders = [ROOT / "images" / name for name in ("wheels", "planning/rules", "locking", "building", "context")]
+    files = [path for folder in folders for path in folder.glob("*.py")]
+    files += [
+        ROOT / "images" / "planning" / name for name in ("official.py", "assemble.py", "plan.py", "device_code.py")
+    ]
+    assert len(files) > 30
+    said = {path.name: name for path in files for name in names if name in path.read_text()}
+    assert said == {}
 
 
 def test_what_has_an_official_wheel_can_be_compiled_for_other_builds() -> None:

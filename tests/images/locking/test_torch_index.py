@@ -56,6 +56,7 @@ def image(indexes: Indexes, name: str) -> Image:
 
 def stock(indexes: Indexes, *wanted: Image) -> None:
     """What the two indexes have for these images. PyTorch's has builds of torchao, too, and its own files of others."""
+    indexes.add(DEFAULT, "fsspec", "2026.1")
     for requirement in (*inputs.TOOLS, *inputs.BUILD_TOOLS):
         indexes.add(DEFAULT, *requirement.split("=="))
     for each in sorted(
@@ -72,11 +73,17 @@ def stock(indexes: Indexes, *wanted: Image) -> None:
         torch = each.pin("torch")
         assert torch is not None
         indexes.add(
-            folder, "torch", f"{torch.version}{f'+{torch.local}' if torch.local else ''}", runtime(indexes, each)
+            folder,
+            "torch",
+            f"{torch.version}{f'+{torch.local}' if torch.local else ''}",
+            runtime(indexes, each),
+            "fsspec",
         )
         if each.index:
             # The default index has the same release for another CUDA: a torch that must not be taken.
             indexes.add(DEFAULT, "torch", torch.version, "nvidia-cuda-runtime-cu11==11.8.89")
+            # What torch needs lies there too, in older releases: the newest of both indexes is taken.
+            indexes.add(folder, "fsspec", "2024.6.1")
             if torchao := each.pin("torchao"):
                 indexes.add(folder, "torchao", f"{torchao.version}+{torch.local}")
 
@@ -105,6 +112,7 @@ def test_every_image_of_pytorchs_index_gets_its_lock(indexes: Indexes, tmp_path:
         versions = lock_file.read(image, tmp_path).versions(image.layers)
         torch = image.pin("torch")
         assert torch is not None and versions["torch"] == f"{torch.version}+cu{image.wheel_cuda.digits}"
+        assert versions["fsspec"] == "2026.1"
     assert not [path for path in indexes.asked(".whl") if "/torch-" in path], "a torch wheel has gigabytes"
     assert len({path for path in indexes.asked(".metadata") if "/torch-" in path}) == len(
         {(image.index, image.name.torch) for image in wanted}
@@ -124,6 +132,13 @@ def test_the_hash_is_that_of_the_variants_own_wheel(indexes: Indexes, tmp_path: 
     assert record["index"] == f"http://{indexes.server.host}/whl/cu128"
     assert record["layers"]["torch"][0] == "torch==2.7.1+cu128"
     assert lock_file.read(wanted, tmp_path).versions(["kernels"])["torchao"] == "0.11.0+cu128"
+
+
+def test_what_is_older_on_pytorchs_index_is_taken_from_the_default_one(indexes: Indexes, tmp_path: Path) -> None:
+    wanted = image(indexes, "cu128-torch27")
+    stock(indexes, wanted)
+    locked(indexes, tmp_path, wanted)
+    assert lock_file.read(wanted, tmp_path).versions(["torch"])["fsspec"] == "2026.1"
 
 
 def test_a_second_lock_changes_nothing(indexes: Indexes, tmp_path: Path) -> None:
