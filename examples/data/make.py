@@ -32,7 +32,19 @@ def _row(instruction: str, given: str, output: str) -> dict[str, str]:
     return {"instruction": instruction, "input": given, "output": output}
 
 
-FILES = {"questions.jsonl": questions}
+def preferences() -> list[dict[str, str]]:
+    """The same questions, with an answer to prefer and one to reject: the answer to another question."""
+    rows = questions()
+    others = [*rows[1:], rows[0]]
+    return [_preference(row, other["output"]) for row, other in zip(rows, others, strict=True)]
+
+
+def _preference(row: dict[str, str], other: str) -> dict[str, str]:
+    prompt = " ".join(part for part in (row["instruction"], row["input"]) if part) + "\n"
+    return {"prompt": prompt, "chosen": row["output"], "rejected": other}
+
+
+FILES = {"questions.jsonl": questions, "preferences.jsonl": preferences}
 
 
 def contents() -> dict[str, str]:

@@ -28,6 +28,7 @@ SIZES = {
     "per_device_train_batch_size",
     "micro_batch_size",
     "gradient_accumulation_steps",
+    "save_steps",
 }
 """What a real configuration may have otherwise: the model's name, and sizes."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from validate.examples.trained import Adapters, Batch, Optimiser, Pairs, Trained, Weights
-from validate.harness.reference import llama_logits
+from validate.harness.reference import Shape, llama_logits
 
 IGNORED = -100
 
@@ -34,8 +34,8 @@ def train(trained: Trained, *, rate: float | None = None, frozen: str = "\0") ->
         parameters[name] = value.clone().float().requires_grad_(frozen not in name)
     optimiser = _adamw(torch, parameters, trained.optimiser, trained.optimiser.rate if rate is None else rate)
     losses = []
-    for tokens, labels in trained.batches:
-        loss = _loss(_whole(start, parameters, adapters), trained, (tokens, labels))
+    for batch in trained.batches:
+        loss = _objective(trained, _whole(start, parameters, adapters), batch)
         optimiser.zero_grad()
         loss.backward()
         if trained.optimiser.clip:
@@ -63,6 +63,33 @@ def token_loss(logits: Any, labels: Any, *, all_labels: bool = False) -> Any:
     ahead, wanted = logits[:, :-1].reshape(-1, logits.shape[-1]).float(), labels[:, 1:].reshape(-1)
     total = torch.nn.functional.cross_entropy(ahead, wanted, ignore_index=IGNORED, reduction="sum")
     return total / ((labels if all_labels else wanted) != IGNORED).sum()
+
+
+def _objective(trained: Trained, weights: Weights, batch: Batch) -> Any:
+    """What the example minimises."""
+    torch = importlib.import_module("torch")
+    if trained.preference is not None:
+        return _preference(trained, weights, batch)
+    tokens, labels = batch
+    parts = zip(tokens.chunk(trained.parts), labels.chunk(trained.parts), strict=True)
+    return torch.stack([_loss(weights, trained, part) for part in parts]).mean()
+
+
+def _preference(trained: Trained, weights: Weights, batch: Batch) -> Any:
+    """DPO: how much more likely the first half has become than the second, against the start."""
+    torch = importlib.import_module("torch")
+    with torch.no_grad():
+        before = _log_likelihood(trained.start, trained.shape, batch)
+    chosen, rejected = (_log_likelihood(weights, trained.shape, batch) - before).chunk(2)
+    return -torch.nn.functional.logsigmoid(trained.preference * (chosen - rejected)).mean()
+
+
+def _log_likelihood(weights: Weights, shape: Shape, batch: Batch) -> Any:
+    """Of each row's labels, in all."""
+    torch = importlib.import_module("torch")
+    tokens, labels = batch
+    logits = llama_logits(weights, shape, tokens, torch.float32)[:, :-1].transpose(1, 2).float()
+    return -torch.nn.functional.cross_entropy(logits, labels[:, 1:], ignore_index=IGNORED, reduction="none").sum(1)
 
 
 def _loss(weights: Weights, trained: Trained, batch: Batch) -> Any:

@@ -60,6 +60,10 @@ class Trained:
     """Whether its losses are divided by the number of all labels. The Trainer does so, though none is predicted for a
     row's first token; models themselves divide by those that are predicted."""
     adapters: Adapters | None = None
+    parts: int = 1
+    """A step's rows fall into so many equal parts, one a rank: its loss is the mean of their means."""
+    preference: float | None = None
+    """DPO's beta: the first half of a step's rows is preferred to the second."""
     merged: tuple[Weights, Weights] | None = None
     """Where the example merged its adapters: the weights that they were merged into, and what came of it."""
     held_out: tuple[float, Sequence[Batch]] | None = None

@@ -7,69 +7,14 @@ taken, the loss falls, what is trained moves and the rest stays, what was saved 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
+from images.validation.claims.axolotl_examples import AXOLOTL
 from images.validation.claims.behaviour import Behaviour
+from images.validation.claims.example import BFLOAT16, BFLOAT16_WEIGHTS, FLOAT32, Example
 from validate.claims import Tier
 from validate.contracts.profile import BehaviourExpect
 
 _PROBES = {Tier.CPU: "cpu.examples", Tier.GPU: "gpu.examples", Tier.MULTIGPU: "multigpu.examples"}
-
-
-_FALL = 1.0
-"""Of the loss from 6, in 20 steps. Measured: 5.0 of whole weights, 2.6 of adapters; without an optimiser 0.1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """How far from plain torch in float32 a run may be. Losses and logits are in their own units, about 6 and 5."""
-
-    losses: float
-    """Of each step. The Trainer rounds what it logs to four digits."""
-    update: float
-    """Of the weights' change, relative to its size. AdamW divides by small numbers, so it is larger than a loss's."""
-    reload: float
-    """Of the logits of the saved result, loaded again by the framework."""
-    held_out: float
-    """Between the loss that the example measured itself and that of the saved result, loaded again."""
-    merge: float = 1e-5
-    """Of merged weights, from the base's plus what the adapters add."""
-    apart: float = 5.0
-    """The controls are to be this many times further off than the bound that they try."""
-
-
-FLOAT32 = Bounds(losses=1e-3, update=0.01, reload=1e-3, held_out=5e-3)
-"""The same arithmetic in another order. Measured on a CPU: 5e-5 (the log is rounded); 7e-6; 3e-6; 1e-7 (7e-4 as the
-mean over two ranks)."""
-BFLOAT16 = Bounds(losses=0.02, update=0.15, reload=1e-3, held_out=0.01)
-"""Products have 8 bits: 0.4 % each. Measured on a CPU, of whole weights and of adapters over NF4: 0.002; 0.02; 4e-6, as
-the result is loaded in float32; 2e-4."""
-BFLOAT16_WEIGHTS = Bounds(losses=0.06, update=0.35, reload=0.25, held_out=0.1, merge=1e-3)
-"""Weights and logits, too, are in bfloat16 (steps of 0.03 near 8). Guesses: no GPU has measured them yet."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Example:
-    """An example and the tiers that it runs in."""
-
-    profiles: tuple[str, ...]
-    folder: str
-    adapter: str
-    config: str
-    commands: tuple[str, ...]
-    statement: str
-    tiers: Mapping[Tier, Bounds]
-    seconds: float = 600.0
-    """For its commands: a hung one ends. Two minutes on an idle machine, and the suite's other probes run beside it."""
-    steps: int
-    moved: int
-    """Trained tensors: weights, or halves of adapters."""
-    adapters: bool = False
-    without_nvcc: str = ""
-    more: BehaviourExpect = field(default_factory=BehaviourExpect)
-    """What else is expected: `equal`, `at_most` and `at_least`, added to what is expected of all."""
-
-
 _ROUNDED = 1e-3
 """Of the weights' change: what is less was computed in float32 (7e-6), and not in bfloat16 (0.02)."""
 _HYBRID_ADAM = "HybridAdam is compiled with nvcc on first use, and this image has none"
@@ -207,6 +152,7 @@ EXAMPLES: Mapping[str, Example] = {
         moved=28,
         adapters=True,
     ),
+    **AXOLOTL,
 }
 """Subject -> example, in the order that reports show."""
 
@@ -214,7 +160,7 @@ EXAMPLES: Mapping[str, Example] = {
 def example_rows() -> Iterator[tuple[str, Behaviour]]:
     """Subject and row of every example, once for each of its tiers."""
     for subject, example in EXAMPLES.items():
-        for tier, bounds in example.tiers.items():
+        for tier in example.tiers:
             yield (
                 subject,
                 Behaviour(
@@ -223,18 +169,19 @@ def example_rows() -> Iterator[tuple[str, Behaviour]]:
                     statement=example.statement,
                     tier=tier,
                     without_nvcc=example.without_nvcc,
-                    expect=_expect(example, bounds),
+                    expect=_expect(example, tier),
+                    needs=example.needs,
                 ),
             )
 
 
-def _expect(example: Example, bounds: Bounds) -> BehaviourExpect:
-    more = example.more
-    merged: dict[str, object] = {"merged_lacking": [], "strayed": []} if example.adapters else {}
+def _expect(example: Example, tier: Tier) -> BehaviourExpect:
+    more, bounds, merges = example.more, example.tiers[tier], example.adapters and example.merges
+    merged: dict[str, object] = {"merged_lacking": [], "strayed": []} if merges else {}
     return {
         "example": {
             "folder": example.folder,
-            "commands": example.commands,
+            "commands": example.on_cpu if example.on_cpu and tier is Tier.CPU else example.commands,
             "config": example.config,
             "adapter": example.adapter,
             "seconds": example.seconds,
@@ -251,17 +198,17 @@ def _expect(example: Example, bounds: Bounds) -> BehaviourExpect:
             "loss_deviation": bounds.losses,
             "update_deviation": bounds.update,
             "reload_deviation": bounds.reload,
-            "held_out_deviation": bounds.held_out,
-            **({"merge_deviation": bounds.merge} if example.adapters else {}),
+            **({} if bounds.held_out is None else {"held_out_deviation": bounds.held_out}),
+            **({"merge_deviation": bounds.merge} if merges else {}),
             **more.get("at_most", {}),
         },
         "at_least": {
             "control_idle": bounds.apart * bounds.losses,
             "control_frozen": 2 * bounds.update,
             "control_left_out": bounds.apart * bounds.reload,
-            "fall": _FALL,
-            "control_untrained": bounds.apart * bounds.held_out,
-            **({"control_unmerged": bounds.apart * bounds.merge} if example.adapters else {}),
+            "fall": example.fall,
+            **({} if bounds.held_out is None else {"control_untrained": bounds.apart * bounds.held_out}),
+            **({"control_unmerged": bounds.apart * bounds.merge} if merges else {}),
             **more.get("at_least", {}),
         },
     }

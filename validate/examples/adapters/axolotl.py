@@ -1,0 +1,172 @@
+"""What `axolotl train` leaves: its checkpoints, its prepared data, its adapter or whole weights, and what it merged."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.examples.run import Run
+from validate.examples.trained import (
+    Adapters,
+    Batch,
+    Optimiser,
+    Trained,
+    Weights,
+    adapter_pairs,
+    seeded_order,
+    shape_of,
+    tensors,
+)
+
+_IGNORED = -100
+
+
+def read(run: Run) -> Trained:
+    """Of a configuration with `adapter`, or of full training; with `rl: dpo`, of preferences."""
+    config, out = run.config, run.folder / run.config["output_dir"]
+    weights, precision = tensors(run.model), _precision(run)
+    loaded = {name: weight.to(precision).float() for name, weight in weights.items()}
+    adapter, ranks = config.get("adapter"), _ranks(run)
+    merged = out / "merged"
+    return Trained(
+        losses=_losses(out),
+        shape=shape_of(run.model),
+        start=_four_bit(loaded, run, precision) if config.get("load_in_4bit") else loaded,
+        batches=list(_batches(run, ranks)),
+        parts=ranks,
+        preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
+        optimiser=Optimiser(rate=float(config["learning_rate"])),
+        adapters=_adapters(out, config) if adapter else None,
+        saved=adapter_pairs(out) if adapter else tensors(merged if merged.is_dir() else out),
+        merged=(loaded, tensors(merged)) if adapter and merged.is_dir() else None,
+        reload=_reloaded(run, out, precision),
+        facts={"ranks": ranks, **_answer(out)},
+    )
+
+
+def _precision(run: Run) -> Any:
+    """axolotl loads weights in what it multiplies in: `bf16: auto` is bfloat16 where the GPU has it."""
+    torch = importlib.import_module("torch")
+    capable = run.device == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.bfloat16 if capable and run.config["bf16"] == "auto" else torch.float32
+
+
+def _ranks(run: Run) -> int:
+    """How many processes have rows of their own: those that its command starts, less what shares rows."""
+    sharing = int(run.config.get("tensor_parallel_size") or 1) * int(run.config.get("context_parallel_size") or 1)
+    words = " ".join(run.example["commands"]).replace("=", " ").split()
+    asked = [int(words[at + 1]) for at, word in enumerate(words) if word in ("--num_processes", "--nproc_per_node")]
+    return max(1, max(asked, default=1) // sharing)
+
+
+def _answer(out: Path) -> Mapping[str, int]:
+    """How many characters it said beyond the question, where it was asked (ask.sh)."""
+    file = out / "answer.txt"
+    if not file.is_file():
+        return {}
+    return {"answered": len(file.read_text(encoding="utf-8", errors="replace").rpartition("### Response:")[2].strip())}
+
+
+def _state(folder: Path) -> Mapping[str, Any]:
+    last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    state: Mapping[str, Any] = json.loads((last / "trainer_state.json").read_text())
+    return state
+
+
+def _losses(folder: Path) -> list[float]:
+    return [float(entry["loss"]) for entry in _state(folder)["log_history"] if "loss" in entry]
+
+
+def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:
+    """As they began: the first step moves no A, since every B is zero before it."""
+    torch = importlib.import_module("torch")
+    first = adapter_pairs(folder / "checkpoint-1")
+    start = {module: (a, torch.zeros_like(b)) for module, (a, b) in first.items()}
+    return Adapters(scale=float(config["lora_alpha"]) / float(config["lora_r"]), start=start)
+
+
+def _four_bit(weights: Weights, run: Run, precision: Any) -> dict[str, Any]:
+    """NF4 with scales in 8 bits, as axolotl asks of bitsandbytes; C10 has NF4 itself judged by hand."""
+    functional = importlib.import_module("bitsandbytes.functional")
+    projections = shape_of(run.model).projections
+    found = dict(weights)
+    for name, weight in weights.items():
+        if name.removesuffix(".weight") in projections:
+            packed, state = functional.quantize_4bit(
+                weight.to(run.device, precision), blocksize=64, compress_statistics=True, quant_type="nf4"
+            )
+            found[name] = functional.dequantize_4bit(packed, state).float().cpu()
+    return found
+
+
+def _batches(run: Run, ranks: int) -> Iterable[Batch]:
+    """Rows as they were trained: `micro_batch_size` a rank and step, in the order of the file or of the seed."""
+    rows = _preferences(run) if run.config.get("rl") == "dpo" else [(row,) for row in _prepared(run)]
+    size = int(run.config["micro_batch_size"]) * ranks
+    steps = int(run.config["max_steps"])
+    sequential = bool(run.config.get("curriculum_sampling"))
+    order = range(len(rows)) if sequential else seeded_order(len(rows), int(run.config["seed"]))
+    for step in range(steps):
+        chosen = [rows[index] for index in order[step * size : (step + 1) * size]]
+        # Of preferences: all that were chosen, then all that were rejected.
+        yield _padded([row[part] for part in range(len(rows[0])) for row in chosen])
+
+
+def _prepared(run: Run) -> list[tuple[list[int], list[int]]]:
+    """Tokens and labels as axolotl made them."""
+    folder = next((run.folder / run.config["dataset_prepared_path"]).glob("*/dataset_info.json")).parent
+    data = importlib.import_module("datasets").load_from_disk(str(folder))
+    return [(list(row["input_ids"]), list(row["labels"])) for row in data]
+
+
+def _preferences(run: Run) -> list[tuple[tuple[list[int], list[int]], ...]]:
+    """What was chosen and what was rejected, each after its prompt: as trl makes tokens of them."""
+    tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(run.model)
+
+    def numbers(text: str) -> list[int]:
+        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    rows = []
+    for line in (run.folder / run.config["datasets"][0]["path"]).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        prompt = numbers(row["prompt"])
+        answers = [[*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected")]
+        rows.append(tuple(([*prompt, *answer], [_IGNORED] * len(prompt) + answer) for answer in answers))
+    return rows
+
+
+def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> Batch:
+    """Padded on the right, where it changes nothing for the tokens before it."""
+    torch = importlib.import_module("torch")
+    longest = max(len(tokens) for tokens, _ in rows)
+    tokens = [[*row, *[0] * (longest - len(row))] for row, _ in rows]
+    labels = [[*row, *[_IGNORED] * (longest - len(row))] for _, row in rows]
+    return torch.tensor(tokens), torch.tensor(labels)
+
+
+def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:
+    """By transformers and peft, multiplying in float32 whatever the weights are stored in."""
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": precision}
+    merged = out / "merged"
+    saved = run.model if run.config.get("adapter") else merged if (merged / "config.json").is_file() else out
+    if run.config.get("load_in_4bit"):
+        options["quantization_config"] = transformers.BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.float32,
+        )
+    model = transformers.AutoModelForCausalLM.from_pretrained(saved, **options)
+    for parameter in model.parameters():
+        if parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.float()
+    if run.config.get("adapter"):
+        model = importlib.import_module("peft").PeftModel.from_pretrained(model, out)
+    # In training, bitsandbytes dequantises on a CPU too; in inference it may repack and multiply in bfloat16.
+    model.train()
+    return lambda tokens: model(tokens.to(run.device)).logits
