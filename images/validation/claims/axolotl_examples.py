@@ -19,11 +19,9 @@ STORED_BFLOAT16 = Bounds(losses=0.3, update=0.4, reload=1e-2)
 
 _TINY = "python3 ../tiny.py"
 _AXOLOTL = ("axolotl", "axolotl-multigpu")
-_PLAIN = "--no-lora-mlp-kernel --no-lora-qkv-kernel --no-lora-o-kernel"
-"""axolotl switches Triton kernels on for adapters, on a CPU too, where they end with "Found no NVIDIA driver"."""
 
 
-def _axolotl(name: str, statement: str, *, asks: bool = False, kernels: bool = True) -> Example:
+def _axolotl(name: str, statement: str, *, asks: bool = False) -> Example:
     """Adapters by axolotl on one GPU, or a CPU: trained, and merged unless it learns preferences."""
     train, merge = f"axolotl train {name}.yaml", f"axolotl merge-lora {name}.yaml"
     merges = name != "dpo"
@@ -34,7 +32,6 @@ def _axolotl(name: str, statement: str, *, asks: bool = False, kernels: bool = T
         adapter="axolotl",
         config=f"{name}.yaml",
         commands=commands,
-        on_cpu=tuple(f"{each} {_PLAIN}" if each != _TINY and kernels else each for each in commands),
         statement=statement,
         tiers={Tier.CPU: ADAPTERS_FLOAT32, Tier.GPU: ADAPTERS_BFLOAT16},
         steps=20,
@@ -70,7 +67,7 @@ AXOLOTL: Mapping[str, Example] = {
         "lora", "axolotl trains and merges LoRA adapters as plain torch does, and answers with them", asks=True
     ),
     "example axolotl qlora": _axolotl("qlora", "the same over 4-bit weights (QLoRA)"),
-    "example axolotl dpo": _axolotl("dpo", "axolotl learns preferences by DPO as plain torch does", kernels=False),
+    "example axolotl dpo": _axolotl("dpo", "axolotl learns preferences by DPO as plain torch does"),
     "example axolotl ddp": Example(
         profiles=("axolotl-multigpu",),
         folder="axolotl-multigpu",

@@ -57,8 +57,6 @@ class Example:
     adapters: bool = False
     merges: bool = True
     """Whether it merges its adapters."""
-    on_cpu: tuple[str, ...] = ()
-    """Other commands in the cpu tier."""
     without_nvcc: str = ""
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""

@@ -181,7 +181,7 @@ def _expect(example: Example, tier: Tier) -> BehaviourExpect:
     return {
         "example": {
             "folder": example.folder,
-            "commands": example.on_cpu if example.on_cpu and tier is Tier.CPU else example.commands,
+            "commands": example.commands,
             "config": example.config,
             "adapter": example.adapter,
             "seconds": example.seconds,
