@@ -63,11 +63,15 @@ def _ranks(run: Run) -> int:
 
 
 def _answer(out: Path) -> Mapping[str, int]:
-    """How many characters it said beyond the question, where it was asked (ask.sh)."""
+    """How many characters it said after the question, where it was asked (ask.sh)."""
     file = out / "answer.txt"
-    if not file.is_file():
-        return {}
-    return {"answered": len(file.read_text(encoding="utf-8", errors="replace").rpartition("### Response:")[2].strip())}
+    return {"answered": said(file.read_text(encoding="utf-8", errors="replace"))} if file.is_file() else {}
+
+
+def said(text: str) -> int:
+    """Characters of the last answer that `axolotl inference` printed: between its prompt's end and its ruler."""
+    _, marker, rest = text.rpartition("### Response:")
+    return len(rest.partition("\n====")[0].replace("</s>", "").strip()) if marker else 0
 
 
 def _state(folder: Path) -> Mapping[str, Any]:

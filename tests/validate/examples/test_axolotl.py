@@ -1,0 +1,43 @@
+"""What is read of an example by axolotl, where no axolotl is needed for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validate.examples.adapters import axolotl
+from validate.examples.run import Run
+
+_RULER = "=" * 80
+_ASKED = f"Give me an instruction: \n{_RULER}\n<s>Write a response.\n\n### Response:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "characters"),
+    [
+        (f"{_ASKED}It is 5.</s>\n{_RULER}\nGive me an instruction: \n{_RULER}\n", 8),
+        (f"{_ASKED}</s>\n{_RULER}\nGive me an instruction: \n{_RULER}\n", 0),
+        (f"Give me an instruction: \n{_RULER}\n", 0),
+    ],
+)
+def test_an_answer_is_what_stands_after_the_question_and_before_the_ruler(text: str, characters: int) -> None:
+    assert axolotl.said(text) == characters
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "ranks"),
+    [
+        ("axolotl train a.yaml", {}, 1),
+        ("axolotl train a.yaml -- --num_processes=2", {}, 2),
+        ("accelerate launch --num_processes 2 -m axolotl.cli.train a.yaml", {}, 2),
+        ("torchrun --nproc_per_node=2 -m axolotl.cli.train a.yaml", {}, 2),
+        ("axolotl train a.yaml -- --num_processes=2", {"tensor_parallel_size": 2}, 1),
+        ("axolotl train a.yaml -- --num_processes=2", {"context_parallel_size": 2}, 1),
+    ],
+)
+def test_ranks_have_rows_of_their_own_unless_they_share_them(command: str, config: Any, ranks: int) -> None:
+    example: Any = {"commands": ("python3 ../tiny.py", command)}
+    run = Run(folder=Path(), config=config, example=example, device="cpu", seconds=1.0, compiled=0)
+    assert axolotl._ranks(run) == ranks
