@@ -30,7 +30,7 @@ print("torch", torch.__version__, torch.version.cuda, torch.__file__, flush=True
 importlib.import_module(sys.argv[1])
 print("imported")
 """
-_TAIL = 3000
+_TAIL = 30000
 
 
 def run(command: List[str], seconds: float) -> Dict[str, Any]:  # noqa: UP006
