@@ -123,6 +123,11 @@ def test_torchvisions_kernels_are_claimed_for_every_arch_of_the_image(name: str)
     assert device_code["archs"] == {str(arch.major * 10 + arch.minor): "cubin" for arch in found.archs}
 
 
+@pytest.mark.parametrize("name", ["cu128-torch28-axolotl", "cu128-torch28-axolotl-multigpu", "cu130-torch213-axolotl"])
+def test_axolotls_telemetry_is_off(name: str) -> None:
+    assert image(name, REAL).environment["AXOLOTL_DO_NOT_TRACK"] == "1"
+
+
 def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_with_it_is_said() -> None:
     waived = image("cu130-torch213-axolotl", REAL)
     assert waived.waived == ("xformers",)
