@@ -34,7 +34,18 @@ class Groups(LoadScopeScheduling):
         return group(nodeid)
 
 
-BIG_IMAGES = ("bench", "faults", "gpu_runner", "images", "multigpu", "nightly", "on_image", "reproduce")
+BIG_IMAGES = (
+    "bench",
+    "examples",
+    "faults",
+    "first_hour",
+    "gpu_runner",
+    "images",
+    "multigpu",
+    "nightly",
+    "on_image",
+    "reproduce",
+)
 """Tests that build, name and untag images of the matrix, and two that look at the whole build cache: one after another.
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
 LONGEST_FIRST = ("big images", "engine", "browser")

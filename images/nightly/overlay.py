@@ -80,6 +80,10 @@ def _judged(
     return trial_of(info, evidence, verdict)
 
 
+_UNCONSTRAINED = "unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT"
+"""The image holds its users to the versions that it was built with. Here others are tried on purpose."""
+
+
 def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings) -> Context:
     """The layer: what moved is installed by hash, what is no longer needed goes, and the labels say so."""
     moved = changes(control, locked)
@@ -95,7 +99,7 @@ def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettin
     dockerfile = [
         f"FROM {control.image.name}",
         "USER root",
-        f"RUN {_MOUNTS} . /run/host/env && {' && '.join(steps)}",
+        f"RUN {_MOUNTS} {_UNCONSTRAINED} && . /run/host/env && {' && '.join(steps)}",
         f"USER {parent.user}",
         *(f"LABEL {name}={templates.quoted(value)}" for name, value in labels.items()),
     ]

@@ -63,7 +63,7 @@ CATALOGUE = [
         "USER root\nRUN rm -f /usr/bin/gcc /usr/bin/g++ /usr/bin/x86_64-linux-gnu-g*",
         "S8",
         "leftovers",
-        "TorchInductor's cache",
+        "of a user's cache are left: /home/trainer/.cache/torchinductor",
     ),
     Fault(
         "10-warm-caches-compiler",

@@ -28,7 +28,8 @@ class Fault:
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 INSTALL = (
-    "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && pip install -q --no-deps --no-cache-dir"
+    "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT "
+    "&& pip install -q --no-deps --no-cache-dir"
 )
 
 

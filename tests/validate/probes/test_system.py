@@ -126,3 +126,14 @@ def test_providers_are_those_of_the_librarys_private_version(tmp_path: Path, mon
     process = verbs_folder(tmp_path / "other", provider_needs="IBVERBS_PRIVATE_99")
     found = dict(system._providers(str(tmp_path / "other" / "libibverbs.so.1"), process))
     assert found["mlx5"]["versions"] == ["IBVERBS_PRIVATE_99 of libibverbs.so.1"]
+
+
+def with_ssh(error: str) -> Mapping[str, Any]:
+    ran = {name: {"path": f"/usr/bin/{name}", "version": "1"} for name in TOOLS.expect["programs"]}
+    return {"programs": {**ran, "ssh": {"path": "/usr/bin/ssh", "error": error}}}
+
+
+def test_ssh_that_refuses_a_user_without_a_name_is_not_broken_and_one_that_lacks_a_library_is() -> None:
+    assert judged(TOOLS, with_ssh("No user exists for uid 61234"))[0] is Status.PASS
+    status, reason = judged(TOOLS, with_ssh("error while loading shared libraries: libcrypto.so.3"))
+    assert status is Status.FAIL and "/usr/bin/ssh does not run" in reason

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
 from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence
@@ -10,5 +11,14 @@ from validate.examples import evidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of each example asked for."""
+    """Yield the evidence of each example asked for.
+
+    Beside a second GPU the Trainer splits its batches over both, and axolotl starts a rank on each (seen on two H200s).
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = one_gpu(os.environ)
     return evidence.measure(claims, device="cuda")
+
+
+def one_gpu(environ: Mapping[str, str]) -> str:
+    """The first GPU that the process may see, as CUDA_VISIBLE_DEVICES names it."""
+    return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
