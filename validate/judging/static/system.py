@@ -8,10 +8,9 @@ from validate.contracts.system import ToolsEvidence, ToolsExpect, VerbsEvidence,
 from validate.judging import Finding, Judging, listed, typed, unproven
 from validate.judging.text import conclude
 
-
 _NAMELESS = "No user exists for uid"
-"""ssh started, and refuses a UID that has no line in /etc/passwd, in any image (OpenSSH's ssh.c, main). The program is not
-broken: the user who runs the suite has no name."""
+"""ssh started, and refuses a UID that has no line in /etc/passwd, in any image (ssh.c, main): it is not broken,
+the user who runs the suite has no name."""
 
 
 @typed
