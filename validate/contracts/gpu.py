@@ -119,6 +119,8 @@ class Observed(Measured, total=False):
 class _Apart(TypedDict, total=False):
     ran: Mapping[str, list[str]]
     """Case -> what ran when the kernel was asked for, without what plain torch ran on the same inputs."""
+    marks: Mapping[str, int]
+    """`made` and `seen`: spins between stretches; `lead_in`: spins before the first of them that were seen."""
 
 
 class Profile(_Apart):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validate.kernels import Kernel, _timeline, runner
-from validate.kernels._timeline import ASKED, PLAIN, Timeline
+from validate.kernels._timeline import ASKED, LEAD_IN, PLAIN, Timeline
 
 GEMM, OWN, COPY = "nvjet_tst", "flash_fwd", "at::native::copy"
 SPIN = "at::cuda::spin_kernel(long)"
@@ -16,24 +16,34 @@ SPIN = "at::cuda::spin_kernel(long)"
 
 def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own() -> None:
     stretches = [None, ("a", PLAIN), ("a", ASKED), None]
-    found = _timeline.described([SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"], stretches, ["flash"])
+    found = _timeline.described([LEAD_IN, SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"], stretches, ["flash"])
     assert found["ran"] == {"a": [OWN]}
     assert found["matching"] == {"flash": [OWN]}
     assert found["works"]
 
 
 def test_a_fallback_to_what_plain_torch_runs_leaves_nothing() -> None:
-    found = _timeline.described([SPIN, GEMM, SPIN, GEMM], [("a", PLAIN), ("a", ASKED)], [])
+    found = _timeline.described([LEAD_IN, SPIN, GEMM, SPIN, GEMM], [("a", PLAIN), ("a", ASKED)], [])
     assert found["ran"] == {"a": []}
 
 
 def test_cases_do_not_share_what_ran() -> None:
     stretches = [("a", PLAIN), ("a", ASKED), ("b", PLAIN), ("b", ASKED)]
-    found = _timeline.described([SPIN, GEMM, SPIN, OWN, SPIN, OWN, SPIN, GEMM], stretches, [])
+    found = _timeline.described([LEAD_IN, SPIN, GEMM, SPIN, OWN, SPIN, OWN, SPIN, GEMM], stretches, [])
     assert found["ran"] == {"a": [OWN], "b": [GEMM]}
 
 
-@pytest.mark.parametrize("names", [[], [OWN], [SPIN, OWN], [SPIN, SPIN, SPIN]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        [OWN],
+        [LEAD_IN],
+        [LEAD_IN, SPIN, OWN],
+        [LEAD_IN, SPIN, SPIN, SPIN],
+        [SPIN, OWN, SPIN],  # what was dropped may have been more than the lead-in
+    ],
+)
 def test_a_spin_that_the_profiler_lost_or_made_up_leaves_nothing_told(names: list[str]) -> None:
     found = _timeline.described(names, [("a", ASKED), None], [])
     assert not found["works"]
@@ -45,9 +55,12 @@ class FakeGpu:
 
     def __init__(self) -> None:
         self.events: list[Any] = []
+        self.lost = 0
+        """So many kernels at the start of a session are dropped: CUPTI dates them before it."""
+        self.sessions = 0
         self.cuda = SimpleNamespace(
             synchronize=lambda: None,
-            _sleep=lambda _cycles: self.run(SPIN),
+            _sleep=lambda cycles: self.run(SPIN, microseconds=cycles / 1980),
             get_device_name=lambda _index: "Fake",
             get_device_capability=lambda _index: (9, 0),
         )
@@ -55,8 +68,9 @@ class FakeGpu:
     def generator(self) -> Any:
         return SimpleNamespace(manual_seed=lambda _seed: None)
 
-    def run(self, name: str) -> None:
-        at = SimpleNamespace(start=float(len(self.events)))
+    def run(self, name: str, microseconds: float = 5.0) -> None:
+        start = self.events[-1].time_range.end if self.events else 0.0
+        at = SimpleNamespace(start=start, end=start + microseconds)
         self.events.append(SimpleNamespace(name=name, device_type="CUDA", time_range=at))
 
     def profiler(self, **_options: Any) -> Any:
@@ -64,13 +78,15 @@ class FakeGpu:
 
         class Profile:
             def __enter__(self) -> Any:
+                gpu.events.clear()
+                gpu.sessions += 1
                 return self
 
             def __exit__(self, *_error: object) -> None:
                 return
 
             def events(self) -> list[Any]:
-                return gpu.events[::-1]
+                return gpu.events[gpu.lost :][::-1]
 
         return Profile()
 
@@ -102,6 +118,26 @@ def test_the_order_on_the_device_decides(gpu: FakeGpu) -> None:
     assert profiled(gpu, work, ["flash"])["ran"] == {"a": [OWN]}
 
 
+@pytest.mark.parametrize(("lost", "sessions"), [(0, 1), (9, 1), (10, 2), (11, 2), (150, 3)])
+def test_kernels_dropped_at_the_start_of_a_session_cost_only_the_lead_in(gpu: FakeGpu, lost: int, sessions: int) -> None:
+    gpu.lost = lost
+
+    def work(timeline: Timeline) -> None:
+        timeline.mark(("a", ASKED))
+        gpu.run(OWN)
+
+    found: Any = _timeline.profiled(gpu, work, [])
+    assert found["ran"] == {"a": [OWN]}
+    assert gpu.sessions == sessions
+
+
+def test_more_lost_than_any_lead_in_has_is_said(gpu: FakeGpu) -> None:
+    gpu.lost = 401
+    found = _timeline.profiled(gpu, lambda timeline: timeline.mark(None), [])
+    assert not found["works"]
+    assert found["marks"] == {"made": 3, "seen": 2, "lead_in": 0}
+
+
 def row(**given: Any) -> Kernel:
     return Kernel(claim="G8", probe="gpu.compile", package="torch", statement="test", **given)
 
@@ -128,4 +164,5 @@ def test_an_observation_of_facts_alone_need_not_run_anything(gpu: FakeGpu) -> No
     found = runner.examine("x", row(observe=lambda _rng: {"facts": {"graphs": 1}}, facts={"graphs": 1}))
     assert found["kernels"]["ran"] == {}
     assert found["kernels"]["works"]
-    assert [event.name for event in gpu.events] == [SPIN] * 3
+    marks = [event for event in gpu.events if event.time_range.end - event.time_range.start < 1000]
+    assert [event.name for event in marks] == [SPIN] * 3

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output
+from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect, Observed, Output, Profile
 from validate.judging import Finding, failed, listed, not_applicable, passed, typed, unproven
 from validate.judging.gpu import path
 from validate.judging.gpu._shared import dotted, suspects
@@ -41,10 +41,15 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
     if problems:
         return failed(f"{joined(problems)}{suspects(evidence)}")
     if not profile["works"]:
-        return unproven(
-            "the results are right, but the profiler missed kernels that surely ran: which ones ran can't be told"
-        )
+        return unproven(f"the results are right, but {_missed(profile)}: which kernels ran can't be told")
     return passed(_summary(expect, evidence))
+
+
+def _missed(profile: Profile) -> str:
+    marks = profile.get("marks")
+    if marks is None:
+        return "the profiler missed kernels that surely ran"
+    return f"the profiler saw {marks['seen']} of {marks['made']} marks, and {marks['lead_in']} spins before them"
 
 
 def _device_problems(expect: KernelExpect, device: Device) -> Iterator[str]:
