@@ -16,7 +16,8 @@ SPIN = "at::cuda::spin_kernel(long)"
 
 def test_kernels_that_plain_torch_runs_too_are_not_the_kernels_own() -> None:
     stretches = [None, ("a", PLAIN), ("a", ASKED), None]
-    found = _timeline.described([LEAD_IN, SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"], stretches, ["flash"])
+    names = [LEAD_IN, SPIN, "setup", SPIN, GEMM, COPY, SPIN, OWN, COPY, SPIN, "later"]
+    found = _timeline.described(names, stretches, ["flash"])
     assert found["ran"] == {"a": [OWN]}
     assert found["matching"] == {"flash": [OWN]}
     assert found["works"]
@@ -119,7 +120,7 @@ def test_the_order_on_the_device_decides(gpu: FakeGpu) -> None:
 
 
 @pytest.mark.parametrize(("lost", "sessions"), [(0, 1), (9, 1), (10, 2), (11, 2), (150, 3)])
-def test_kernels_dropped_at_the_start_of_a_session_cost_only_the_lead_in(gpu: FakeGpu, lost: int, sessions: int) -> None:
+def test_kernels_dropped_at_the_start_cost_only_the_lead_in(gpu: FakeGpu, lost: int, sessions: int) -> None:
     gpu.lost = lost
 
     def work(timeline: Timeline) -> None:
