@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from images.config.paths import RESOURCES as ROOT
@@ -125,9 +125,9 @@ def test_the_newest_line_of_a_job_leaves_out_trials_of_ranges(tmp_path: Path) ->
 def test_lines_are_as_their_published_schema_says() -> None:
     (schema,) = (json.loads(text) for text in results.generated().values())
     for line in (job(), breakage()):
-        jsonschema.validate(line.model_dump(mode="json"), schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**job().model_dump(mode="json"), "more": 1}, schema)
+        jsonschema_rs.validate(schema, line.model_dump(mode="json"))
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(schema, {**job().model_dump(mode="json"), "more": 1})
 
 
 def test_the_lines_of_this_repository_can_be_read() -> None:

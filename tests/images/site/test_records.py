@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from images.errors import UserError
@@ -135,6 +135,6 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
 
 def test_lines_keep_to_their_published_schema() -> None:
     schema = json.loads((ROOT / "docs" / "schema" / "runs.schema.json").read_text())
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = jsonschema_rs.Draft202012Validator(schema)
     for text in (records.FOLDER / records.LINES).read_text().splitlines():
         validator.validate(json.loads(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, TypedDict
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from images.config import matrix
@@ -21,8 +21,8 @@ from validate.judge import JUDGES
 SOURCES = matrix.load()
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
-CLAIM = jsonschema.Draft202012Validator({"$ref": "#/$defs/ClaimRow", "$defs": SCHEMA["$defs"]})
-RECORD = jsonschema.Draft202012Validator({"$ref": "#/$defs/RecordRow", "$defs": SCHEMA["$defs"]})
+CLAIM = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/ClaimRow", "$defs": SCHEMA["$defs"]})
+RECORD = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/RecordRow", "$defs": SCHEMA["$defs"]})
 H100 = "cu130-torch211-py312-sm90/h100"
 
 
@@ -53,7 +53,7 @@ def test_a_claim_that_lacks_what_its_judge_reads_is_refused(number: str, subject
     (claim,) = (one for one in recorded.data(H100)["claims"] if (one["id"], one["subject"]) == (number, subject))
     CLAIM.validate(claim)
     expect = {name: value for name, value in claim["expect"].items() if name != key}
-    with pytest.raises(jsonschema.ValidationError):
+    with pytest.raises(jsonschema_rs.ValidationError):
         CLAIM.validate({**claim, "expect": expect})
 
 
@@ -67,7 +67,7 @@ def test_evidence_that_lacks_what_its_judge_reads_is_refused(probe: str, key: st
         {**one, "evidence": {name: value for name, value in one["evidence"].items() if name != key}}
         for one in record["measurements"]
     ]
-    with pytest.raises(jsonschema.ValidationError):
+    with pytest.raises(jsonschema_rs.ValidationError):
         RECORD.validate({**record, "measurements": measurements})
 
 
