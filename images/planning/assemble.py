@@ -41,6 +41,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         cxx11_abi=candidate.variant.cxx11_abi,
         pins=pins,
         toolkit=_toolkit(_toolkit_parts(candidate)),
+        nvcc_suite=_nvcc_suite(candidate),
         layers=profiles.layers(matrix, candidate.profile),
         environment=_environment(candidate, matrix),
         revision=sources.revision,
@@ -60,6 +61,13 @@ def _toolkit_parts(candidate: Candidate) -> tuple[str, ...]:
     if candidate.toolkit is None:
         return ()
     return (*candidate.toolkit.parts, *(candidate.toolkit.devel if candidate.name.devel else ()))
+
+
+def _nvcc_suite(candidate: Candidate) -> str:
+    toolkit = candidate.toolkit
+    if not candidate.name.devel or toolkit is None or toolkit.devel or toolkit.compiler is None:
+        return ""
+    return toolkit.compiler.debian
 
 
 def _pins(candidate: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:

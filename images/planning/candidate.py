@@ -33,6 +33,8 @@ class Candidate:
     asked_archs: tuple[Arch, ...] = ()
     """What the name or the matrix asks for; empty: whatever all parts cover."""
     known_toolkits: tuple[Minor, ...] = field(default=())
+    devel_images: tuple[ImageName, ...] = ()
+    """The matrix's images with a devel toolkit: what is offered in place of one that can't be had."""
     profile: Resolved | None = None
     stack: Mapping[str, str] = field(default_factory=dict)
     """The pins of the stack alone."""

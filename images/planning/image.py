@@ -110,6 +110,8 @@ class Image:
     """Every pinned package except the toolkit's, in layer order."""
     toolkit: tuple[Pin, ...]
     """The wheels that make up /usr/local/cuda-X.Y."""
+    nvcc_suite: str = ""
+    """Of a -devel image whose nvcc no wheel has: the Debian suite whose packages have it."""
     layers: tuple[str, ...]
     """Names of the Python layers, bottom first."""
     environment: Mapping[str, str]

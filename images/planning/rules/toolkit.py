@@ -17,11 +17,30 @@ def toolkit_is_known(candidate: Candidate) -> Iterator[Finding]:
 
 @rule
 def devel_has_a_provider(candidate: Candidate) -> Iterator[Finding]:
-    if candidate.name.devel and candidate.toolkit and not candidate.toolkit.devel:
+    """Wheels, or a Debian suite that the base's apt reaches. NVIDIA's devel image provides for `wheels` alone: it would
+    make the image stand on a second one that not every machine can have."""
+    toolkit = candidate.toolkit
+    if not candidate.name.devel or toolkit is None or toolkit.devel:
+        return
+    cuda = candidate.name.cuda
+    if not (toolkit.compiler and toolkit.compiler.debian):
         yield refuse(
-            f"-devel needs a devel CUDA {candidate.name.cuda} toolkit, and its nvcc is published as wheels only from "
-            "13.0 on: use a -devel image of CUDA 13, or this image without -devel on a base that has nvcc (--base REF)"
+            f"-devel needs a devel CUDA {cuda} toolkit, and its nvcc is published neither as wheels (from 13.0 on) nor "
+            f"as packages of Debian (12.4): take {_with_nvcc(candidate)}, or this image without -devel on a base that "
+            "has nvcc (--base REF)"
         )
+    elif not candidate.base.suite:
+        yield refuse(
+            f"nvcc {cuda} comes from Debian's packages, which {candidate.base.key} does not reach: take the image of "
+            "the default Python, or a base that has nvcc (--base REF)"
+        )
+
+
+def _with_nvcc(candidate: Candidate) -> str:
+    """-devel images of the matrix that are nearest to what was asked for."""
+    others = [name for name in candidate.devel_images if name != candidate.name and not name.profile]
+    others.sort(key=lambda name: (abs(name.torch.minor - candidate.name.torch.minor), str(name)))
+    return " or ".join(map(str, others[:2])) or "a -devel image of CUDA 12.4 or 13"
 
 
 @rule

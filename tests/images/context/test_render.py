@@ -57,6 +57,19 @@ def test_images_of_one_torch_share_its_layers_byte_for_byte() -> None:
         assert one[path] == other[path]
 
 
+def test_a_devel_toolkit_of_cuda_12_is_completed_from_debians_packages() -> None:
+    files = context(image("cu124-torch26-devel"))
+    toolkit = stages(files["Dockerfile"])["toolkit"]
+    assert "toolkit.sh /opt/venv/bin/python 12.4 runtime" in toolkit
+    assert "sh /run/scripts/debian_toolkit.sh 12.4 trixie" in toolkit
+    assert "devel.sh /opt/venv/bin/python 12.4" in files["Dockerfile"].decode()
+    for name in ("cu124-torch26", "cu130-torch211-devel"):
+        assert b"debian_toolkit" not in context(image(name))["Dockerfile"]
+    plain = stages(context(image("cu124-torch26"))["Dockerfile"])
+    shared = stages(files["Dockerfile"])
+    assert all(plain[name] == shared[name] for name in ("system", "tools", "cuda", "torch", "kernels"))
+
+
 def test_moving_liger_changes_one_small_stage() -> None:
     old = image("cu126-torch27")
     pins = tuple(dataclasses.replace(pin, version="0.6.3") if pin.name == "liger-kernel" else pin for pin in old.pins)

@@ -65,7 +65,7 @@ def test_a_variant_of_its_own_index_is_pinned_by_its_local_version() -> None:
         ("cu118-torch215", "none for CUDA 11"),
         ("cu126-torch27-sm120", "torch 2.7.1 cu126 has no code for sm_120"),
         ("cu126-torch27-sm87", "sm_87 is a GPU of boards with ARM processors"),
-        ("cu126-torch27-devel", "published as wheels only from 13.0"),
+        ("cu126-torch27-devel", "neither as wheels (from 13.0 on) nor as packages of Debian"),
         ("cu126-torch27-py311", "the name is cu126-torch27"),
         ("cu124-torch26-py313", "xformers 0.0.29.post3 needs Python"),
         ("cu126-torch23", "nothing is known of torch 2.3"),

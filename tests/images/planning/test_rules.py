@@ -56,6 +56,21 @@ def test_a_whole_toolkit_must_accept_the_bases_gcc() -> None:
     assert "nvcc 13.0 accepts gcc up to 15, bookworm has gcc 16" in reasons
 
 
+def test_a_whole_toolkit_of_cuda_12_comes_from_debians_packages_where_they_have_it() -> None:
+    found = one("cu124-torch26-devel").image
+    assert found is not None and found.nvcc_suite == "trixie"
+    (plain,) = (one("cu124-torch26").image,)
+    assert plain is not None and plain.nvcc_suite == ""
+    reasons = one("cu128-torch28-devel").reasons
+    assert any("neither as wheels (from 13.0 on) nor as packages of Debian (12.4)" in text for text in reasons)
+    assert any("take cu130-torch211-devel, or" in text for text in reasons), "the one that the matrix has"
+
+
+def test_debians_packages_need_a_base_that_reaches_debian() -> None:
+    refused = one("cu124-torch26-devel", **with_base("bookworm", suite="")).reasons
+    assert any("nvcc 12.4 comes from Debian's packages, which bookworm does not reach" in text for text in refused)
+
+
 def test_torch_must_have_a_wheel_for_the_bases_python() -> None:
     reasons = one("cu126-torch27-py399", **with_base("trixie", python="3.99")).reasons
     assert any(text.startswith("torch 2.7.1 has no wheel for Python 3.99") for text in reasons)
