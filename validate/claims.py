@@ -97,6 +97,11 @@ class ClaimSet:
         """Those that other probes measure."""
         return ClaimSet(image=self.image, claims=tuple(claim for claim in self.claims if claim.probe not in probes))
 
+    def about(self, texts: Collection[str]) -> ClaimSet:
+        """Those whose `ID SUBJECT` holds one of these texts; of a text with `=` before it, those that are named so."""
+        chosen = tuple(claim for claim in self.claims if any(_is_about(claim, text) for text in texts))
+        return ClaimSet(image=self.image, claims=chosen)
+
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
@@ -104,3 +109,8 @@ class ClaimSet:
     def loads(cls, text: str) -> ClaimSet:
         data = json.loads(text)
         return cls(image=data["image"], claims=tuple(Claim.from_json(claim) for claim in data["claims"]))
+
+
+def _is_about(claim: Claim, text: str) -> bool:
+    key = f"{claim.id} {claim.subject}"
+    return key == text[1:] if text.startswith("=") else text in key

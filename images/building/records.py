@@ -17,6 +17,8 @@ from validate import page, report
 from validate.evidence import Evidence
 from validate.judge import Verdict
 
+_TRIAL_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRecord:
@@ -82,8 +84,7 @@ def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
 
 def record_trial(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "evidence.json").write_text(evidence.dumps() + "\n")
+    record_evidence(folder, evidence)
     (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     (folder / "junit.xml").write_text(report.junit(verdict))
     told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
@@ -91,3 +92,17 @@ def record_trial(folder: Path, evidence: Evidence, verdict: Verdict, changes: Ch
     if changes:
         (folder / "changes.json").write_text(json.dumps(asdict(changes), indent=1) + "\n")
     (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")
+
+
+def record_evidence(folder: Path, evidence: Evidence) -> None:
+    """Write evidence.json, whole or not at all: whoever is killed while writing leaves the one before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "evidence.json.partial"
+    partial.write_text(evidence.dumps() + "\n")
+    partial.replace(folder / "evidence.json")
+
+
+def forget_trial(folder: Path) -> None:
+    """Remove what an earlier trial left: its verdict does not belong to the evidence that comes."""
+    for name in _TRIAL_FILES:
+        (folder / name).unlink(missing_ok=True)

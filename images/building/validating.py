@@ -40,9 +40,11 @@ def validate_image(
     tiers: Sequence[Tier],
     attachment: Attachment = NO_GPU,
     on_record: Callable[[Record], None] = lambda _record: None,
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> tuple[Evidence, Verdict]:
     """Measure an image in a trial, judge the evidence, and explain what is known."""
-    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record))
+    how = trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
+    evidence = trial.run(engine, reference, claims, how)
     return evidence, explain(judge(claims, evidence, tiers), hints.known())
 
 

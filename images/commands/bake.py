@@ -113,7 +113,7 @@ def adopt_verb(
     with trials.open_engine(engine, install=False) as docker_engine:
         info = docker_engine.inspect(reference)
         record = bake.adopted(inputs, info, image_labels.declared_missing(wanted, info.labels))
-        tried = trials.tried(docker_engine, wanted, info.id, sources, gpus=trial.gpus, tiers=trial.tiers)
+        tried = trials.tried(docker_engine, wanted, info.id, sources, trial)
         withheld = validating.why_withheld(tried.verdict, tried.tiers)
         if not withheld:
             validating.give_name(docker_engine, info.id, str(wanted.name))

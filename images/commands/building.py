@@ -181,24 +181,35 @@ def validate_verb(
     name: OneName,
     trial: TrialArguments,
     image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--claim", metavar="TEXT", help="Only claims with this in `ID SUBJECT`, or `=ID SUBJECT` (repeat it)."
+        ),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Judge an image against a name's claims. Of one that stands on it, what was changed is named."""
+    """Judge an image against a name's claims. Of one that stands on it, what was changed is named.
+
+    FOLDER/validate/IMAGE/evidence.json is there from the first probe on: what is killed leaves what it measured.
+    """
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = image or str(wanted.name)
+    folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
     with trials.open_engine(engine, install=False) as docker_engine:
-        tried = trials.tried(docker_engine, wanted, reference, sources, gpus=trial.gpus, tiers=trial.tiers)
+        records.forget_trial(folder)
+        keep = partial(records.record_evidence, folder)
+        tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=claim or (), on_evidence=keep)
     evidence, verdict = tried.evidence, tried.verdict
+    records.record_trial(folder, evidence, verdict, tried.changes)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
-    else:
-        folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
-        records.record_trial(folder, evidence, verdict, tried.changes)
     common.results().print(tables.verdict(verdict))
+    typer.echo(f"{folder}/evidence.json", err=True)
     if tried.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(tried.changes.lines()))
     raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)

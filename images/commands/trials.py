@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from images.context import base_images
 from images.context import labels as image_labels
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.engine import gpus as gpu_access
+from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.locking.lock_file import Lock
 from images.planning import plan
@@ -26,8 +27,9 @@ from images.validation.child import Changes
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from validate.claims import ClaimSet, Tier
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Record
 from validate.judge import Verdict
+from validate.judging import listed
 
 Gpus = Annotated[
     str, typer.Option("--gpus", metavar=gpu_access.HELP, help="How the trial's container gets the host's GPUs.")
@@ -79,22 +81,58 @@ class Tried:
     """Of an image that stands on the one whose claims it was held to."""
 
 
-def tried(engine: Engine, image: Image, reference: str, sources: Sources, *, gpus: str, tiers: Sequence[Tier]) -> Tried:
-    """Judge any image against a name's claims; no tiers: all that this machine can. Raises UserError.
+def tried(
+    engine: Engine,
+    image: Image,
+    reference: str,
+    sources: Sources,
+    how: TrialArguments,
+    *,
+    only: Sequence[str] = (),
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
+) -> Tried:
+    """Judge any image against a name's claims, or `only` those that hold one of these texts. Raises UserError.
 
     A child of that name's image is held to them as a child is (images/validation/child.py).
     """
     locked = lock_file.read(image)
     info = engine.inspect(reference)
-    attachment, judged = validating.find_gpus(engine, image, gpus, tiers)
+    attachment, judged = validating.find_gpus(engine, image, how.gpus, how.tiers)
     talk.print(str(attachment), style="dim", highlight=False)
     claims = image_claims(_claim_context(image, locked, info.labels, sources).on_host(attachment))
+    claims = chosen(claims, judged, only) if only else claims
     above = child.steps_above([step.created_by for step in engine.history(info.id)])
     claims = child.claims(claims) if above else claims
     talk.print(f"trying {reference} ({info.id[:19]})", style="dim")
-    evidence, verdict = validating.validate_image(engine, info.id, claims, judged, attachment)
+    evidence, verdict = validating.validate_image(engine, info.id, claims, judged, attachment, _told, on_evidence)
     changes = child.changes(evidence, above) if above else None
     return Tried(info=info, tiers=judged, evidence=evidence, verdict=verdict, changes=changes)
+
+
+def _told(record: Record) -> None:
+    talk.print(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", style="dim", highlight=False)
+
+
+def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
+    """The claims of these tiers whose `ID SUBJECT` holds one of the texts. Raises UserError for a text in none."""
+    there = claims.of(tiers)
+    problems = [
+        Problem(
+            where=f"--claim {text!r}",
+            cause=f"is in no claim of {claims.image} in {', '.join(tiers)}",
+            then=f"say a part of `ID SUBJECT`, as reports show it: {listed(_keys(there), limit=6)}",
+        )
+        for text in texts
+        if not there.about([text]).claims
+    ]
+    if problems:
+        raise UserError(problems)
+    return there.about(texts)
+
+
+def _keys(claims: ClaimSet) -> list[str]:
+    """The claims that take longest first: those of the last tiers."""
+    return [f"{claim.id} {claim.subject}" for claim in reversed(claims.claims)]
 
 
 def open_engine(url: str | None, *, install: bool = True) -> Engine:

@@ -52,6 +52,8 @@ class Trial:
     bounds: Bounds = field(default_factory=Bounds)
     gpus: Attachment = NO_GPU
     on_record: Callable[[Record], None] = lambda _record: None
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None
+    """Told after each record what was measured so far: a trial that is killed leaves that much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,26 +81,40 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     image = engine.inspect(reference)
     asked = claims.of(trial.tiers)
     records: list[Record] = []
-    for record in inspection.records(engine, image, asked):
-        records.append(record)
-        trial.on_record(record)
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
         "cpus": engine.facts.cpus,
         **_gpus_of_host(trial.gpus),
     }
+
+    def evidence(found: Sequence[Record]) -> Evidence:
+        return Evidence(image=claims.image, digest=image.id, records=tuple(found), host=host, claims=asked.claims)
+
+    def keep(record: Record) -> None:
+        records.append(record)
+        trial.on_record(record)
+        trial.on_evidence(evidence(_finished(merged(records), asked)))
+
+    for record in inspection.records(engine, image, asked):
+        keep(record)
     for plan in _containers(image, asked.inside(), trial):
         if plan.claims.claims:
-            found, end, refused = _run_suite(engine, image, plan, trial)
-            records += found
+            _, end, refused = _run_suite(engine, image, plan, replace(trial, on_record=keep))
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
             if refused:
                 host["ulimits"] = refused
-    return Evidence(image=claims.image, digest=image.id, records=_merged(records), host=host, claims=asked.claims)
+    return evidence(merged(records))
 
 
-def _merged(records: Sequence[Record]) -> tuple[Record, ...]:
+def _finished(records: Sequence[Record], asked: ClaimSet) -> list[Record]:
+    """Without the probes that still have containers before them: what those will measure is not missing yet."""
+    found = {record.probe: len(record.measurements) for record in records}
+    waiting = {probe for probe in IN_OWN_CONTAINER if found.get(probe, 0) < len(asked.only([probe]).claims)}
+    return [record for record in records if record.probe not in waiting]
+
+
+def merged(records: Sequence[Record]) -> tuple[Record, ...]:
     """One record a probe: those that ran in several containers are as well as the worst of them."""
     merged: dict[str, Record] = {}
     for record in records:

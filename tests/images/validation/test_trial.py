@@ -14,7 +14,7 @@ from images.planning import plan
 from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from validate.claims import IN_OWN_CONTAINER, MOUNTS, ClaimSet
+from validate.claims import IN_OWN_CONTAINER, MOUNTS, ClaimSet, Tier
 from validate.evidence import Measurement, Outcome, Record
 
 SOURCES = matrix.load()
@@ -95,7 +95,36 @@ def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the
         return Record(probe="cpu.home", outcome=outcome, seconds=1.0, measurements=measured, log=subject)
 
     well, crashed = record("a", Outcome.COMPLETED), record("b", Outcome.CRASHED)
-    (merged,) = trial._merged([well, crashed, record("c", Outcome.COMPLETED)])
+    (merged,) = trial.merged([well, crashed, record("c", Outcome.COMPLETED)])
     assert merged.outcome is Outcome.CRASHED
     assert [found.subject for found in merged.measurements] == ["a", "c"]
     assert (merged.seconds, merged.log) == (3.0, "abc")
+
+
+def test_what_was_measured_so_far_is_told_after_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe with containers still before it is left out, as its other claims would read as not found."""
+    claims = home_claims()
+    homes = claims.only(["cpu.home"])
+    assert len(homes.claims) > 1
+    host = "host.image"
+    parsed = iter(
+        Record(
+            probe="cpu.home",
+            outcome=Outcome.COMPLETED,
+            seconds=1.0,
+            measurements=(Measurement(subject=one.subject, seconds=1.0, evidence={}),),
+        )
+        for one in homes.claims
+    )
+    monkeypatch.setattr(trial, "_record", lambda _line: next(parsed))
+    alone = Record(probe=host, outcome=Outcome.COMPLETED, seconds=0.0)
+    monkeypatch.setattr(trial.inspection, "records", lambda *_: iter([alone]))
+    engine: Any = Engine(EngineErrorKind.OTHER)
+    engine.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1")
+    engine.inspect = lambda _reference: IMAGE
+    told: list[list[str]] = []
+    how = trial.Trial(tiers=tuple(Tier), on_evidence=lambda found: told.append([one.probe for one in found.records]))
+    evidence = trial.run(engine, "a:1", homes, how)
+    assert told == [[host]] * len(homes.claims) + [[host, "cpu.home"]]
+    assert [one.probe for one in evidence.records] == [host, "cpu.home"]
+    assert evidence.claims == homes.claims
