@@ -19,7 +19,7 @@ TAGGED = re.compile(r"-candidate$|-\d{8}-[0-9a-f]{12}$")
 """What tags add to a name."""
 REFUSED_ON_PURPOSE = {"cu118-torch215": "README.md and docs/matrix.md show how the plan refuses it"}
 ROWS = {row.id: row for row in hints.load()}
-DOCUMENTS = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"))]
+DOCUMENTS = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"))
 
 
 def unavailable(name: str) -> str:
