@@ -48,8 +48,6 @@ VERBS: Mapping[str, str] = {
     "generate": "Renew the files made from others (schemas, tables in docs). [--check]",
 }
 """Session -> its line in `nox -l`. Each is a verb of the command line, and passes its arguments on."""
-EXTRAS: Mapping[str, tuple[str, ...]] = {"bench": ("bench",)}
-"""Session -> the optional dependencies that its verb needs."""
 UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
 """Folders of tests that need no Docker Engine."""
 
@@ -63,7 +61,7 @@ def _install(session: nox.Session, *extras: str) -> None:
 
 def _verb(session: nox.Session, verb: str) -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
-    _install(session, *EXTRAS.get(verb, ()))
+    _install(session)
     session.log(f"python -m images {' '.join([verb, *session.posargs])}")
     code = _call([str(Path(session.bin) / "python"), "-m", "images", verb, *session.posargs])
     if code:
@@ -106,7 +104,7 @@ def _lint(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
-    _install(session, "bench", "lint", "test")
+    _install(session, "lint", "test")
     _lint(session)
     session.run("pytest", "-q", "-n", "auto", "tests/repository", env={"PIP_FIND_LINKS": ""})
 
@@ -117,7 +115,7 @@ def tests(session: nox.Session) -> None:
 
     With --pretend-memory BYTES and --pretend-cores N the engine reports another machine size (tests/pretend).
     """
-    _install(session, "bench", "lint", "test")
+    _install(session, "lint", "test")
     _lint(session)
     # One worker has all tests of the shared engine, one after another (tests/conftest.py).
     session.run("pytest", "-n", "auto", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})
@@ -126,7 +124,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """The tests that need no Docker Engine, on all cores. [PYTEST ARGUMENT...]"""
-    _install(session, "bench", "lint", "test")
+    _install(session, "lint", "test")
     session.run("pytest", "-n", "auto", *(session.posargs or UNIT), env={"PIP_FIND_LINKS": ""})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -11,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
 
+import zstandard
+
 from images.bench.accounting import Layer
 from images.engine import Engine
-from images.errors import Problem, UserError
 
 _CHUNK = 1 << 20
 _EMPTY = bytes(tarfile.BLOCKSIZE * 2)
@@ -74,7 +74,7 @@ class _Measured:
         self._pool = pool
         self._digest = hashlib.sha256()
         self._gzip = _Counter(zlib.compressobj(6, zlib.DEFLATED, _GZIP))
-        self._zstd = _Counter(_zstd())
+        self._zstd = _Counter(zstandard.ZstdCompressor(level=3).compressobj())
         self._tar = 0
 
     def write(self, chunk: bytes) -> int:
@@ -120,12 +120,3 @@ def _whole_seconds(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     """As engines write them: fractions would take a block of their own for each file."""
     entry.mtime = int(entry.mtime)
     return entry
-
-
-def _zstd() -> Any:
-    try:
-        library: Any = importlib.import_module("zstandard")
-    except ImportError:
-        then = "`nox -s bench` installs it; or `pip install zstandard`"
-        raise UserError(Problem(where="zstandard", cause="is not installed here", then=then), code=1) from None
-    return library.ZstdCompressor(level=3).compressobj()

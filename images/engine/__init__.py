@@ -6,6 +6,7 @@ from images.engine.container import Container, Exit, Finished, Line, TimedOut
 from images.engine.containers import OWNER_LABEL, RUN_LABEL
 from images.engine.facts import EngineFacts
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
+from images.engine.image_store import ImagePart
 from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile
 from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
 
@@ -26,6 +27,7 @@ __all__ = [
     "Finished",
     "HistoryEntry",
     "ImageInfo",
+    "ImagePart",
     "Line",
     "NoEngine",
     "NoSuchImage",

@@ -6,7 +6,7 @@ import shutil
 import tarfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
@@ -23,6 +23,7 @@ from images.engine.containers import RUN_LABEL
 from images.engine.docker_api import DockerApi
 from images.engine.facts import engine_facts
 from images.engine.failures import EngineError
+from images.engine.image_store import ImagePart
 from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile, saved_files
 from images.engine.retrying import Retries
 from images.engine.specs import BuildSpec, ContainerSpec
@@ -154,6 +155,14 @@ class Engine:
     def layer_folders(self, ref: str) -> tuple[Path, ...]:
         """Where the layers lie on this machine, bottom first; nothing for an engine elsewhere, or another driver."""
         return image_store.layer_folders(self._api, ref) if self.facts.local else ()
+
+    def parts(self, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+        """The configuration of an image and its wanted layers (by diff ID), as they came; readers check each digest.
+
+        An export of an older engine gives all layers, unnamed. Raises NoSuchImage, EngineError.
+        """
+        store = Path(self.facts.data_root) if self.facts.local else None
+        return image_store.parts(self._api, info, wanted, store)
 
     def load(self, files: Files, name: str) -> ImageInfo:
         """An image in the form that `docker save` writes (manifest.json, its config, layers), which gives it `name`.

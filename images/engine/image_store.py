@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
 from docker.utils import parse_repository_tag
 
+from images.engine import layer_store
 from images.engine.archive import ChunkReader, Files
 from images.engine.docker_api import DockerApi
 from images.engine.docker_types import GraphDriver, ImageResponse
-from images.engine.failures import NoSuchImage
+from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
 from images.engine.responses import CacheRecord, HistoryEntry, ImageInfo, asking, image_info
 from images.errors import Problem, UserError
 
@@ -86,6 +88,67 @@ def layer_folders(api: DockerApi, ref: str) -> tuple[Path, ...]:
     folders = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
     readable = all(os.access(folder, os.R_OK) for folder in folders)
     return folders if readable and len(folders) == len(found["RootFS"]["Layers"] or ()) else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePart:
+    """A layer's tar, or the configuration, on its way out of the engine. Readers check its digest."""
+
+    digest: str
+    """Of the tar (its diff ID) or the configuration (the image ID); empty where only the content can tell."""
+    size: int
+    chunks: Iterator[bytes]
+    """In any size. Of an export, they can be read until the next part is asked for."""
+
+
+def parts(api: DockerApi, info: ImageInfo, wanted: Collection[str], store: Path | None) -> Iterator[ImagePart]:
+    """The configuration of an image, and the wanted layers (by diff ID), each once.
+
+    From `store`, the engine's own folder, where it can be read: the largest layer first. Else from an export, in its
+    order; engines before 25 do not say there which layer is which, and all of them come. Raises NoSuchImage,
+    EngineError: the engine names images by something else than their configuration (the containerd image store).
+    """
+    stored = layer_store.layers(store, info.layers) if store else {}
+    config = layer_store.config(store, info.id) if store else None
+    if stored and config is not None:
+        yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]))
+        layers = [stored[diff_id] for diff_id in dict.fromkeys(wanted)]
+        for layer in sorted(layers, key=lambda one: one.size, reverse=True):
+            yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=_readable(layer_store.tar(layer), info.id))
+    else:
+        yield from _exported_parts(api, info, wanted)
+
+
+def _exported_parts(api: DockerApi, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+    digits, has_config = info.id.removeprefix("sha256:"), False
+    for member, data in exported(api, info.id):
+        digest = f"sha256:{member.name.removeprefix('blobs/sha256/')}" if member.name.startswith("blobs/") else ""
+        if digest == info.id or member.name == f"{digits}.json":
+            content = data.read()
+            has_config = b'"rootfs"' in content
+            yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
+        elif digest in wanted or member.name.endswith("/layer.tar"):
+            yield ImagePart(digest=digest, size=member.size, chunks=_readable(_chunks(data), info.id))
+    if not has_config:
+        then = "use an engine that keeps images itself: without the containerd image store"
+        cause = "the engine's image ID is not the digest of a configuration"
+        raise EngineError(Problem(where=info.id, cause=cause, then=then), EngineErrorKind.OTHER)
+
+
+def _chunks(data: IO[bytes]) -> Iterator[bytes]:
+    while chunk := data.read(1 << 20):
+        yield chunk
+
+
+def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    """What can't be read of a layer, as an error of the engine."""
+    with asking(where):
+        try:
+            yield from chunks
+        except (ValueError, LookupError) as error:
+            then = "is its disk whole? build the image anew, or take another engine with --engine"
+            problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
+            raise EngineError(problem, EngineErrorKind.LOCAL_FILE) from None
 
 
 def load(api: DockerApi, files: Files, name: str) -> None:

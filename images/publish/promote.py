@@ -25,7 +25,7 @@ def promote(reference: Reference, to: Repository, policy: ReleasePolicy, *, key:
     _require_one_registry(reference, to)
     if key:
         signing.require(key)
-    with Registry(reference.repository) as source, Registry(to, mount_from=reference.repository) as target:
+    with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
         image = attachments.load(source, source.get(reference.identifier))
         image = attachments.signed_only(image, key) if key else image
         version = ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference)

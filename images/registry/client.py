@@ -43,6 +43,7 @@ from images.registry.errors import (
     root_message,
 )
 from images.registry.reference import Reference, Repository, is_digest, is_loopback
+from images.registry.uploads import Blob, Upload
 
 _LARGEST_BLOB = 256 * 1024**2
 """Bytes of a blob that is read whole: configurations, SBOMs and evidence are far below."""
@@ -59,9 +60,9 @@ class Registry:
         *,
         credentials: CredentialStore = docker_credentials,
         retry: Retry | None = None,
-        mount_from: Repository | None = None,
+        mount_from: Sequence[Repository] = (),
     ) -> None:
-        """`retry` replaces the policy of `retries.py`; `mount_from` is another repository of this registry to read.
+        """`retry` replaces the policy of `retries.py`; `mount_from`: other repositories of this registry, to read.
 
         Raises UserError.
         """
@@ -69,8 +70,7 @@ class Registry:
         self._retry = retry or retries.POLICY
         self._session = _session(repository.host, self._retry)
         self._single = _session(repository.host, 0)
-        repositories = [repository, *([mount_from] if mount_from else [])]
-        self._session.auth = RegistryAuth(repositories, credentials, self._session)
+        self._session.auth = RegistryAuth([repository, *mount_from], credentials, self._session)
         self._single.auth = self._session.auth
         self._root = f"{self._scheme()}://{repository.api_host}/v2/{repository.name}/"
 
@@ -149,7 +149,12 @@ class Registry:
         return content
 
     def has_blob(self, digest: str) -> bool:
-        return self._request("HEAD", f"blobs/{digest}", missing_ok=True) is not None
+        return self.blob_size(digest) is not None
+
+    def blob_size(self, digest: str) -> int | None:
+        """Bytes of a blob that is there; None for one that isn't. Raises RegistryError."""
+        answer = self._request("HEAD", f"blobs/{digest}", missing_ok=True)
+        return None if answer is None else int(answer.headers.get("Content-Length") or 0)
 
     def put_blob(self, content: bytes) -> str:
         """Store a blob unless it is there. Returns its digest. Raises RegistryError."""
@@ -161,6 +166,14 @@ class Registry:
 
         retries.repeat(upload, self._retry)
         return digest
+
+    def put_stream(self, blob: Blob) -> None:
+        """Store a blob of any size, unless it is there. Raises RegistryError, and what the blob's chunks raise."""
+
+        def start() -> str:
+            return "" if self.has_blob(blob.digest) else self._start_upload(self._single)
+
+        Upload(blob, lambda method, url, **more: self._send(self._single, method, url, **more), start).run(self._retry)
 
     def mount(self, digest: str, source: Repository) -> bool:
         """Link a blob from another repository of this registry. False where the registry doesn't grant it."""
@@ -266,7 +279,7 @@ class Registry:
         """
         url = path if "://" in path else f"{self._root}{path}"
         try:
-            answer = session.request(method, url, timeout=SECONDS, **more)
+            answer = session.request(method, url, **{"timeout": SECONDS, **more})
         except requests.exceptions.SSLError as error:
             raise RegistryError(self._problem(f"its certificate is not accepted: {root_message(error)}")) from None
         except requests.exceptions.RequestException as error:

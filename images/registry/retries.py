@@ -5,6 +5,7 @@
 | a connection is refused, drops or times out; status 408, 429, 500, 502, 503, 504 | the request, of any method |
 | the body of an answer breaks off | the request |
 | the same, while a blob is uploaded | the upload, in a new upload session, unless the blob has arrived |
+| the same, while a layer is uploaded | what the registry does not hold yet, if it says so; else as any blob |
 | a certificate is refused, any other status | nothing |
 
 GET, HEAD and DELETE are idempotent. The PUT of a manifest is, as its content is fixed by its digest, or its tag by this
@@ -12,7 +13,7 @@ client. The POST that opens an upload or asks for a token leaves nothing behind.
 may have stored a part, and refuses the second copy in the same upload session.
 
 There are five attempts. The pauses between them are those of urllib3: 0, 2, 4 and 8 seconds, or what `Retry-After`
-says, at most a minute.
+says, at most a minute. A layer's attempts count from each one that brought more bytes of it.
 """
 
 from __future__ import annotations
@@ -61,9 +62,15 @@ def repeat(work: Callable[[], Result], policy: Retry) -> Result:
         try:
             return work()
         except TransientError as error:
-            raw = None if error.answer is None else error.answer.raw
-            try:
-                policy = policy.increment(response=raw)
-            except MaxRetryError:
-                raise error from None
-            policy.sleep(raw)
+            policy = pause(policy, error)
+
+
+def pause(policy: Retry, error: TransientError) -> Retry:
+    """Wait before the next attempt: what is left of the policy. Raises the error where it was the last one."""
+    raw = None if error.answer is None else error.answer.raw
+    try:
+        left = policy.increment(response=raw)
+    except MaxRetryError:
+        raise error from None
+    left.sleep(raw)
+    return left

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -24,6 +24,8 @@ class Server:
 
     host: str = ""
     answer: Answer = lambda *_: (404, {}, b"")
+    takes: Callable[[str, str], int | None] = lambda *_: None
+    """Method, path -> after how many bytes of its body the connection breaks; None: never. `answer` gets those."""
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
 
     def count(self, method: str, path: str = "") -> int:
@@ -40,11 +42,12 @@ def serving() -> Iterator[Server]:
         protocol_version = "HTTP/1.1"
 
         def reply(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            cut = found.takes(self.command, self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0) if cut is None else cut)
             headers = dict(self.headers.items())
             found.seen.append((self.command, self.path, headers))
             answer = found.answer(self.command, self.path, headers, body)
-            if answer is None:
+            if answer is None or cut is not None:
                 self.close_connection = True
                 return
             status, more, content = answer
@@ -53,10 +56,11 @@ def serving() -> Iterator[Server]:
                 self.send_header(key, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content)
+                with suppress(BrokenPipeError, ConnectionResetError):  # a client that was interrupted
+                    self.wfile.write(content)
             self.close_connection = "Content-Length" in more
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = reply  # noqa: N815
+        do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = reply  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             """Tests print nothing."""

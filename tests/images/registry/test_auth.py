@@ -23,7 +23,7 @@ SERVED: Reply = (200, {"Content-Type": OCI_MANIFEST}, MANIFEST.content)
 
 def client(server: Server, mount_from: Repository | None = None, known: Credentials | None = KNOWN) -> Registry:
     repository = Repository(server.host, "staging/images")
-    return Registry(repository, credentials=lambda _host: known, mount_from=mount_from)
+    return Registry(repository, credentials=lambda _host: known, mount_from=[mount_from] if mount_from else [])
 
 
 def test_a_registry_asks_for_a_password_once(server: Server) -> None:

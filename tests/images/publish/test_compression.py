@@ -1,0 +1,80 @@
+"""Compressed layers: the same bytes from any reader on any number of cores, and the same tar in all of them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from images.host.hashing import oci_digest
+from images.publish.compression import BLOCK, Compression, blocks, compress
+
+TAR = b"".join(random.Random(1).randbytes(1 << 10) + bytes(1 << 10) for _ in range(5 << 10))
+"""10 MiB, half of it noise: three blocks."""
+BOTH = tuple(Compression)
+
+
+def pieces(size: int) -> Iterator[bytes]:
+    for start in range(0, len(TAR), size):
+        yield TAR[start : start + size]
+
+
+def content(tmp_path: Path, chunks: Iterable[bytes], threads: int) -> dict[Compression, bytes]:
+    layer = compress(chunks, BOTH, tmp_path, threads=threads)
+    assert (layer.diff_id, layer.size) == (oci_digest(TAR), len(TAR))
+    found = {one: blob.read(0, blob.size) for one, blob in layer.blobs.items()}
+    assert {one: blob.digest for one, blob in layer.blobs.items()} == {
+        one: oci_digest(data) for one, data in found.items()
+    }
+    layer.close()
+    return found
+
+
+def test_both_hold_the_tar(tmp_path: Path) -> None:
+    found = content(tmp_path, [TAR], threads=2)
+    assert gzip.decompress(found[Compression.GZIP]) == TAR
+    assert zstandard.ZstdDecompressor().decompress(found[Compression.ZSTD], max_output_size=len(TAR)) == TAR
+
+
+def test_the_same_tar_is_the_same_blob_for_any_reader_and_any_number_of_threads(tmp_path: Path) -> None:
+    first = content(tmp_path, [TAR], threads=1)
+    assert content(tmp_path, pieces(1000), threads=2) == first
+    assert content(tmp_path, pieces(3 << 20), threads=4) == first
+
+
+def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
+    """Other bytes for old layers, from a new release of a library say, are sent anew, and pulled anew by everybody."""
+    recipes = {one: one.recipe for one in BOTH}
+    found = {one: hashlib.sha256(data).hexdigest()[:16] for one, data in content(tmp_path, [TAR], threads=2).items()}
+    known = {
+        "zstd-9-1.5.7": "60aaf40dff0b0ae9",
+        "gzip-6-4194304-0.9.0": "43038caeaac21ba3",
+    }
+    assert all(known.get(recipes[one], found[one]) == found[one] for one in BOTH), found
+
+
+def test_nothing_names_the_time(tmp_path: Path) -> None:
+    found = content(tmp_path, [TAR], threads=2)[Compression.GZIP]
+    assert found[:10].hex() == "1f8b08000000000000ff"
+
+
+def test_a_reader_that_breaks_leaves_no_file(tmp_path: Path) -> None:
+    def broken() -> Iterator[bytes]:
+        yield TAR[: BLOCK + 1]
+        raise OSError("unreadable")
+
+    with pytest.raises(OSError, match="unreadable"):
+        compress(broken(), BOTH, tmp_path, threads=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_blocks_do_not_depend_on_chunks() -> None:
+    for size in (1, 3, 7, 10, 100):
+        cut = [b"0123456789"[start : start + size] for start in range(0, 10, size)]
+        assert list(blocks(cut, 4)) == [b"0123", b"4567", b"89"]
+    assert list(blocks([b"01234567"], 4)) == [b"0123", b"4567"]

@@ -1,0 +1,205 @@
+"""Layers on their way into a registry: what is sent again after a failure, and what is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from images.host.hashing import oci_digest
+from images.registry.client import Registry
+from images.registry.errors import RegistryError
+from images.registry.reference import Repository
+from images.registry.retries import RegistryRetry
+from images.registry.uploads import held_bytes
+from tests.support.http_server import Reply, Server
+
+CONTENT = bytes(range(256)) * 4096
+"""1 MiB."""
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A blob in pieces of 64 KiB."""
+
+    content: bytes = CONTENT
+
+    @property
+    def digest(self) -> str:
+        return oci_digest(self.content)
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def chunks(self, offset: int) -> Iterator[bytes]:
+        for start in range(offset, self.size, 1 << 16):
+            yield self.content[start : start + (1 << 16)]
+
+
+@dataclass
+class Sessions:
+    """Upload sessions of a registry. `resumes`: whether it says what it holds, and goes on from there."""
+
+    resumes: bool = True
+    stored: dict[str, bytes] = field(default_factory=dict)
+    open: dict[str, bytes] = field(default_factory=dict)
+    sent: int = 0
+    fails: list[Callable[[str], Reply | None]] = field(default_factory=list)
+    """What the next requests with content (PATCH) or an end (PUT) get instead of an answer."""
+
+    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        last = path.partition("?")[0].rpartition("/")[2]
+        if method == "HEAD":
+            return (200, {}, self.stored[last]) if last in self.stored else (404, {}, b"")
+        if method == "POST":
+            session = f"s{len(self.open)}"
+            self.open[session] = b""
+            return 202, {"Location": f"/v2/x/blobs/uploads/{session}"}, b""
+        if last not in self.open or (method == "GET" and not self.resumes):
+            return 404, {}, b'{"errors": [{"code": "BLOB_UPLOAD_UNKNOWN"}]}'
+        if method == "PATCH":
+            start = int(headers.get("Content-Range", "0-").partition("-")[0])
+            if start != len(self.open[last]):
+                return 416, {}, b""
+            self.open[last] += body
+            self.sent += len(body)
+        if method in ("PATCH", "PUT") and self.fails:
+            return self.fails.pop(0)(method)
+        if method == "PUT":
+            ((digest),) = re.findall(r"digest=(.*)", path)
+            if oci_digest(self.open[last]) != digest:
+                return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID"}]}'
+            self.stored[digest] = self.open.pop(last)
+            return 201, {}, b""
+        held = max(len(self.open[last]) - 1, 0)
+        return (202 if method == "PATCH" else 204), {"Location": path, "Range": f"0-{held}"}, b""
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+
+
+def put(server: Server, sessions: Sessions, content: bytes = CONTENT) -> None:
+    server.answer = sessions.answer
+    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
+        registry.put_stream(InMemory(content))
+
+
+def test_a_layer_is_sent_in_one_request(server: Server) -> None:
+    sessions = Sessions()
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT}
+    assert [method for method, _, _ in server.seen if method in ("HEAD", "POST", "PATCH", "PUT")] == [
+        "HEAD", "POST", "PATCH", "PUT",
+    ]  # fmt: skip
+    assert "chunked" not in str(server.seen), "proxies want to know the length"
+
+
+def test_one_that_is_there_is_not_sent(server: Server) -> None:
+    put(server, Sessions(stored={oci_digest(CONTENT): CONTENT}))
+    assert server.count("POST") == server.count("PATCH") == 0
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_after_a_connection_that_broke_in_a_layer_only_the_rest_is_sent(server: Server, resumes: bool) -> None:
+    breaks = [300_000, 200_000]
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    sessions = Sessions(resumes)
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT}
+    assert sessions.sent == len(CONTENT) + (0 if resumes else 500_000)
+    assert server.count("POST") == (1 if resumes else 3)
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
+def test_what_was_stored_before_a_failure_is_not_sent_again(server: Server, method: str, failure: Reply | None) -> None:
+    fails = [lambda _: failure, lambda _: failure]
+    sessions = Sessions(fails=fails if method == "PATCH" else [])
+    if method == "PUT":
+        server_fails = [failure, failure]
+        ends = sessions.answer
+
+        def answer(asked: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+            return server_fails.pop() if asked == "PUT" and server_fails else ends(asked, path, headers, body)
+
+        sessions.answer = answer  # type: ignore[method-assign]
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT} and sessions.sent == len(CONTENT)
+
+
+def test_an_end_whose_answer_is_lost_is_noticed(server: Server) -> None:
+    sessions = Sessions()
+    ends = sessions.answer
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        done = ends(method, path, headers, body)
+        return None if method == "PUT" else done
+
+    sessions.answer = answer  # type: ignore[method-assign]
+    put(server, sessions)
+    assert sessions.sent == len(CONTENT) and server.count("POST") == 1
+
+
+def test_a_registry_that_garbles_what_it_goes_on_with_gets_the_whole_layer_again(server: Server) -> None:
+    breaks = [300_000]
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    sessions = Sessions()
+    right = sessions.answer
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        garbled = b"x" + body[1:] if headers.get("Content-Range") else body
+        return right(method, path, headers, garbled)
+
+    sessions.answer = answer  # type: ignore[method-assign]
+    put(server, sessions)
+    assert sessions.stored == {oci_digest(CONTENT): CONTENT} and server.count("POST") == 2
+
+
+def test_a_line_that_breaks_again_and_again_ends_where_nothing_more_arrives(server: Server) -> None:
+    """Twenty breaks with progress are no reason to give up; five without are."""
+    breaks = [50_000] * 20
+    server.takes = lambda method, _path: breaks.pop(0) if method == "PATCH" and breaks else None
+    sessions = Sessions()
+    put(server, sessions)
+    assert sessions.sent == len(CONTENT) and not breaks
+    server.takes = lambda method, _path: 0 if method == "PATCH" else None
+    server.seen.clear()
+    with pytest.raises(RegistryError, match="the connection broke"):
+        put(server, Sessions())
+    assert server.count("PATCH") == 5
+
+
+def test_a_digest_that_does_not_fit_is_final(server: Server) -> None:
+    sessions = Sessions()
+    right = sessions.answer
+    sessions.answer = lambda method, path, headers, body: right(method, path, headers, body[1:])  # type: ignore[method-assign]
+    with pytest.raises(RegistryError, match="DIGEST_INVALID"):
+        put(server, sessions)
+    assert server.count("PATCH") == 1
+
+
+def test_what_a_layer_raises_ends_its_upload(server: Server) -> None:
+    class Interrupted(InMemory):
+        def chunks(self, offset: int) -> Iterator[bytes]:
+            yield CONTENT[offset : offset + 10]
+            raise KeyboardInterrupt
+
+    server.answer = Sessions().answer
+    with (
+        Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        registry.put_stream(Interrupted())
+    assert server.count("PUT") == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "held"), [("0-1023", 1024), ("bytes=0-1023", 1024), ("0-0", 0), ("", 0), ("5-9", 0), ("0-x", 0)]
+)
+def test_what_a_session_says_it_holds(said: str, held: int) -> None:
+    assert held_bytes(said) == held
