@@ -120,6 +120,19 @@ def nf4_rounded(weights: Weights, shape: Shape) -> dict[str, Any]:
     }
 
 
+def twice_rounded(weights: Weights, shape: Shape, device: str, precision: Any) -> dict[str, Any]:
+    """The same with the blocks' scales in 8 bits ("double quantisation"), by bitsandbytes. C10 judges NF4 by hand."""
+    functional = importlib.import_module("bitsandbytes.functional")
+    found = dict(weights)
+    for name, weight in weights.items():
+        if name.removesuffix(".weight") in shape.projections:
+            packed, state = functional.quantize_4bit(
+                weight.to(device, precision), blocksize=64, compress_statistics=True, quant_type="nf4"
+            )
+            found[name] = functional.dequantize_4bit(packed, state).float().cpu()
+    return found
+
+
 def seeded_order(rows: int, seed: int, epoch: int = 0) -> list[int]:
     """The order in which accelerate's SeedableRandomSampler gives a data set: the Trainer's default."""
     torch = importlib.import_module("torch")

@@ -14,11 +14,11 @@ from validate.examples.trained import (
     Batch,
     Optimiser,
     Trained,
-    Weights,
     adapter_pairs,
     seeded_order,
     shape_of,
     tensors,
+    twice_rounded,
 )
 
 _IGNORED = -100
@@ -34,7 +34,9 @@ def read(run: Run) -> Trained:
     return Trained(
         losses=_losses(out),
         shape=shape_of(run.model),
-        start=_four_bit(loaded, run, precision) if config.get("load_in_4bit") else loaded,
+        start=twice_rounded(loaded, shape_of(run.model), run.device, precision)
+        if config.get("load_in_4bit")
+        else loaded,
         batches=list(_batches(run, ranks)),
         parts=ranks,
         preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
@@ -90,20 +92,6 @@ def _adapters(folder: Path, config: Mapping[str, Any]) -> Adapters:
     first = adapter_pairs(folder / "checkpoint-1")
     start = {module: (a, torch.zeros_like(b)) for module, (a, b) in first.items()}
     return Adapters(scale=float(config["lora_alpha"]) / float(config["lora_r"]), start=start)
-
-
-def _four_bit(weights: Weights, run: Run, precision: Any) -> dict[str, Any]:
-    """NF4 with scales in 8 bits, as axolotl asks of bitsandbytes; C10 has NF4 itself judged by hand."""
-    functional = importlib.import_module("bitsandbytes.functional")
-    projections = shape_of(run.model).projections
-    found = dict(weights)
-    for name, weight in weights.items():
-        if name.removesuffix(".weight") in projections:
-            packed, state = functional.quantize_4bit(
-                weight.to(run.device, precision), blocksize=64, compress_statistics=True, quant_type="nf4"
-            )
-            found[name] = functional.dequantize_4bit(packed, state).float().cpu()
-    return found
 
 
 def _batches(run: Run, ranks: int) -> Iterable[Batch]:

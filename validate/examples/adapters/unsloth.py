@@ -10,19 +10,21 @@ from typing import Any
 
 from validate.examples.adapters import programs
 from validate.examples.run import Run
-from validate.examples.trained import Adapters, Trained, nf4_rounded, shape_of, tensors
+from validate.examples.trained import Adapters, Trained, shape_of, tensors, twice_rounded
 
 _TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def read(run: Run) -> Trained:
-    """As of every program with adapters. unsloth stores weights in bfloat16 before they become 4-bit."""
+    """As of every program with adapters. unsloth stores weights in bfloat16, then in 4 bits."""
     os.environ.update(UNSLOTH_RETURN_LOGITS="1", UNSLOTH_DISABLE_STATISTICS="1", HF_HUB_OFFLINE="1")
+    # Its adapter names the model by a path relative to where it was trained, and unsloth writes its cache there.
+    os.chdir(run.folder)
     # unsloth patches transformers and peft, so it is imported before them.
     language = importlib.import_module("unsloth").FastLanguageModel
     torch = importlib.import_module("torch")
     stored = {name: tensor.to(torch.bfloat16).float() for name, tensor in tensors(run.model).items()}
-    start = nf4_rounded(stored, shape_of(run.model))
+    start = twice_rounded(stored, shape_of(run.model), run.device, torch.bfloat16)
     found = programs.adapters_trained(run, start, _adapters(run, language), _reloaded(run, language))
     # It divides a loss by the labels that are predicted, where the Trainer divides by all.
     return replace(found, all_labels=False)
