@@ -118,7 +118,7 @@ def tests(session: nox.Session) -> None:
     _install(session, "lint", "test")
     _lint(session)
     # One worker has all tests of the shared engine, one after another (tests/conftest.py).
-    session.run("pytest", "-n", "auto", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})
+    session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})
 
 
 @nox.session
