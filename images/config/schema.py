@@ -135,6 +135,10 @@ class SourceRow(Row):
     """What its setup.py is told: `{numbers}` becomes 80;90, `{capabilities}` 8.0;9.0."""
     job_memory: Annotated[int, Field(ge=1)] = 2
     """GiB that its largest file takes to compile."""
+    cpu: Annotated[str, Field(pattern=r"^(x86-64-v[234])?$")] = ""
+    """The x86-64 level that code for the host is compiled for, where setup.py asks for the builder's own processor."""
+    patch: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9.-]*\.patch)?$")] = ""
+    """A file of templates/wheel/patches that is applied to its source."""
 
 
 class ImageRow(Row):
@@ -161,6 +165,9 @@ class Profile(Row):
     left out with the reason elsewhere."""
     waived: dict[MinorText, dict[str, Sentence]] = {}
     """Per torch minor, distributions that its packages require and the image goes without, each with the reason."""
+    extensions: list[str] = []
+    """Rows of `sources` whose wheels have the compiled extensions of packages that are else installed as pure Python:
+    where one was compiled for the image, it takes the other's place."""
     unproven: dict[MinorText, dict[str, Sentence]] = {}
     """Per torch minor, claims (`C10`, `C10 nf4-logits`) that its own pins put out of reach, each with the reason."""
     environment: dict[Variable, str] = {}

@@ -55,12 +55,15 @@ def _pruned(image: Image) -> str:
 
 
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
-    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so."""
+    """What an image says it goes without. Only a pin that the matrix marks optional can be excused so, and compiled
+    extensions that the profile would have."""
     try:
         said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
     except ValueError:
         return {}
-    return {pin.name: str(said[pin.name]) for pin in image.pins if pin.optional and pin.name in said}
+    excused = {pin.name for pin in image.pins if pin.optional}
+    excused |= {pin.lacking for pin in image.pins if pin.extensions}
+    return {name: str(said[name]) for name in sorted(excused) if name in said}
 
 
 def on_custom_base(labels: Mapping[str, str]) -> bool:

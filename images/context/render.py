@@ -89,9 +89,10 @@ def render(
     are taken out. Everything that differs between images of one torch comes after what they share.
     """
     extras = extras or Extras()
+    elsewhere = base_context.kept | image.extended(extras.wheels).keys()
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
-        f"locks/{name}": less(content, base_context.kept) if name.removesuffix(".txt") in image.layers else content
+        f"locks/{name}": less(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
     files.update(parted(files, image.layers[0]))
@@ -191,14 +192,14 @@ def libraries(index: str, *, pruned: bool = False) -> Stage:
 
 
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
-    below = "system"
+    below, extended = "system", image.extended(extras.wheels)
     if f"locks/{LIBRARIES}.txt" in files:
         yield libraries("" if extras.offline else index(image), pruned=bool(image.pruning and image.pruning.nvidia))
         below = LIBRARIES
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
-        distributions = {pin.name.replace("-", "_") for pin in pins if not pin.locked}
+        distributions = {pin.name.replace("-", "_") for pin in pins if not pin.locked or pin.name in extended}
         lock = files.get(f"locks/{name}.txt", b"")
         yield Stage(
             name=name,

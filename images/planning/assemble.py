@@ -15,6 +15,7 @@ from images.planning import profiles, requirements
 from images.planning.candidate import Candidate
 from images.planning.image import Image, Pin, Pruning
 from images.planning.official import official_wheel
+from images.planning.rules.compiled import extensions_of
 from validate.environment import allocator
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
@@ -86,6 +87,9 @@ def _pin(candidate: Candidate, name: str, layer: str, local: str = "") -> Pin:
     version = candidate.pins[name]
     pin = _plain_pin(name, version, layer, name in candidate.optional, local)
     row = candidate.facts.packages.get(name, {}).get(version)
+    if extensions := extensions_of(candidate).get(name):
+        minimum = Arch.parse(candidate.sources[extensions].minimum_arch)
+        return replace(pin, extensions=extensions, minimum_arch=minimum)
     if row is None or row.form != "cuda-source":
         return pin
     others = (

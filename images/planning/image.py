@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.utils import parse_wheel_filename
@@ -44,11 +44,19 @@ class Pin:
     """The oldest GPU architecture that a compiled one's code is written for; None: it has no GPU code."""
     needs: tuple[str, ...] = ()
     """What a compiled one requires beside the image's pins: the lock brings it, as no index knows of the wheel."""
+    extensions: str = ""
+    """The row of `sources` that makes it with its compiled extensions. The lock has it as pure Python; where that wheel
+    was compiled for the image, it takes the lock's place."""
 
     @property
     def locked(self) -> bool:
         """Whether the lock has it: an index has a file of it that installs anywhere."""
         return not (self.optional or self.compiled)
+
+    @property
+    def lacking(self) -> str:
+        """Under this name an image says that it goes without the compiled extensions."""
+        return f"{self.name} extensions"
 
     @property
     def requirement(self) -> str:
@@ -87,6 +95,11 @@ class Prebuilt:
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
         return compute_capability.fit((one.pair for one in self.archs), (one.pair for one in self.ptx), arch.pair)
+
+
+def has_extensions(wheel: str) -> bool:
+    """Whether a wheel is for one platform: pure Python is for any."""
+    return wheel.endswith(".whl") and not wheel.endswith("-any.whl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +162,12 @@ class Image:
     @property
     def toolkit_home(self) -> str:
         return f"/usr/local/cuda-{self.toolkit_cuda}"
+
+    def extended(self, wheels: Iterable[str]) -> dict[str, str]:
+        """Distribution -> the wheel among these that has its compiled extensions, and takes the place of the lock's."""
+        named = {file.split("-")[0]: file for file in wheels if has_extensions(file)}
+        own = {pin.name: pin.name.replace("-", "_") for pin in self.pins if pin.extensions}
+        return {name: named[stem] for name, stem in own.items() if stem in named}
 
     def pin(self, name: str) -> Pin | None:
         return next((pin for pin in self.pins if pin.name == name), None)

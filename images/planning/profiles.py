@@ -29,6 +29,8 @@ class Resolved:
     """Distribution that is required and left out -> why."""
     unproven: Mapping[str, str]
     """`C10` or `C10 subject` -> why it stays UNPROVEN."""
+    extensions: tuple[str, ...] = ()
+    """Rows of `sources` that make its packages with their compiled extensions."""
     environment: Mapping[str, str] = field(default_factory=dict)
     entrypoint: str = ""
 
@@ -45,6 +47,7 @@ def resolve(matrix: Matrix, name: ImageName) -> Resolved | None:
         optional=_merged(_optional(profile, torch) for profile in line),
         waived=_merged(profile.waived.get(torch, {}) for profile in line),
         unproven=_merged(profile.unproven.get(torch, {}) for profile in line),
+        extensions=tuple(dict.fromkeys(row for profile in line for row in profile.extensions)),
         environment=_merged(profile.environment for profile in line),
         entrypoint=next((profile.entrypoint for profile in reversed(line) if profile.entrypoint), ""),
     )
@@ -74,6 +77,7 @@ def problems(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
     for name, profile in matrix.profiles.items():
         yield from _named_well(profile, ("profiles", name), file)
         yield from _placed_well(matrix, profile, ("profiles", name), file)
+        yield from _extended_well(matrix, name, ("profiles", name), file)
 
 
 def _named_well(profile: Profile, at: yamlfile.Path, file: YamlFile) -> Iterator[Problem]:
@@ -104,6 +108,17 @@ def _placed_well(matrix: Matrix, profile: Profile, at: yamlfile.Path, file: Yaml
         key = "waived" if torch in profile.waived else "unproven"
         cause = f"the profile has no pins for torch {torch}"
         yield Problem(where=file.where((*at, key, torch)), cause=cause, then="take it out")
+
+
+def _extended_well(matrix: Matrix, name: str, at: yamlfile.Path, file: YamlFile) -> Iterator[Problem]:
+    """Each extension is a row of `sources`, and makes a package that the profile pins."""
+    pinned = {pin for one in _line(matrix, name) for pins in one.stacks.values() for pin in pins}
+    for index, row in enumerate(matrix.profiles[name].extensions):
+        where = file.where((*at, "extensions", index))
+        if row not in matrix.sources:
+            yield Problem(where=where, cause=f"{row!r} is no row of `sources`", then="name one that is")
+        elif (made := matrix.sources[row].distribution or row) not in pinned:
+            yield Problem(where=where, cause=f"{row} makes {made}, which the profile does not pin", then="pin it")
 
 
 def _line(matrix: Matrix, name: str) -> Iterator[Profile]:

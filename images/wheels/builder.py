@@ -95,12 +95,13 @@ def wheel_builder(
     def find(image: Image, pin: Pin) -> Path | None:
         if cached := look(image, pin):
             return cached
-        if pin.name not in matrix.sources or any(row.name == pin.name for row in image.prebuilt):
+        row = pin.extensions or pin.name
+        if row not in matrix.sources or any(one.name == pin.name for one in image.prebuilt):
             return None
         try:
-            wanted = recipe_for(image, pin.name, matrix)
+            wanted = recipe_for(image, row, matrix)
         except UserError as error:
-            if not pin.optional:
+            if not (pin.optional or pin.extensions):
                 raise
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None

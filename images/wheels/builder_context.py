@@ -61,6 +61,8 @@ def context(image: Image, recipe: Recipe, base_context: BaseContext, inputs: Bui
         files["host/env"] = render.offline(files["host/env"])
     parts = [path for path in sorted(FOLDER.iterdir()) if path.suffix in (".sh", ".py")]
     files |= {f"recipe/{path.name}": path.read_bytes() for path in parts}
+    if recipe.patch:
+        files["recipe/source.patch"] = _patch(recipe)
     files["recipe/env"] = _variables(recipe)
     files["recipe/source.txt"] = _source(recipe)
     if archive := _archive(recipe, inputs.sdists):
@@ -95,8 +97,21 @@ def _variables(recipe: Recipe) -> bytes:
         "TRUETAG_ARCHS": " ".join(numbers),
         "TRUETAG_PTX": " ".join(ptx),
     }
-    told = {**(told if recipe.home else {}), **recipe.environment}
+    told = {
+        **(told if recipe.home else {}),
+        **({"TRUETAG_CPU": recipe.cpu} if recipe.cpu else {}),
+        **recipe.environment,
+    }
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(told.items())).encode()
+
+
+def _patch(recipe: Recipe) -> bytes:
+    """What is changed in the source, by hash. Raises UserError if it was edited since the recipe was written."""
+    for path in sorted((FOLDER / "patches").glob("*.patch")):
+        if sha256_of_file(path) == recipe.patch:
+            return path.read_bytes()
+    cause, then = f"no patch with sha256 {recipe.patch}", "run the command again"
+    raise UserError(Problem(where="templates/wheel/patches", cause=cause, then=then))
 
 
 def _source(recipe: Recipe) -> bytes:

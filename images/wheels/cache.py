@@ -80,10 +80,11 @@ def wheel_finder(
     """Looks for the wheel of an image's pin in the wheel cache; `compilers` reads those of a custom base."""
 
     def find(image: Image, pin: Pin) -> Path | None:
-        if pin.name not in matrix.sources:
+        row = pin.extensions or pin.name
+        if row not in matrix.sources:
             return None
         try:
-            wanted = recipe_for(image, pin.name, matrix)
+            wanted = recipe_for(image, row, matrix)
         except UserError:  # nobody can compile it: the plan says why
             return None
         cached = cache.find(for_base(compilers(image), wanted).key)

@@ -14,7 +14,7 @@ from images.host.hashing import sha256_of_file
 from images.locking.inputs import TOOLS
 from images.locking.lock_file import Lock
 from images.locking.uv import Package
-from images.planning.image import Image, Pin, Prebuilt
+from images.planning.image import Image, Pin, Prebuilt, has_extensions
 from images.wheels.official import NotFetched, WheelSource, obtain, require_hash
 from images.wheels.tags import supported_tags
 
@@ -58,6 +58,12 @@ def gather(
     missing: dict[str, str] = {}
     lacking: list[Problem] = []
     for pin in image.pins:
+        if pin.extensions:
+            extended = None if pin.name in kept else _extended(pin, image, listing) or compiled(image, pin)
+            if extended:
+                files[extended.name] = extended
+            else:
+                missing[pin.lacking] = _without_extensions(pin, image, pin.name in kept)
         if pin.locked or pin.name in kept:
             continue
         prebuilt = next((row for row in image.prebuilt if row.name == pin.name), None)
@@ -88,6 +94,19 @@ def _own(pin: Pin, image: Image, listing: Sequence[Path], prebuilt: Prebuilt | N
     if found and prebuilt and found.name == prebuilt.filename:
         require_hash(found, prebuilt, "put the official file there, or give a wheel of your own another build's name")
     return found
+
+
+def _extended(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | None:
+    """The wheelhouse's wheel with a package's compiled extensions: one of pure Python is the lock's."""
+    return _in_wheelhouse(pin, image, [path for path in listing if has_extensions(path.name)])
+
+
+def _without_extensions(pin: Pin, image: Image, kept: bool) -> str:
+    """Why an image goes without a package's compiled extensions, in one sentence: its labels say it to everybody."""
+    what = f"{pin.requirement}'s compiled extensions"
+    if kept:
+        return f"{what}: the base brings its own {pin.name}"
+    return f"{what}, which are not compiled for this image yet (`nox -s wheels -- {image.name} {pin.extensions}`)"
 
 
 def _with_compiling(problem: Problem, image: Image, pin: Pin) -> Problem:

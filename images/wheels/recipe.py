@@ -50,6 +50,10 @@ class Recipe:
     archs: tuple[str, ...]
     """`sm_90` and the like: machine code for these."""
     ptx: tuple[str, ...] = ()
+    cpu: str = ""
+    """The x86-64 level of its code for the host; empty: what its setup.py asks for."""
+    patch: str = ""
+    """sha256 of what is changed in its source; empty: nothing."""
     job_memory: int = 2
     """GiB that one compiler needs at most. No part of the key."""
 
@@ -57,6 +61,8 @@ class Recipe:
     def key(self) -> str:
         """Names the wheel: PACKAGE-VERSION-HASH."""
         depends = {name: value for name, value in asdict(self).items() if name not in ("package", "job_memory")}
+        # A wheel that neither concerns keeps the key that it had before there were such.
+        depends = {name: value for name, value in depends.items() if value or name not in ("cpu", "patch")}
         depends |= {"method": _METHOD, "tools": (FOLDER / "build.txt").read_text()}
         digest = sha256(json.dumps(depends, sort_keys=True).encode())
         return f"{self.package}-{self.version}-{digest[:16]}"
@@ -110,8 +116,15 @@ def recipe_for(image: Image, package: str, matrix: Matrix) -> Recipe:
         parts=parts,
         archs=tuple(map(str, archs)),
         ptx=tuple(map(str, archs[-1:])) if row.ptx else (),
+        cpu=row.cpu,
+        patch=sha256(patch_of(row)) if row.patch else "",
         job_memory=row.job_memory,
     )
+
+
+def patch_of(row: SourceRow) -> bytes:
+    """What is changed in a package's source."""
+    return (FOLDER / "patches" / row.patch).read_bytes()
 
 
 def for_base(compilers: BaseCompilers | None, wanted: Recipe) -> Recipe:

@@ -4,6 +4,12 @@ set -eu
 . /run/recipe/env
 python=$1
 export PATH="/usr/lib/ccache:${CUDA_HOME:+$CUDA_HOME/bin:}$(dirname "$python"):$PATH"
+if [ -n "${TRUETAG_CPU:-}" ]; then
+  mkdir -p /build/host
+  for tool in /usr/lib/ccache/*; do cp /run/recipe/host.sh "/build/host/${tool##*/}"; done
+  chmod 755 /build/host/*
+  export PATH="/build/host:$PATH"
+fi
 export PYTHONPATH=/build/tools PIP_DISABLE_PIP_VERSION_CHECK=1
 export CCACHE_DIR=/var/cache/ccache CCACHE_MAXSIZE=20G CCACHE_COMPILERCHECK=content CCACHE_STATSLOG=/build/ccache.log
 export TRUETAG_NVCC_LOG=/build/nvcc.log

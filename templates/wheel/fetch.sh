@@ -12,3 +12,4 @@ else
     --require-hashes -r /run/recipe/source.txt --dest /build/sdist
 fi
 tar -xzf /build/sdist/*.tar.gz -C /build/src --strip-components=1 --no-same-owner
+[ ! -f /run/recipe/source.patch ] || (cd /build/src && git apply -p1 /run/recipe/source.patch)

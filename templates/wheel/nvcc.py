@@ -25,6 +25,7 @@ _CODE_OPTIONS = ("-code", "--gpu-code")
 _DEPENDENCIES = {"--generate-dependencies-with-compile": "-MD", "--dependency-output": "-MF"}
 """nvcc's two names of one thing, of which ccache knows the second."""
 _QUESTIONS = ("-V", "--version", "-h", "--help", "--list-gpu-arch", "--list-gpu-code", "-arch-ls", "-code-ls")
+_CALLING_CCACHE = ("/ccache", "/build/host")
 _SOURCE = re.compile(r".+\.(?:cu|c|cc|cpp|cxx)")
 
 
@@ -123,7 +124,7 @@ def main() -> None:
     os.close(log)
     # nvcc calls gcc many times on temporary files: through ccache that would be counted and never found again.
     folders = os.environ["PATH"].split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(folder for folder in folders if not folder.endswith("/ccache"))
+    os.environ["PATH"] = os.pathsep.join(folder for folder in folders if not folder.endswith(_CALLING_CCACHE))
     os.execvp("ccache", ["ccache", real, *arguments])
 
 

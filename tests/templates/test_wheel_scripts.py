@@ -158,3 +158,32 @@ def test_the_shims_doing_is_summed_up() -> None:
     found = RECORD.shim("".join(f"{json.dumps(line)}\n" for line in lines))
     assert found["commands"] == 2
     assert (found["kept"], found["added"], found["dropped"]) == ([SM90], [SM90], ["arch=compute_75,code=sm_75"])
+
+
+@pytest.mark.parametrize(
+    ("given", "level", "passed"),
+    [
+        (["-O3", "-march=native", "-c", "x.cpp"], "x86-64-v3", ["-O3", "-march=x86-64-v3", "-c", "x.cpp"]),
+        (["-D__AVX512__", "-mtune=native"], "x86-64-v3", ["-D__AVX256__"]),
+        (["-mavx512f", "-mavx2", "-DNAME=a b"], "x86-64-v3", ["-mavx2", "-DNAME=a b"]),
+        (
+            ["-mavx512f", "-D__AVX512__", "-march=native"],
+            "x86-64-v4",
+            ["-mavx512f", "-D__AVX512__", "-march=x86-64-v4"],
+        ),
+        (["-march=sandybridge", ""], "x86-64-v3", ["-march=sandybridge", ""]),
+    ],
+)
+def test_code_for_the_host_is_for_the_processors_asked_for(
+    given: list[str], level: str, passed: list[str], tmp_path: Path
+) -> None:
+    """What a setup.py compiles for the processor at hand dies of SIGILL on older ones."""
+    (tmp_path / "g++").write_text("#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done\n")
+    (tmp_path / "g++").chmod(stat.S_IRWXU)
+    stand_in = tmp_path / "host" / "g++"
+    stand_in.parent.mkdir()
+    stand_in.write_bytes((FOLDER / "host.sh").read_bytes())
+    stand_in.chmod(stat.S_IRWXU)
+    told = {"TRUETAG_CPU": level, "TRUETAG_CCACHE": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([stand_in, *given], env=told, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\0")[:-1] == passed

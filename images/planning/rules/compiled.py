@@ -28,6 +28,33 @@ def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
         yield warn(f"{_published(candidate, name, version)}: {until} {command} has compiled it")
 
 
+@rule
+def extensions_are_said(candidate: Candidate) -> Iterator[Finding]:
+    """Whether the compiled extensions of a profile's packages can be had, and by which command."""
+    possible = extensions_of(candidate)
+    for name, row in _named_extensions(candidate).items():
+        what = f"{name} {candidate.pins.get(name, '')} goes without its compiled extensions"
+        if name in possible:
+            yield warn(f"{what} until `nox -s wheels -- {candidate.name} {row}` has compiled them")
+        elif name in candidate.pins:
+            yield warn(f"{what}: {'; '.join(uncompilable(candidate, row, candidate.pins[name]))}")
+
+
+def extensions_of(candidate: Candidate) -> dict[str, str]:
+    """Distribution -> the row of `sources` that makes it with its compiled extensions, of those that can be made."""
+    return {
+        name: row
+        for name, row in _named_extensions(candidate).items()
+        if name in candidate.pins and not any(uncompilable(candidate, row, candidate.pins[name]))
+    }
+
+
+def _named_extensions(candidate: Candidate) -> dict[str, str]:
+    """Distribution -> row of `sources`, as the profile names them. One that names no row is the matrix's fault."""
+    rows = candidate.profile.extensions if candidate.profile else ()
+    return {candidate.sources[row].distribution or row: row for row in rows if row in candidate.sources}
+
+
 def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]:
     """Why no wheel of a package that is source only can be made for an image, wherever it is tried."""
     source, what = candidate.sources.get(name), _published(candidate, name, version)

@@ -18,6 +18,8 @@ class Behaviour:
     tier: Tier = Tier.CPU
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
+    extensions: str = ""
+    """The package whose compiled extensions it takes: without them it is UNPROVEN, and not required."""
     without_nvcc: str = ""
-    """Why it can't be had of an image without nvcc: there it is UNPROVEN, and not required."""
+    """Why it can't be had without those extensions and without nvcc, which compiles them on first use."""
     expect: BehaviourExpect

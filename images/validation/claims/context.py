@@ -9,7 +9,7 @@ from images.config.facts import Facts
 from images.engine.gpus import Attachment
 from images.hardware.inventory import Inventory
 from images.locking.lock_file import Lock
-from images.planning.image import Image
+from images.planning.image import Image, Pin
 
 Closure = Mapping[str, Mapping[str, str]]
 """Layer -> distribution -> version."""
@@ -34,6 +34,11 @@ class ClaimContext:
     """Why there is no GPU: then claims of the gpu tiers are unproven."""
     injected: Mapping[str, str] = field(default_factory=dict)
     """Variables that the trial adds to the image's environment where it attaches GPUs."""
+
+    def without_extensions(self, pin: Pin) -> str:
+        """Why the image goes without a package's compiled extensions; empty if it has them."""
+        why = self.missing.get(pin.lacking, "")
+        return f"the image goes without {why}" if why else ""
 
     @property
     def no_ranks(self) -> str:

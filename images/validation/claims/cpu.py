@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from images.config.facts import Facts
 from images.config.names import Arch
-from images.planning import expectations
+from images.planning import expectations, extensions
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.home import home_claims
@@ -50,6 +50,7 @@ def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
                 statement=f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}",
                 expect=expect,
             )
+    yield from _extensions(context)
     yield from _compilers(image)
     yield from _at_work(image)
     yield from home_claims(context)
@@ -141,6 +142,32 @@ def _native(image: Image, pin: Pin, facts: Facts) -> NativeExpect | None:
     own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
     expect = {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
     return cast("NativeExpect", expect)
+
+
+def _extensions(context: ClaimContext) -> Iterator[Claim]:
+    """C2 of extensions that were compiled for the image."""
+    for pin in context.image.pins:
+        if not (pin.extensions and (row := extensions.EXTENSIONS.get(pin.name))):
+            continue
+        lacking = context.without_extensions(pin)
+        expect: NativeExpect = {
+            "modules": row["modules"],
+            "loading": "import",
+            "cuda_major": context.image.wheel_cuda.major,
+            "symbols": [],
+            "operators": [],
+            "libraries": [*row["gpu"], *row["cpu"]],
+        }
+        yield Claim(
+            id="C2",
+            subject=pin.name,
+            tier=Tier.CPU,
+            probe="cpu.native",
+            statement=f"{pin.name} {pin.version} loads {', '.join(expect['libraries'])}",
+            expect=expect,
+            required=not lacking,
+            unproven=lacking,
+        )
 
 
 def _older_operators(pin: Pin) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from images.config.facts import Facts
 from images.config.names import Arch
-from images.planning import device_code, expectations
+from images.planning import device_code, expectations, extensions
 from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext
 from validate.claims import Claim, Tier
@@ -45,11 +45,22 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     for pin in image.pins:
         if pin.name in expectations.NATIVE and (within := _of_no_index(image, pin)):
             yield kernel_code_claim(image, pin.name, expectations.NATIVE[pin.name]["libraries"], within)
+    yield from _of_extensions(context)
     yield from _by_facts(image, context.facts)
     patterns = [f"**/{stem}.so.*" for stem in _cuda_libraries(image)]
     yield _library_code_claim(image, "cuda-libraries", patterns, archs)
     if image.pruning:
         yield _pruned(image.pruning, custom_base=context.custom_base)
+
+
+def _of_extensions(context: ClaimContext) -> Iterator[Claim]:
+    """Extensions that were compiled for the image, from the oldest arch on that their code is written for."""
+    for pin in context.image.pins:
+        if pin.extensions and pin.minimum_arch and (row := extensions.EXTENSIONS.get(pin.name)):
+            archs = dict.fromkeys((arch for arch in context.image.archs if arch >= pin.minimum_arch), "cubin")
+            claim = kernel_code_claim(context.image, pin.name, row["gpu"], archs, also=row["also"])
+            lacking = context.without_extensions(pin)
+            yield replace(claim, required=not lacking, unproven=lacking)
 
 
 def _by_facts(image: Image, facts: Facts) -> Iterator[Claim]:

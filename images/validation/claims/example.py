@@ -57,7 +57,10 @@ class Example:
     adapters: bool = False
     merges: bool = True
     """Whether it merges its adapters."""
+    extensions: str = ""
+    """The package whose compiled extensions it takes."""
     without_nvcc: str = ""
+    """Why it can't be had without those extensions and without nvcc."""
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
     fall: float = 1.0

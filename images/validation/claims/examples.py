@@ -17,7 +17,7 @@ from validate.contracts.profile import BehaviourExpect
 _PROBES = {Tier.CPU: "cpu.examples", Tier.GPU: "gpu.examples", Tier.MULTIGPU: "multigpu.examples"}
 _ROUNDED = 1e-3
 """Of the weights' change: what is less was computed in float32 (7e-6), and not in bfloat16 (0.02)."""
-_HYBRID_ADAM = "HybridAdam is compiled with nvcc on first use, and this image has none"
+_HYBRID_ADAM = "HybridAdam is compiled with nvcc on first use, and this image has neither nvcc nor a wheel with it"
 EXAMPLES: Mapping[str, Example] = {
     "example trainer": Example(
         profiles=("transformers",),
@@ -123,6 +123,7 @@ EXAMPLES: Mapping[str, Example] = {
         tiers={Tier.GPU: FLOAT32},
         steps=20,
         moved=21,
+        extensions="colossalai",
         without_nvcc=_HYBRID_ADAM,
     ),
     "example gemini": Example(
@@ -138,6 +139,7 @@ EXAMPLES: Mapping[str, Example] = {
         tiers={Tier.GPU: BFLOAT16_WEIGHTS},
         steps=20,
         moved=21,
+        extensions="colossalai",
         without_nvcc=_HYBRID_ADAM,
     ),
     "example sft": Example(
@@ -168,6 +170,7 @@ def example_rows() -> Iterator[tuple[str, Behaviour]]:
                     probe=_PROBES[tier],
                     statement=example.statement,
                     tier=tier,
+                    extensions=example.extensions,
                     without_nvcc=example.without_nvcc,
                     expect=_expect(example, tier),
                     needs=example.needs,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from images.planning.image import Image
 from images.validation.claims.behaviour import Behaviour
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.examples import example_rows
 from validate.claims import Claim, Tier
+from validate.contracts.profile import BehaviourExpect
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""
@@ -19,6 +21,13 @@ _LEARNED = 0.2
 
 
 _AXOLOTL = ("axolotl", "axolotl-multigpu")
+_ADAM: BehaviourExpect = {
+    "equal": {"compiled_ahead": True},
+    "at_most": {"deviation": 2e-6},
+    "at_least": {"moved": 0.02, "control_adam": 1e-3, "control_fewer": 1e-3},
+}
+"""Four steps of 0.01 on weights of order 1 to 4, in float32: rounding is 5e-7 and less. The controls are AdamW without
+one of its parts."""
 BEHAVIOURS: Mapping[str, Behaviour] = {
     "device-map": Behaviour(
         profiles=("transformers",),
@@ -136,6 +145,36 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
         statement="ColossalAI's Booster boosts a model, and a step of it is plain torch's step",
         expect={"at_most": {"deviation": 1e-6}, "at_least": {"moved": 1e-3}},
     ),
+    "colossalai hybrid-adam": Behaviour(
+        profiles=("colossalai",),
+        probe="cpu.profile_colossalai",
+        statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on the CPU",
+        extensions="colossalai",
+        expect=_ADAM,
+    ),
+    "colossalai fused-adam": Behaviour(
+        profiles=("colossalai",),
+        probe="gpu.profile_optimizers",
+        statement="HybridAdam, compiled with ColossalAI, takes the steps of torch's AdamW on a GPU",
+        tier=Tier.GPU,
+        extensions="colossalai",
+        expect=_ADAM,
+    ),
+    "deepspeed cpu-adam": Behaviour(
+        profiles=("axolotl-multigpu",),
+        probe="cpu.profile_deepspeed",
+        statement="DeepSpeed's CPUAdam, compiled with it, takes the steps of torch's AdamW",
+        extensions="deepspeed",
+        expect=_ADAM,
+    ),
+    "deepspeed fused-adam": Behaviour(
+        profiles=("axolotl-multigpu",),
+        probe="gpu.profile_optimizers",
+        statement="DeepSpeed's FusedAdam, compiled with it, takes the steps of torch's AdamW on a GPU",
+        tier=Tier.GPU,
+        extensions="deepspeed",
+        expect=_ADAM,
+    ),
     "unsloth import": Behaviour(
         profiles=("unsloth",),
         probe="gpu.profile_unsloth",
@@ -162,8 +201,8 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
     unproven = {Tier.CPU: "", Tier.GPU: context.no_gpu, Tier.MULTIGPU: context.no_ranks}
     for subject, row in (*BEHAVIOURS.items(), *example_rows()):
-        if image.profile in row.profiles and all(image.pin(name) for name in row.needs):
-            out_of_reach = "" if image.devel else row.without_nvcc
+        if image.profile in row.profiles and all(image.pin(name) for name in row.needs) and _possible(image, row):
+            out_of_reach = _out_of_reach(context, row)
             yield Claim(
                 id=_NUMBER[row.tier],
                 subject=subject,
@@ -174,3 +213,19 @@ def profile_claims(context: ClaimContext) -> Iterator[Claim]:
                 required=not out_of_reach,
                 unproven=out_of_reach or unproven[row.tier],
             )
+
+
+def _possible(image: Image, row: Behaviour) -> bool:
+    """Whether the extensions that a row takes can be had at all: compiled ahead of time, or on first use."""
+    pin = image.pin(row.extensions) if row.extensions else None
+    return not row.extensions or bool(row.without_nvcc) or bool(pin and pin.extensions)
+
+
+def _out_of_reach(context: ClaimContext, row: Behaviour) -> str:
+    """Why the image can't do what a row claims; empty if it can."""
+    pin = context.image.pin(row.extensions) if row.extensions else None
+    lacking = context.without_extensions(pin) if pin else ""
+    if row.without_nvcc:
+        has = bool(pin and pin.extensions) and not lacking
+        return "" if context.image.devel or has else row.without_nvcc
+    return lacking

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -189,3 +190,24 @@ def test_every_step_of_an_image_notes_what_stands_and_ends_by_normalising_timest
             assert all(re.match(noted, run) for run in runs), (name, stage)
             assert all("--mount=type=tmpfs,target=/run " in run for run in runs), "the notes stay in no layer"
             assert not [step for step in steps if step.startswith(("COPY", "ADD"))], "they date the folders on the way"
+
+
+def test_a_wheel_with_compiled_extensions_is_installed_in_place_of_the_locks_source(tmp_path: Path) -> None:
+    wanted, wheel = image("cu124-torch25-colossalai"), "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
+    plain = context(wanted)
+    assert b"\ncolossalai==0.5.0" in plain["locks/profile.txt"]
+    locks = lock_file.read(wanted).files
+    extended = render.render(wanted, locks, BASE_CONTEXT, render.Extras(wheels={wheel: tmp_path}))
+    assert b"\ncolossalai==0.5.0" not in bytes(extended["locks/profile.txt"])  # type: ignore[arg-type]
+    step = f"install.sh /opt/venv/bin/python /run/wheels/{wheel}"
+    assert step in stages(bytes(extended["Dockerfile"]))["profile"]  # type: ignore[arg-type]
+    other = plain["locks/profile.txt"].decode().count("==") - 1
+    assert bytes(extended["locks/profile.txt"]).decode().count("==") == other, "nothing else is taken out"  # type: ignore[arg-type]
+
+
+def test_an_image_may_say_that_it_goes_without_extensions_that_its_profile_would_have() -> None:
+    said = {"colossalai extensions": "not compiled", "torch extensions": "x", "colossalai": "y"}
+    labels = image_labels.labels(image("cu124-torch25-colossalai"), BASE_CONTEXT, said)
+    found = image_labels.declared_missing(image("cu124-torch25-colossalai"), labels)
+    assert found == {"colossalai extensions": "not compiled"}
+    assert image_labels.declared_missing(image("cu124-torch25"), labels) == {}

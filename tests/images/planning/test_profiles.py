@@ -444,3 +444,31 @@ def test_a_compiled_pins_kernels_are_claimed_from_its_minimum_arch_on() -> None:
     (coded,) = (claim for claim in claims if (claim.id, claim.subject) == ("S5", "causal-conv1d"))
     assert "70" not in coded.expect["archs"] and coded.expect["archs"]["75"] == "cubin"
     assert coded.expect["files"] == ["causal_conv1d_cuda*.so"]
+
+
+def test_extensions_are_pins_of_the_profile_that_sources_make() -> None:
+    bent = with_profile("colossalai", extensions=["colossalai", "nothing", "flash-attn"])
+    with pytest.raises(UserError) as caught:
+        plan.check(bent)
+    causes = [problem.cause for problem in caught.value.problems]
+    assert causes == [
+        "'nothing' is no row of `sources`",
+        "flash-attn makes flash-attn, which the profile does not pin",
+    ]
+
+
+def test_the_plan_says_which_extensions_can_be_compiled_and_which_cannot() -> None:
+    (pin,) = (pin for pin in image("cu124-torch25-colossalai").pins if pin.name == "colossalai")
+    assert (pin.extensions, str(pin.minimum_arch), pin.locked) == ("colossalai", "sm_75", True)
+    said = "colossalai 0.5.0 goes without its compiled extensions until `nox -s wheels -- cu124-torch25-colossalai"
+    assert any(said in warning for warning in one("cu124-torch25-colossalai").warnings)
+    toolkits = {**SOURCES.matrix.toolkits}
+    toolkits["12.4"] = toolkits["12.4"].model_copy(update={"compiler": None})
+    bent = dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"toolkits": toolkits}))
+    planned = one("cu124-torch25-colossalai", bent)
+    assert planned.image is not None and not any(pin.extensions for pin in planned.image.pins)
+    assert any(
+        "compiled extensions: colossalai 0.5.0 is published as source only, and no" in w for w in planned.warnings
+    )
+    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts)).claims
+    assert not [claim for claim in claims if claim.id in ("S5", "C2") and claim.subject == "colossalai"]

@@ -245,3 +245,36 @@ def test_nvidias_libraries_are_claimed_to_be_pruned_only_where_the_matrix_says_s
     found = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
     assert one(found, "S5", "pruned").expect["nvidia"] is True
     assert one(found, "S8", "labels").expect["labels"]["dev.truetag.pruned"] == "sm_90 nvidia"
+
+
+EXTENDED = {
+    "cu124-torch25-colossalai": ("colossalai", "P1 colossalai hybrid-adam", "P2 colossalai fused-adam"),
+    "cu130-torch213-axolotl-multigpu": ("deepspeed", "P1 deepspeed cpu-adam", "P2 deepspeed fused-adam"),
+}
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_compiled_extensions_are_promised_and_without_them_unproven(name: str) -> None:
+    package, *behaviours = EXTENDED[name]
+    wanted = {f"S5 {package}", f"C2 {package}", *behaviours}
+    there = [claim for claim in claims(name).claims if f"{claim.id} {claim.subject}" in wanted]
+    assert len(there) == 4 and all(claim.required and not claim.unproven for claim in there)
+    lacking = claims(name, {f"{package} extensions": "X, which are not compiled"})
+    without = [claim for claim in lacking.claims if f"{claim.id} {claim.subject}" in wanted]
+    assert all(not claim.required and "goes without X, which are not compiled" in claim.unproven for claim in without)
+    assert one(lacking, "S1", package).required and one(lacking, "C1", package).required
+
+
+def test_device_code_of_extensions_begins_where_their_source_does() -> None:
+    found = one(claims("cu124-torch25-colossalai"), "S5", "colossalai").expect
+    assert list(found["archs"]) == ["75", "80", "86", "90"] and found["archs"]["90"] == "cubin"
+
+
+def test_hybrid_adam_is_had_with_the_extensions_or_with_nvcc() -> None:
+    def example(name: str, missing: dict[str, str]) -> Claim:
+        return one(claims(name, missing), "P2", "example hybrid-adam")
+
+    lacking = {"colossalai extensions": "not compiled"}
+    assert not example("cu124-torch25-colossalai", {}).unproven
+    assert "neither nvcc nor a wheel" in example("cu124-torch25-colossalai", lacking).unproven
+    assert not example("cu124-torch25-devel-colossalai", lacking).unproven

@@ -130,3 +130,18 @@ def test_debians_packages_are_unpacked_into_nvidias_layout() -> None:
     files = context("cu124-torch26", "causal-conv1d")
     assert "debian_toolkit.sh 12.4 trixie" in files["Dockerfile"]
     assert "shim.sh /usr/local/cuda-12.4" in files["Dockerfile"]
+
+
+def test_a_level_of_processors_and_a_patch_reach_the_builder() -> None:
+    files = context("cu124-torch25-colossalai", "colossalai")
+    assert "export TRUETAG_CPU=x86-64-v3" in files["recipe/env"]
+    assert "kernel_loader.py" in files["recipe/source.patch"]
+    assert "recipe/host.sh" in files
+    plain = context("cu124-torch26", "causal-conv1d")
+    assert "TRUETAG_CPU" not in plain["recipe/env"] and "recipe/source.patch" not in plain
+
+
+def test_a_patch_that_was_edited_meanwhile_is_told() -> None:
+    wanted = replace(recipe_of("cu124-torch25-colossalai", "colossalai"), patch="0" * 64)
+    with pytest.raises(UserError, match="no patch with sha256 000"):
+        context_of(image("cu124-torch25-colossalai"), wanted, BaseContext(reference="b", origin="tag"), INPUTS)

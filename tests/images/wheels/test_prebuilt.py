@@ -156,3 +156,50 @@ def test_a_compiled_one_is_taken(tmp_path: Path, optional: bool) -> None:
         compiled=lambda _image, pin: kept if pin.name == "causal-conv1d" else None,
     )
     assert (dict(found.files), dict(found.missing)) == ({kept.name: kept}, {})
+
+
+# --- compiled extensions ----------------------------------------------------------------------------------------------
+
+NATIVE_WHEEL = "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
+
+
+def gathered(name: str, tmp_path: Path, **more: object) -> prebuilt.Gathered:
+    options: dict[str, object] = {"wheelhouse": None, "official": WheelSource(cache=tmp_path, fetch=refuse), **more}
+    return prebuilt.gather(image(name), **options)  # type: ignore[arg-type]
+
+
+def test_a_compiled_wheel_takes_the_place_of_the_locks_pure_python(tmp_path: Path) -> None:
+    wheel = tmp_path / NATIVE_WHEEL
+    wheel.write_bytes(b"wheel")
+    asked: list[str] = []
+
+    def compiled(_image: Image, pin: Pin) -> Path | None:
+        asked.append(pin.extensions)
+        return wheel if pin.extensions else None
+
+    found = gathered("cu124-torch25-colossalai", tmp_path, compiled=compiled)
+    assert found.files[NATIVE_WHEEL] == wheel and "colossalai extensions" not in found.missing
+    assert "colossalai" in asked
+    assert image("cu124-torch25-colossalai").extended(found.files) == {"colossalai": NATIVE_WHEEL}
+
+
+def test_extensions_that_nobody_compiled_are_missing_with_the_command(tmp_path: Path) -> None:
+    found = gathered("cu130-torch213-axolotl-multigpu", tmp_path)
+    assert found.missing["deepspeed extensions"] == (
+        "deepspeed==0.18.9's compiled extensions, which are not compiled for this image yet "
+        "(`nox -s wheels -- cu130-torch213-axolotl-multigpu deepspeed-ops`)"
+    )
+    assert "deepspeed" not in found.missing, "the package itself is there, as pure Python"
+
+
+def test_extensions_come_from_a_wheelhouse_too_and_pure_python_is_none(tmp_path: Path) -> None:
+    (tmp_path / "colossalai-0.5.0-py3-none-any.whl").write_bytes(b"")
+    assert "colossalai extensions" in gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path).missing
+    (tmp_path / NATIVE_WHEEL).write_bytes(b"")
+    found = gathered("cu124-torch25-colossalai", tmp_path, wheelhouse=tmp_path)
+    assert NATIVE_WHEEL in found.files and "colossalai extensions" not in found.missing
+
+
+def test_a_base_that_has_the_package_keeps_it_as_it_is(tmp_path: Path) -> None:
+    found = gathered("cu124-torch25-colossalai", tmp_path, kept=("colossalai",))
+    assert "the base brings its own colossalai" in found.missing["colossalai extensions"]

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from images.errors import UserError
-from images.wheels.recipe import for_base, jobs_for, recipe_for
+from images.host.hashing import sha256
+from images.wheels.recipe import for_base, jobs_for, patch_of, recipe_for
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 
@@ -127,3 +128,18 @@ def test_on_a_custom_base_the_wheel_is_that_bases_alone() -> None:
     assert for_base(None, recipe_of()) == recipe_of()
     without_gpu_code = recipe_of("cu128-torch28", "deepspeed")
     assert for_base(COMPILERS, without_gpu_code).provider == "none"
+
+
+def test_a_level_of_processors_and_a_patch_move_the_key_and_their_absence_does_not() -> None:
+    found = recipe_of("cu124-torch25-colossalai", "colossalai")
+    assert (found.cpu, found.provider, found.archs[0]) == ("x86-64-v3", "debian", "sm_75")
+    keys = {found.key, replace(found, cpu="x86-64-v2").key, replace(found, patch="").key, replace(found, cpu="").key}
+    assert len(keys) == 4
+    plain = recipe_of()
+    assert plain.key == "causal-conv1d-1.7.0-db63731ad381d66a", "the key of wheels that people have already"
+
+
+def test_the_patch_of_a_recipe_applies_by_its_hash() -> None:
+    row = SOURCES.matrix.sources["colossalai"]
+    assert recipe_of("cu124-torch25-colossalai", "colossalai").patch == sha256(patch_of(row))
+    assert b"+++ b/colossalai/kernel/kernel_loader.py" in patch_of(row)

@@ -22,6 +22,8 @@ NO_SETTING: Mapping[str, str] = {
     "nccl-cuda-error": "how GPUs are connected, which doctor does not see",
     "distributed-timeout": "how long a model takes to load",
     "deepspeed-nvcc": "a variable that the image sets",
+    "colossalai-extensions": "an optimiser that doctor recommends to nobody",
+    "deepspeed-operators": "an optimiser that doctor recommends to nobody",
 }
 """Hints that speak of things that doctor sets, and yet of none of its settings."""
 _SETTINGS = re.compile(

@@ -1,26 +1,29 @@
-"""P1 of the colossalai profile: it launches on one rank, and its Booster takes the step that plain torch takes."""
+"""P1 of the colossalai profile: it launches on one rank; its Booster and HybridAdam take the steps of plain torch."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence
 from validate.environment.ports import free_port
+from validate.harness import adam
 from validate.harness.forked import attempt
 
 _RATE = 0.1
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of the subjects asked for: colossalai launch, colossalai booster."""
+    """Yield the evidence of the subjects asked for: colossalai launch, booster and hybrid-adam."""
     asked = {claim.subject for claim in claims}
     launched = attempt(_launch)
     measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
         "colossalai launch": lambda: launched,
         "colossalai booster": lambda: launched if "error" in launched else _booster(),
+        "colossalai hybrid-adam": _hybrid_adam,
     }
     for subject, evidence in measures.items():
         if subject in asked:
@@ -58,3 +61,9 @@ def _booster() -> BehaviourEvidence:
     plain_optimizer.step()
     after = next(model.parameters()).detach()
     return {"deviation": float((after - plain.weight).abs().max()), "moved": float((after - before).abs().max())}
+
+
+def _hybrid_adam() -> BehaviourEvidence:
+    """HybridAdam on weights of the CPU, by the kernel that was compiled with the package."""
+    found = adam.compare(importlib.import_module("colossalai.nn.optimizer").HybridAdam)
+    return {**found, "compiled_ahead": "colossalai._C.cpu_adam_x86" in sys.modules}

@@ -1,31 +1,42 @@
-"""Several GPUs' frameworks, as far as a CPU can tell: DeepSpeed's configurations, and ray[train] on two workers."""
+"""Several GPUs' frameworks, as far as a CPU can tell: DeepSpeed's configurations and its optimiser for weights that are
+offloaded to the CPU, and ray[train] on two workers."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from validate.claims import Claim
 from validate.contracts.profile import BehaviourEvidence
-from validate.harness.forked import attempt
+from validate.harness import adam
+from validate.harness.forked import attempt, in_fork
 
 _STAGES = (0, 1, 2, 3)
 _WORKERS = 2
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
-    """Yield the evidence of the subjects asked for: deepspeed configuration, ray train."""
+    """Yield the evidence of the subjects asked for: deepspeed cpu-adam and configuration, ray train."""
     asked = {claim.subject for claim in claims}
     measures: Mapping[str, Callable[[], BehaviourEvidence]] = {
+        "deepspeed cpu-adam": lambda: in_fork(_cpu_adam),  # before anything has imported DeepSpeed
         "deepspeed configuration": _deepspeed,
         "ray train": _ray,
     }
     for subject, evidence in measures.items():
         if subject in asked:
             yield subject, attempt(evidence)
+
+
+def _cpu_adam() -> BehaviourEvidence:
+    """DeepSpeed takes an operator that was compiled ahead only for the accelerator that it was compiled for."""
+    os.environ["DS_ACCELERATOR"] = "cuda"
+    found = adam.compare(importlib.import_module("deepspeed.ops.adam").DeepSpeedCPUAdam)
+    return {**found, "compiled_ahead": "deepspeed.ops.adam.cpu_adam_op" in sys.modules}
 
 
 def _deepspeed() -> BehaviourEvidence:
