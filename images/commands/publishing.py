@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -30,12 +31,26 @@ from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.planning import plan
 from images.publish import gate, promote, publication, verify
+from images.publish.compression import Compression
+from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
-from images.publish.publication import PublishOptions, PublishResult
+from images.publish.publication import PublishResult
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from images.site import published
 from validate.claims import ClaimSet
+
+
+class LayerCompression(StrEnum):
+    """How layers are stored: one variant of the image, or two."""
+
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    BOTH = "both"
+
+    @property
+    def compressions(self) -> tuple[Compression, ...]:
+        return tuple(Compression) if self is LayerCompression.BOTH else (Compression(self.value),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +63,9 @@ class PublishArguments:
         typer.Option("--attestation", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME."),
     ] = None
     key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = ""
+    compression: Annotated[
+        LayerCompression, typer.Option("--compression", help="Of its layers; both: NAME as gzip, NAME-zstd as zstd.")
+    ] = LayerCompression.BOTH
 
 
 @grouped
@@ -63,6 +81,8 @@ def publish_verb(
         attestation=what.attestation or paths.in_workspace(Path("out", str(wanted.name))),
         policy=_policy(gate_text, sources, lambda labels: trials.claims_of(wanted, labels, sources)),
         locks=lock_file.written(lock_file.read(wanted)),
+        cache=common.cache() / "push",
+        compressions=what.compression.compressions,
         source=common.commit(),
         key=what.key,
     )
@@ -113,7 +133,9 @@ def _policy(
 
 def _print_result(result: PublishResult) -> None:
     seconds = ", ".join(f"{stage} {taken:.1f} s" for stage, taken in result.seconds.items())
-    typer.echo(f"{result.reference} ({result.bytes / 1e6:.0f} MB in layers; {seconds})")
+    for number, (compression, reference) in enumerate(result.references.items()):
+        size = f"{result.bytes[compression] / 1e6:.0f} MB in {compression} layers"
+        typer.echo(f"{reference} ({size}{'' if number else f'; {seconds}'})")
     typer.echo(f"tags: {' '.join(result.tags)}")
     for reason in result.unmoved_aliases:
         common.say(reason)

@@ -161,6 +161,8 @@ class Engine:
 
         An export of an older engine gives all layers, unnamed. Raises NoSuchImage, EngineError.
         """
+        if self.facts.containerd_images:
+            raise image_store.no_configuration(info.id)
         store = Path(self.facts.data_root) if self.facts.local else None
         return image_store.parts(self._api, info, wanted, store)
 

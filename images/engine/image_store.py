@@ -130,9 +130,14 @@ def _exported_parts(api: DockerApi, info: ImageInfo, wanted: Collection[str]) ->
         elif digest in wanted or member.name.endswith("/layer.tar"):
             yield ImagePart(digest=digest, size=member.size, chunks=_readable(_chunks(data), info.id))
     if not has_config:
-        then = "use an engine that keeps images itself: without the containerd image store"
-        cause = "the engine's image ID is not the digest of a configuration"
-        raise EngineError(Problem(where=info.id, cause=cause, then=then), EngineErrorKind.OTHER)
+        raise no_configuration(info.id)
+
+
+def no_configuration(image_id: str) -> EngineError:
+    """What a verdict names is the digest of a configuration: with other IDs nothing can be published."""
+    then = "use an engine that keeps images itself: without the containerd image store"
+    problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
+    return EngineError(problem, EngineErrorKind.OTHER)
 
 
 def _chunks(data: IO[bytes]) -> Iterator[bytes]:

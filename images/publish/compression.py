@@ -157,7 +157,7 @@ def compress(
 ) -> CompressedLayer:
     """Compress a tar in each way that is wanted, in one pass, into files without names below `folder`.
 
-    Memory is bounded by the threads, not by the layer. `on_read` gets the bytes read so far. Raises what `chunks`
+    Memory is bounded by the threads, not by the layer. `on_read` gets how many bytes were read. Raises what `chunks`
     raises, and OSError for a full disk.
     """
     threads = threads or cores()
@@ -175,7 +175,7 @@ def compress(
                     way.write(block)
                 digest.update(block)
                 size += len(block)
-                on_read(size)
+                on_read(len(block))
             for way in ways:
                 way.finish()
     except BaseException:

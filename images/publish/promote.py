@@ -1,16 +1,17 @@
 """Promote an image from one repository of a registry into another, by digest: from staging to production.
 
-Nothing is built or sent: blobs are mounted, and manifests are stored as they are.
+Nothing is built or sent: blobs are mounted, and manifests are stored as they are. All variants of the image go.
 """
 
 from __future__ import annotations
 
 from images.errors import Problem, UserError
-from images.publish import attachments, checks, signing
+from images.publish import attachments, checks, signing, variants
 from images.publish.attachments import PublishedImage
+from images.publish.local_image import Stored
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import Publication, PublishResult
-from images.publish.tags import ImageVersion
+from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, referrers_tag
 from images.registry.reference import Reference, Repository
@@ -26,25 +27,43 @@ def promote(reference: Reference, to: Repository, policy: ReleasePolicy, *, key:
     if key:
         signing.require(key)
     with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
-        image = attachments.load(source, source.get(reference.identifier))
-        image = attachments.signed_only(image, key) if key else image
-        version = ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference)
+        stored = _variants(source, attachments.load(source, source.get(reference.identifier)))
+        stored = tuple((suffix, attachments.signed_only(image, key) if key else image) for suffix, image in stored)
+        image = stored[0][1]
         publication = Publication(
             target=target,
-            version=version,
+            version=_version(image),
             policy=policy,
             claims=policy.claims_of(image.labels),
             signed=bool(key),
+            suffixes=[suffix for suffix, _ in stored],
         )
 
-        def store() -> PublishedImage:
-            checks.require_sound(image)
+        def store() -> Stored:
+            for _, one in stored:
+                checks.require_sound(one)
+                policy.require_open(one.reference, [found.verdict for found in one.attestations], publication.claims)
             target.check_access()
-            copy(source, target, image.manifest)
+            for _, one in stored:
+                copy(source, target, one.manifest)
             publication.stopwatch.lap("copy")
-            return image
+            return stored
 
         return publication.run(image.reference, [one.verdict for one in image.attestations], store)
+
+
+def _version(image: PublishedImage) -> ImageVersion:
+    return ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference)
+
+
+def _variants(source: Registry, image: PublishedImage) -> Stored:
+    """The image with its other variant, where its dated tags name both; else as it is."""
+    version = _version(image)
+    tag = immutable_tag(version.name, version.created, image.image_id)
+    found = variants.find(source, tag, image.image_id)
+    if image.manifest.digest not in [one.manifest.digest for one in found]:
+        return (("", image),)
+    return tuple((one.suffix, attachments.load(source, one.manifest)) for one in found)
 
 
 def _require_one_registry(reference: Reference, to: Repository) -> None:

@@ -6,70 +6,42 @@ be repeated: what is there already is not sent again, so the same command finish
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from pathlib import Path
 
-from images.config.names import ImageName
-from images.context.labels import LABELS
-from images.engine import Engine, ImageInfo, ignore
+from images.engine import Engine, ignore
 from images.engine.buildkit import BuildEvent
-from images.publish import attachments, attestation, checks, provenance, sbom, signing, tags
-from images.publish.attachments import PROVENANCE, SBOM, PublishedImage
-from images.publish.attestation import Attestation
+from images.publish import attachments, attestation, signing, tags, variants
+from images.publish.attachments import PublishedImage
+from images.publish.local_image import LocalImage, PublishOptions, Stored
 from images.publish.policy import ReleasePolicy
-from images.publish.push import push
-from images.publish.tags import Action, ImageVersion, TagKind
+from images.publish.stopwatch import Stopwatch
+from images.publish.tags import Action, ImageVersion, TagChange, TagKind
+from images.publish.variants import ZSTD_SUFFIX, Variant
 from images.registry.client import Registry
-from images.registry.distribution import Manifest
-from images.registry.reference import Repository
 from validate.claims import ClaimSet
 from validate.judge import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishOptions:
-    """What to publish where, as the command line says it."""
-
-    name: ImageName
-    repository: Repository
-    attestation: Path
-    """The folder that `nox -s build` or `nox -s validate` wrote."""
-    policy: ReleasePolicy
-    locks: Mapping[str, bytes]
-    """Path below the project's root -> content of a lock file."""
-    source: str = ""
-    """The checkout's commit; empty where there is none."""
-    key: str = ""
-    """A private key of cosign; empty: not signed."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PublishResult:
-    """What was published. `bytes` of all layers, compressed, as the registry holds them."""
+    """What was published."""
 
-    reference: str
+    references: Mapping[str, str]
+    """Compression -> `HOST/NAME@sha256:...`, the plain variant's first."""
+    bytes: Mapping[str, int]
+    """Compression -> all layers, as the registry holds them."""
     tags: tuple[str, ...]
     unmoved_aliases: tuple[str, ...]
     """Why each of them stayed where it was."""
-    bytes: int
     seconds: Mapping[str, float]
     """Of each stage."""
     signed: bool
 
-
-@dataclass(kw_only=True)
-class Stopwatch:
-    """Seconds of each stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    _since: float = field(default_factory=time.monotonic)
-
-    def lap(self, stage: str) -> None:
-        now = time.monotonic()
-        self.seconds[stage], self._since = round(now - self._since, 1), now
+    @property
+    def reference(self) -> str:
+        """Of the plain variant."""
+        return next(iter(self.references.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,89 +54,41 @@ class Publication:
     claims: ClaimSet | None
     """Those that the matrix writes for the image today; None where it doesn't know the image."""
     signed: bool
+    suffixes: Sequence[str] = ("",)
+    """Of the tags of its variants."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def run(self, where: str, verdicts: Sequence[Verdict], store: Callable[[], PublishedImage]) -> PublishResult:
+    def run(self, where: str, verdicts: Sequence[Verdict], store: Callable[[], Stored]) -> PublishResult:
         """Check the gate and the tag, store the image by `store`, and move its tags. Raises UserError.
 
         `verdicts` are those known before anything is stored. `where` names the image in messages.
         """
         self.policy.require_open(where, verdicts, self.claims)
-        tags.require_allowed(self.target, tags.plan(self.target, self.version, {self.version.name: TagKind.NAME}))
+        names = {f"{self.version.name}{suffix}": TagKind.NAME for suffix in self.suffixes}
+        tags.require_allowed(self.target, tags.plan(self.target, self.version, names))
         return self._move_tags(store())
 
-    def _move_tags(self, image: PublishedImage) -> PublishResult:
-        version = replace(self.version, digest=image.manifest.digest)
-        alias_refusal = self.policy.alias_refusal([one.verdict for one in image.attestations], self.claims)
-        wanted = tags.tags_of(version, image.image_id, self.policy.aliases_of(version.name))
-        changes = tags.plan(self.target, version, wanted, alias_refusal)
-        tags.move(self.target, image.manifest, changes)
+    def _move_tags(self, stored: Stored) -> PublishResult:
+        moves = [(image.manifest, self._changes(suffix, image)) for suffix, image in stored]
+        tags.move(self.target, moves)
         self.stopwatch.lap("tags")
+        changes = [change for _, of_variant in moves for change in of_variant]
         left = [change for change in changes if change.action is Action.LEAVE]
+        images = {str(variants.compression_of(image.manifest)): image for _, image in stored}
         return PublishResult(
-            reference=f"{self.target.repository}@{image.manifest.digest}",
+            references={key: f"{self.target.repository}@{image.manifest.digest}" for key, image in images.items()},
+            bytes={key: image.compressed_size for key, image in images.items()},
             tags=tuple(change.tag for change in changes if change not in left),
             unmoved_aliases=tuple(f"{change.tag} stays: {change.reason}" for change in left),
-            bytes=image.compressed_size,
             seconds=self.stopwatch.seconds,
             signed=self.signed,
         )
 
-
-@dataclass(frozen=True, kw_only=True)
-class LocalImage:
-    """An image in an engine, with all that is stored beside it."""
-
-    engine: Engine
-    info: ImageInfo
-    attestation: Attestation
-    options: PublishOptions
-    say: Callable[[str], None]
-    on_event: Callable[[BuildEvent], None]
-
-    def store(self, target: Registry, tag: str, stopwatch: Stopwatch) -> PublishedImage:
-        """Push it under its immutable tag, attach, sign. Raises UserError, also for labels that are not true."""
-        manifest = push(self.engine, self.info, target, tag, self.on_event)
-        stopwatch.lap("push")
-        self._attach(target, manifest)
-        stopwatch.lap("attach")
-        image = attachments.load(target, manifest)
-        checks.require_sound(image)
-        if self.options.key:
-            signing.sign(image.reference, self.options.key, [one.digest for one in image.attachments])
-            stopwatch.lap("sign")
-        return image
-
-    def _attach(self, target: Registry, manifest: Manifest) -> None:
-        """SBOM and provenance once, and this attestation beside those that are there."""
-        there = {one.artifact_type for one in target.referrers(manifest.digest)}
-        if PROVENANCE not in there:
-            attachments.attach_provenance(target, manifest, self._provenance(manifest))
-        if SBOM not in there:
-            attachments.attach_sbom(target, manifest, self._sbom())
-        attachments.attach_attestation(target, manifest, self.attestation)
-
-    def _sbom(self) -> bytes:
-        self.say("reading its packages")
-        packages = sbom.read(self.engine, self.info.id)
-        created = datetime.fromisoformat(self.info.created)
-        return sbom.cyclonedx(packages, name=str(self.options.name), digest=self.info.id, created=created)
-
-    def _provenance(self, manifest: Manifest) -> bytes:
-        options, info = self.options, self.info
-        return provenance.statement(
-            provenance.ProvenanceInput(
-                name=options.name,
-                repository=str(options.repository),
-                digest=manifest.digest,
-                image_id=info.id,
-                revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
-                source=options.source,
-                locks=options.locks,
-                build=provenance.read_build_record(options.attestation, str(options.name), info.id),
-                created=info.created,
-            )
-        )
+    def _changes(self, suffix: str, image: PublishedImage) -> tuple[TagChange, ...]:
+        version = replace(self.version, digest=image.manifest.digest)
+        alias_refusal = self.policy.alias_refusal([one.verdict for one in image.attestations], self.claims)
+        wanted = tags.tags_of(version, image.image_id, self.policy.aliases_of(version.name), suffix)
+        return tags.plan(self.target, version, wanted, alias_refusal)
 
 
 def publish(
@@ -187,20 +111,24 @@ def publish(
     version = replace(ImageVersion.require(info.id, info.labels, info.created, reference), name=name)
     tag = tags.immutable_tag(name, version.created, info.id)
     local = LocalImage(engine=engine, info=info, attestation=found, options=options, say=say, on_event=on_event)
-    with Registry(options.repository) as target:
+    with Registry(options.repository, mount_from=options.siblings(info)) as target:
+        target.check_access()
+        there = variants.find(target, tag, info.id)
+        variants.require_possible(there, options.compressions, f"{options.repository}:{tag}")
+        has_two = len({*options.compressions, *(one.compression for one in there)}) > 1
         publication = Publication(
             target=target,
             version=version,
             policy=options.policy,
             claims=options.policy.claims_of(info.labels),
             signed=bool(options.key),
+            suffixes=("", ZSTD_SUFFIX) if has_two else ("",),
         )
-        target.check_access()
-        verdicts = [found.verdict, *_attached_verdicts(target, tag)]
-        return publication.run(name, verdicts, lambda: local.store(target, tag, publication.stopwatch))
+        verdicts = [found.verdict, *_attached_verdicts(target, there)]
+        return publication.run(name, verdicts, lambda: local.store(target, there, publication.stopwatch))
 
 
-def _attached_verdicts(target: Registry, tag: str) -> tuple[Verdict, ...]:
+def _attached_verdicts(target: Registry, there: Sequence[Variant]) -> tuple[Verdict, ...]:
     """Verdicts that are attached to this very image already: other machines may have judged its other tiers."""
-    found = target.find(tag)
-    return tuple(one.verdict for one in attachments.load(target, found).attestations) if found else ()
+    images = [attachments.load(target, variant.manifest) for variant in there]
+    return tuple(one.verdict for image in images for one in image.attestations)

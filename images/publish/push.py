@@ -1,34 +1,260 @@
-"""Push an image from an engine into a registry."""
+"""Push an image from an engine into a registry by ourselves: compressed on all cores, several layers under way at once.
+
+Nothing here sets a tag: manifests are stored by their digest, after every blob that they name. So a push that ends
+halfway, however it ends, is finished by the same command, and what arrived is not sent again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from images.engine import Engine, ImageInfo
-from images.engine.buildkit import BuildEvent
-from images.errors import Problem, UserError
+from images.engine import Engine, ImageInfo, ImagePart
+from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
+from images.engine.failures import Cancelled
+from images.errors import Problem, UserError, problem_of
+from images.host.hashing import oci_digest
+from images.publish.compression import CompressedLayer, Compression, SpooledBlob, compress
+from images.publish.known_blobs import KnownBlob, KnownBlobs
 from images.registry.client import Registry
-from images.registry.distribution import Manifest, require_one_image
+from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
+from images.registry.reference import Repository
+
+_AT_ONCE = 4
+"""Blobs that are sent at a time, and layers that lie compressed on the disk."""
+_CHUNK = 1 << 18
+_Key = tuple[Compression, str]
+"""A compression and a diff ID."""
 
 
-def push(
-    engine: Engine, info: ImageInfo, target: Registry, tag: str, on_event: Callable[[BuildEvent], None]
-) -> Manifest:
-    """Push an image under its immutable tag, unless it is there already. Returns its manifest.
+@dataclass(frozen=True, kw_only=True)
+class PushJob:
+    """An image and where it goes. `siblings` are repositories of the same registry to mount layers from."""
 
-    Raises UserError: the tag names another image, or the engine pushed a list of images.
-    """
-    where = f"{target.repository}:{tag}"
-    found = target.find(tag)
-    if found is None:
-        engine.tag(info.id, where)
+    engine: Engine
+    info: ImageInfo
+    target: Registry
+    wanted: Sequence[Compression]
+    cache: Path
+    """Records of layers, and room for those under way. On a disk: gigabytes pass through it."""
+    siblings: Sequence[Repository] = ()
+
+    @property
+    def known(self) -> KnownBlobs:
+        return known_blobs(self.cache)
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        """Each layer once: images repeat empty ones."""
+        return tuple(dict.fromkeys(self.info.layers))
+
+    def note(self, key: _Key, blob: KnownBlob) -> None:
+        """Remember where a layer is, so that it need not be compressed again. A cache that can't be written is none."""
+        with suppress(OSError):
+            self.known.note(*key, blob, self.target.repository)
+
+
+def known_blobs(cache: Path) -> KnownBlobs:
+    return KnownBlobs(cache / "layers")
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """How far a push is, in bytes. Told as progress of one step; used from several threads."""
+
+    where: str
+    total: int
+    on_event: Callable[[BuildEvent], None]
+    sent: int = 0
+    read: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, *, sent: int = 0, read: int = 0) -> None:
+        with self._lock:
+            self.sent += sent
+            self.read += read
+            what = f"sent {self.sent / 1e6:.0f} MB, compressed"
+            self.on_event(
+                StepProgress(step=self.where, name=self._name, what=what, current=self.read, total=self.total)
+            )
+
+    def __enter__(self) -> Self:
+        self._start = time.monotonic()
+        self.on_event(StepStarted(step=self.where, name=self._name))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.monotonic() - self._start
+        if kind is None:
+            self.on_event(StepFinished(step=self.where, name=self._name, seconds=seconds, cached=False))
+
+    @property
+    def _name(self) -> str:
+        return f"pushing {self.where}"
+
+
+def push(job: PushJob, tally: Tally) -> tuple[tuple[Compression, Manifest], ...]:
+    """Store the blobs and the manifest of each wanted compression, without a tag. Raises UserError."""
+    job.cache.mkdir(parents=True, exist_ok=True)
+    placed = _there(job)
+    missing = [diff_id for diff_id in job.diff_ids if any((one, diff_id) not in placed for one in job.wanted)]
+    config = b""
+    with _Sender(job, tally) as sender:
+        for part in _parts(job, missing):
+            if part.digest == job.info.id:
+                config = b"".join(part.chunks)
+                continue
+            layer, lacking = _compressed(job, part, placed, tally)
+            placed.update({key: _descriptor(key[0], blob.digest, blob.size) for key, blob in lacking.items()})
+            sender.send(layer, lacking)
+    if oci_digest(config) != job.info.id:
+        raise _changed(job, "its configuration")
+    if lost := [diff_id for diff_id in missing if any((one, diff_id) not in placed for one in job.wanted)]:
+        raise _changed(job, f"layer {lost[0]}, which the engine does not give,")
+    job.target.put_blob(config)
+    return tuple((one, _store_manifest(job, one, config, placed)) for one in job.wanted)
+
+
+def _store_manifest(job: PushJob, compression: Compression, config: bytes, placed: dict[_Key, Descriptor]) -> Manifest:
+    layers = [placed[compression, diff_id] for diff_id in job.info.layers]
+    manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
+    job.target.put(manifest)
+    return manifest
+
+
+def _descriptor(compression: Compression, digest: str, size: int) -> Descriptor:
+    return Descriptor(media_type=compression.media_type, digest=digest, size=size)
+
+
+def _there(job: PushJob) -> dict[_Key, Descriptor]:
+    """Layers that were compressed before, and that the registry has or mounts from a sibling."""
+
+    def placed(key: _Key) -> Descriptor | None:
+        known = job.known.find(*key)
+        if known is None:
+            return None
+        if job.target.blob_size(known.digest) == known.size or _mounted(job, known):
+            job.note(key, known)
+            return _descriptor(key[0], known.digest, known.size)
+        return None
+
+    keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
+    with ThreadPoolExecutor(max_workers=_AT_ONCE * 2) as pool:
+        return {key: blob for key, blob in zip(keys, pool.map(placed, keys), strict=True) if blob}
+
+
+def _mounted(job: PushJob, known: KnownBlob) -> bool:
+    places = [one for one in job.siblings if str(one) in known.repositories]
+    return any(job.target.mount(known.digest, one) for one in places)
+
+
+def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
+    """What the engine must give: nothing where the registry has all of it, as an export would be of everything."""
+    here = not missing and (
+        job.target.has_blob(job.info.id) or any(job.target.mount(job.info.id, one) for one in job.siblings)
+    )
+    size = job.target.blob_size(job.info.id) if here else None
+    if size is None:
+        yield from job.engine.parts(job.info, missing)
+    else:
+        content = job.target.blob(Descriptor(media_type=OCI_CONFIG, digest=job.info.id, size=size))
+        yield ImagePart(digest=job.info.id, size=size, chunks=iter([content]))
+
+
+def _compressed(
+    job: PushJob, part: ImagePart, placed: dict[_Key, Descriptor], tally: Tally
+) -> tuple[CompressedLayer, dict[_Key, SpooledBlob]]:
+    """A layer in the compressions that the registry lacks, its tar checked against the image."""
+    wanted = [one for one in job.wanted if (one, part.digest) not in placed]
+    try:
+        layer = compress(part.chunks, wanted, job.cache, on_read=lambda count: tally.add(read=count))
+    except OSError as error:
+        raise UserError(problem_of(error, str(job.cache)), code=1) from None
+    if layer.diff_id not in job.diff_ids or part.digest not in ("", layer.diff_id):
+        layer.close()
+        raise _changed(job, f"layer {part.digest or layer.diff_id}")
+    blobs = {(one, layer.diff_id): blob for one, blob in layer.blobs.items()}
+    return layer, {key: blob for key, blob in blobs.items() if key not in placed}
+
+
+def _changed(job: PushJob, what: str) -> UserError:
+    cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
+    return UserError(Problem(where=job.info.id, cause=cause, then="build the image anew"), code=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outgoing:
+    """A compressed layer as an upload reads it, from any place on; stops when it is told to."""
+
+    spooled: SpooledBlob
+    digest: str
+    size: int
+    stop: threading.Event
+    tally: Tally
+
+    def chunks(self, offset: int) -> Iterator[bytes]:
+        for start in range(offset, self.size, _CHUNK):
+            if self.stop.is_set():
+                raise Cancelled
+            content = self.spooled.read(start, min(_CHUNK, self.size - start))
+            yield content
+            self.tally.add(sent=len(content))
+
+
+class _Sender:
+    """Sends layers while the next ones are compressed. Leaving it waits for all; an error on either side ends both."""
+
+    def __init__(self, job: PushJob, tally: Tally) -> None:
+        self._job = job
+        self._tally = tally
+        self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE)
+        self._room = threading.BoundedSemaphore(_AT_ONCE)
+        self._stop = threading.Event()
+        self._sending: list[Future[None]] = []
+
+    def send(self, layer: CompressedLayer, lacking: dict[_Key, SpooledBlob]) -> None:
+        """Take a layer over, and wait while too many lie on the disk. Raises what an earlier upload raised."""
+        self._room.acquire()
+        self._sending.append(self._pool.submit(self._send, layer, lacking))
+        for done in [one for one in self._sending if one.done()]:
+            done.result()
+
+    def _send(self, layer: CompressedLayer, lacking: dict[_Key, SpooledBlob]) -> None:
         try:
-            engine.push(where, on_event=on_event)
+            for key, spooled in lacking.items():
+                blob = _Outgoing(
+                    spooled=spooled,
+                    digest=spooled.digest,
+                    size=spooled.size,
+                    stop=self._stop,
+                    tally=self._tally,
+                )
+                self._job.target.put_stream(blob)
+                self._job.note(key, KnownBlob(digest=blob.digest, size=blob.size))
         finally:
-            engine.untag(where)
-        found = target.get(tag)
-    require_one_image(found, where)
-    if info.id not in (found.config.digest, found.digest):
-        cause = f"is {found.config.digest[:19]}, not the image that was validated ({info.id[:19]})"
-        raise UserError(Problem(where=where, cause=cause, then="build anew: such tags are never moved"), code=1)
-    return found
+            layer.close()
+            self._room.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                wait(self._sending, return_when=FIRST_EXCEPTION)
+                for done in [one for one in self._sending if one.done()]:
+                    done.result()
+        finally:
+            self._stop.set()
+            self._pool.shutdown(cancel_futures=True)

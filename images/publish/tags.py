@@ -129,13 +129,14 @@ def immutable_tag(name: str, created: datetime, image_id: str) -> str:
     return f"{name}-{created.astimezone(UTC):%Y%m%d}-{image_id.removeprefix('sha256:')[:_SHORT]}"
 
 
-def tags_of(version: ImageVersion, image_id: str, aliases: Sequence[str]) -> dict[str, TagKind]:
-    """Every tag of an image, in the order in which people are told."""
-    return {
+def tags_of(version: ImageVersion, image_id: str, aliases: Sequence[str], suffix: str = "") -> dict[str, TagKind]:
+    """Every tag of a variant of an image, in the order in which people are told."""
+    kinds = {
         immutable_tag(version.name, version.created, image_id): TagKind.IMMUTABLE,
         version.name: TagKind.NAME,
         **dict.fromkeys(aliases, TagKind.ALIAS),
     }
+    return {f"{tag}{suffix}": kind for tag, kind in kinds.items()}
 
 
 def state_of(new: ImageVersion, digest: str | None, old: ImageVersion | None) -> TagState:
@@ -197,15 +198,19 @@ def _refusal(target: Registry, change: TagChange) -> Problem:
     return Problem(where=f"{target.repository}:{change.tag}", cause=change.reason, then=then)
 
 
-def move(target: Registry, manifest: Manifest, changes: Sequence[TagChange]) -> None:
-    """Let tags name a manifest as planned: all of them, or none. Raises UserError.
+Moves = Sequence[tuple[Manifest, Sequence[TagChange]]]
+"""Manifests (the variants of an image), and the tags that are to name each."""
+
+
+def move(target: Registry, moves: Moves) -> None:
+    """Let tags name manifests as planned: all of them, or none. Raises UserError.
 
     An interrupt waits for the request under way, whose effect nobody could tell, and then has everything put back.
     """
-    require_allowed(target, changes)
+    require_allowed(target, [change for _, changes in moves for change in changes])
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as worker:
-        moving = worker.submit(_move, target, manifest, changes, stop)
+        moving = worker.submit(_move, target, moves, stop)
         try:
             moving.result()
         except BaseException:
@@ -213,21 +218,21 @@ def move(target: Registry, manifest: Manifest, changes: Sequence[TagChange]) -> 
             raise
 
 
-def _move(target: Registry, manifest: Manifest, changes: Sequence[TagChange], stop: threading.Event) -> None:
-    wanted = (Action.MOVE, Action.CREATE)
-    in_order = [change for action in wanted for change in changes if change.action is action]
-    touched: list[TagChange] = []
+def _move(target: Registry, moves: Moves, stop: threading.Event) -> None:
+    every = [(manifest, change) for manifest, changes in moves for change in changes]
+    in_order = [one for action in (Action.MOVE, Action.CREATE) for one in every if one[1].action is action]
+    touched: list[tuple[Manifest, TagChange]] = []
     try:
-        for change in in_order:
-            touched.append(change)  # before the request: it may arrive although its answer does not
+        for manifest, change in in_order:
+            touched.append((manifest, change))  # before the request: it may arrive although its answer does not
             target.put(manifest, change.tag)
             if stop.is_set():
                 raise Cancelled
-        for change in changes:
+        for manifest, change in every:
             if change.action is not Action.LEAVE and target.get(change.tag).digest != manifest.digest:
                 raise _moved_by_others(target, change.tag)
     except Exception as error:
-        left = [change.tag for change in reversed(touched) if not _restored(target, change, manifest)]
+        left = [change.tag for manifest, change in reversed(touched) if not _restored(target, change, manifest)]
         if left:
             raise _half_moved(target, left, error) from error
         raise

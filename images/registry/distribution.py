@@ -12,6 +12,7 @@ from images.host.hashing import oci_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
@@ -154,6 +155,17 @@ def require_one_image(manifest: Manifest, where: str) -> None:
     if manifest.is_index:
         then = "use an engine that keeps images itself: without the containerd image store"
         raise UserError(Problem(where=where, cause="the engine pushed a list of images", then=then), code=1)
+
+
+def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> Manifest:
+    """The manifest of an image, bottom layer first. The same blobs give the same bytes."""
+    data: ManifestData = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": config.as_json(),
+        "layers": [layer.as_json() for layer in layers],
+    }
+    return _manifest(OCI_MANIFEST, data)
 
 
 def artifact(

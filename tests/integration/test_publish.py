@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import bcrypt
 import pytest
@@ -29,9 +31,11 @@ from images.planning import expectations
 from images.publish import attachments, publication, sbom, signing
 from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM
 from images.publish.checks import Check
+from images.publish.compression import Compression
+from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
 from images.publish.promote import promote, signature_tag
-from images.publish.publication import PublishOptions, PublishResult
+from images.publish.publication import PublishResult
 from images.publish.verify import verify
 from images.registry.auth import Credentials
 from images.registry.client import Registry
@@ -94,17 +98,17 @@ class Proxy:
     host: str
     seen: list[tuple[str, str, int]] = field(default_factory=list)
     """Method, path, bytes sent."""
-    rules: list[Callable[[str, str], bool]] = field(default_factory=list)
+    rules: list[Callable[[str, str], int | None]] = field(default_factory=list)
+    """Method, path -> the status that is answered instead; 0: none, the connection drops."""
 
-    def breaks(self, method: str, path: str, times: int | None = None) -> None:
-        """Answer 503 to what fits, `times` times or for ever."""
-        left = [times]
+    def breaks(self, method: str, path: str, statuses: Sequence[int] | None = None) -> None:
+        """Answer one status after the other to what fits; none given: 503 for ever."""
+        left = list(statuses or ())
 
-        def rule(asked: str, where: str) -> bool:
-            if asked != method or not re.search(path, where) or left[0] == 0:
-                return False
-            left[0] = None if left[0] is None else left[0] - 1
-            return True
+        def rule(asked: str, where: str) -> int | None:
+            if asked != method or not re.search(path, where):
+                return None
+            return 503 if statuses is None else left.pop(0) if left else None
 
         self.rules.append(rule)
 
@@ -134,8 +138,11 @@ def proxy(registry: str) -> Iterator[Proxy]:
         def pass_on(self) -> None:
             body = self.body()
             found.seen.append((self.command, self.path, len(body)))
-            if any(rule(self.command, self.path) for rule in found.rules):
-                self.reply(503, [("Content-Type", "text/plain")], b"told to")
+            told = next((status for rule in found.rules if (status := rule(self.command, self.path)) is not None), None)
+            if told is not None:
+                self.close_connection = not told
+                if told:
+                    self.reply(told, [("Content-Type", "text/plain")], b"told to")
                 return
             connection = http.client.HTTPConnection(registry, timeout=60)
             headers = {key: ", ".join(self.headers.get_all(key) or ()) for key in self.headers}
@@ -267,7 +274,7 @@ def second(make: Callable[..., Thin], first: Thin) -> Thin:
 
 
 @pytest.fixture
-def options(proxy: Proxy, first: Thin, request: pytest.FixtureRequest) -> PublishOptions:
+def options(proxy: Proxy, first: Thin, request: pytest.FixtureRequest, tmp_path: Path) -> PublishOptions:
     """To a repository that no other test uses."""
     place = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
     return PublishOptions(
@@ -276,6 +283,8 @@ def options(proxy: Proxy, first: Thin, request: pytest.FixtureRequest) -> Publis
         attestation=first.folder,
         policy=policy(aliases=("latest", "cu126")),
         locks={"locks/x/torch.txt": b"torch==2.7.1\n"},
+        cache=tmp_path / "push",
+        compressions=(Compression.GZIP,),
     )
 
 
@@ -483,11 +492,10 @@ def test_an_interrupt_between_two_tags_moves_none(
     publish_it(publisher, first, options)
     before = names(options.repository)
 
-    def interrupt(method: str, path: str) -> bool:
+    def interrupt(method: str, path: str) -> None:
         if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
             proxy.rules.clear()
             os.kill(os.getpid(), 2)
-        return False
 
     proxy.rules.append(interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -495,15 +503,105 @@ def test_an_interrupt_between_two_tags_moves_none(
     assert names(options.repository) == before
 
 
-def test_transient_errors_are_retried(
+def test_a_registry_that_fails_now_and_then_gets_the_image(
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropped connections, 500s and 429s at each kind of request."""
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    for method, path in (
+        ("HEAD", "blobs"),
+        ("POST", "uploads"),
+        ("PATCH", "uploads"),
+        ("PUT", "uploads"),
+        ("PUT", "manifests"),
+        ("GET", "manifests"),
+    ):
+        proxy.breaks(method, path, [500, 0, 429])
+    done = publish_it(publisher, make(), options)
+    assert names(options.repository)[NAME] == done.reference.partition("@")[2]
+
+
+def test_a_push_that_failed_is_finished_by_the_same_command_and_nothing_was_tagged(
     publisher: Engine, make: Callable[..., Thin], options: PublishOptions, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
-    monkeypatch.setattr("images.engine.retrying._BACKOFF", 0.01)
-    for method, path in (("POST", "uploads"), ("PUT", "uploads"), ("PUT", "manifests"), ("GET", "manifests")):
-        proxy.breaks(method, path, times=2)
-    done = publish_it(publisher, make(), options)
+    thin, layers = make(), itertools.count()
+    proxy.rules.append(lambda method, _path: 0 if method == "PATCH" and next(layers) else None)
+    with pytest.raises(UserError, match="the connection broke"):
+        publish_it(publisher, thin, options)
+    assert not [path for method, path, _ in proxy.seen if method == "PUT" and "manifests" in path]
+    arrived = {path.partition("digest=")[2] for method, path, _ in proxy.seen if method == "PUT"}
+    assert arrived
+    proxy.rules.clear()
+    proxy.seen.clear()
+    done = publish_it(publisher, thin, options)
+    assert not arrived & {path.partition("digest=")[2] for method, path, _ in proxy.seen if method == "PUT"}
     assert names(options.repository)[NAME] == done.reference.partition("@")[2]
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+def test_both_variants_are_one_image_with_attestations_of_their_own(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    both = replace(options, compressions=tuple(Compression))
+    done = publish_it(publisher, first, both)
+    fixed = done.tags[0]
+    plain = (fixed, NAME, "latest", "cu126")
+    assert done.tags == (*plain, *(f"{tag}-zstd" for tag in plain))
+    with Registry(options.repository) as source:
+        gzip_one, zstd_one = (attachments.load(source, source.get(tag)) for tag in (NAME, f"{NAME}-zstd"))
+    assert gzip_one.image_id == zstd_one.image_id == first.info.id
+    assert {layer.media_type for layer in gzip_one.manifest.layers} == {Compression.GZIP.media_type}
+    assert {layer.media_type for layer in zstd_one.manifest.layers} == {Compression.ZSTD.media_type}
+    for tag in (NAME, f"{NAME}-zstd", "latest-zstd"):
+        _, found = checked(Reference(options.repository, tag), unsigned=True)
+        assert {check.status for check in found} == {Status.PASS}, found
+    proxy.seen.clear()
+    assert publish_it(publisher, first, both) == replace(done, seconds=ANY)
+    assert proxy.sent("PATCH") == proxy.sent("PUT", "blobs") == 0
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    promoted = promote(Reference(options.repository, f"{NAME}-zstd"), production, policy(aliases=("latest",)))
+    assert set(promoted.references) == {"gzip", "zstd"} and f"{NAME}-zstd" in promoted.tags
+    assert {tag: digest for tag, digest in names(production).items() if tag in (NAME, "latest")} == dict.fromkeys(
+        (NAME, "latest"), gzip_one.manifest.digest
+    )
+
+
+def test_an_attestation_that_came_before_the_other_variant_is_attached_to_it_too(
+    publisher: Engine, first: Thin, options: PublishOptions, tmp_path: Path
+) -> None:
+    cpu = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    every = ClaimSet(image=NAME, claims=(*CLAIMS.claims, *cpu.claims))
+    weak = with_policy(options, claims_of=lambda _: every)
+    publish_it(publisher, first, weak)
+    evidence, verdict = validating.validate_image(publisher, first.info.id, cpu, (Tier.CPU,))
+    records.record_trial(tmp_path / "cpu", evidence, verdict)
+    whole = with_policy(weak, gate=(Tier.STATIC, Tier.CPU))
+    publish_it(publisher, Thin(first.info, tmp_path / "cpu"), whole)
+    publish_it(publisher, first, replace(whole, compressions=tuple(Compression)))
+    strict = policy(gate=(Tier.STATIC, Tier.CPU), claims=every)
+    for tag in (NAME, f"{NAME}-zstd"):
+        _, found = checked(Reference(options.repository, tag), strict, unsigned=True)
+        assert {check.status for check in found} == {Status.PASS}, found
+
+
+def test_an_export_gives_the_same_layers_as_the_engines_store(
+    publisher: Engine,
+    first: Thin,
+    options: PublishOptions,
+    proxy: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine on another machine gives exports only."""
+    assert publisher.facts.local
+    stored = publish_it(publisher, first, options)
+    monkeypatch.setattr(publisher, "facts", replace(publisher.facts, local=False))
+    elsewhere = Repository(options.repository.host, f"{options.repository.name}-exported")
+    exported = publish_it(publisher, first, replace(options, repository=elsewhere, cache=tmp_path / "other"))
+    assert exported.reference.partition("@")[2] == stored.reference.partition("@")[2]
 
 
 def test_another_machine_adds_its_tier_and_the_aliases_follow(
@@ -646,21 +744,26 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
     keys: Path,
     trixie: Other,
 ) -> None:
-    """Build, validate, push, sign; pulled by its tag into another engine (26.1) and validated there; promoted."""
+    """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
     thin = make()
-    staged = publish_it(publisher, thin, replace(options, key=str(keys / "cosign.key")))
+    both = replace(options, key=str(keys / "cosign.key"), compressions=tuple(Compression))
+    staged = publish_it(publisher, thin, both)
     assert staged.signed
     host, _, port = proxy.host.partition(":")
     assert host == "127.0.0.1"
     with trixie.lend(int(port)), connect(trixie.url) as other:
         assert other.find(thin.info.id) is None
-        pulled = other.pull(f"{options.repository}:{NAME}")
+        for variant in (NAME, f"{NAME}-zstd"):
+            assert other.pull(f"{options.repository}:{variant}").id == thin.info.id
+            other.remove(f"{options.repository}:{variant}", force=True)
+            assert other.find(thin.info.id) is None
+        pulled = other.pull(f"{options.repository}:{NAME}-zstd")
         try:
             assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
             _, verdict = validating.validate_image(other, pulled.id, CLAIMS, (Tier.STATIC,))
             assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
         finally:
-            other.remove(f"{options.repository}:{NAME}", force=True)
+            other.remove(f"{options.repository}:{NAME}-zstd", force=True)
     key = str(keys / "cosign.pub")
     _, found = checked(Reference(options.repository, NAME), key=key)
     assert {check.status for check in found} == {Status.PASS}, found

@@ -138,7 +138,7 @@ def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:
     assert actions(changes) == [(NAME, Action.REFUSE), ("latest", Action.LEAVE), ("cu126", Action.CREATE)]
     assert changes[1].reason == "latest has torch 2.8.0, this is 2.7.1"
     with pytest.raises(UserError, match=r"was built on 2026-11-21 08:00, this on 2026-11-21 03:00"):
-        tags.move(store.client, new, changes)
+        tags.move(store.client, [(new, changes)])
     assert store.named("cu126") == [None]
 
 
@@ -150,7 +150,7 @@ def test_what_is_not_ours_is_never_replaced(store: Store, foreign: str) -> None:
     else:
         store.image(labelled=False, tag=NAME)
     with pytest.raises(UserError, match="an image that is not ours"):
-        tags.move(store.client, new, store.plan(new))
+        tags.move(store.client, [(new, store.plan(new))])
 
 
 def test_an_immutable_tag_is_never_moved(store: Store) -> None:
@@ -158,14 +158,14 @@ def test_an_immutable_tag_is_never_moved(store: Store) -> None:
     store.image(age=5, tag="dated")
     changes = tags.plan(store.client, version(digest=new.digest), {"dated": TagKind.IMMUTABLE})
     with pytest.raises(UserError, match="such tags are never moved"):
-        tags.move(store.client, new, changes)
+        tags.move(store.client, [(new, changes)])
 
 
 def test_aliases_stay_where_their_gate_is_closed(store: Store) -> None:
     new = store.image()
     old = store.image(age=5, tag="latest")
     changes = store.plan(new, "the gpu tier was not judged")
-    tags.move(store.client, new, changes)
+    tags.move(store.client, [(new, changes)])
     assert store.named(NAME, "latest", "cu126") == [new.digest, old.digest, None]
     assert {change.reason for change in changes if change.kind is TagKind.ALIAS} == {"the gpu tier was not judged"}
 
@@ -175,7 +175,7 @@ def test_existing_tags_move_before_new_ones_are_created(store: Store) -> None:
     store.image(age=5, tag="cu126")
     changes = store.plan(new)
     store.server.seen.clear()
-    tags.move(store.client, new, changes)
+    tags.move(store.client, [(new, changes)])
     put = [path.rpartition("/")[2] for method, path, _ in store.server.seen if method == "PUT"]
     assert put == ["cu126", NAME, "latest"]
 
@@ -187,7 +187,7 @@ def test_when_one_tag_is_refused_all_are_put_back(store: Store) -> None:
     changes = store.plan(new)
     store.refused.add("PUT latest")
     with pytest.raises(UserError, match="403"):
-        tags.move(store.client, new, changes)
+        tags.move(store.client, [(new, changes)])
     assert store.named(NAME, "latest", "cu126") == [old.digest, old.digest, None]
 
 
@@ -197,4 +197,4 @@ def test_a_tag_that_cannot_be_put_back_is_told(store: Store) -> None:
     changes = store.plan(new)
     store.refused |= {"PUT cu126", "DELETE latest"}
     with pytest.raises(UserError, match="latest could not be put back"):
-        tags.move(store.client, new, changes)
+        tags.move(store.client, [(new, changes)])

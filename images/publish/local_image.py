@@ -1,0 +1,142 @@
+"""A validated image in an engine, stored in a registry with all that belongs to it. No tag is set here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from images.config.names import ImageName
+from images.context.labels import LABELS
+from images.engine import Engine, ImageInfo
+from images.engine.buildkit import BuildEvent
+from images.publish import attachments, checks, provenance, sbom, signing, variants
+from images.publish.attachments import PROVENANCE, SBOM, PublishedImage
+from images.publish.attestation import Attestation
+from images.publish.compression import Compression
+from images.publish.policy import ReleasePolicy
+from images.publish.push import PushJob, Tally, known_blobs, push
+from images.publish.stopwatch import Stopwatch
+from images.publish.variants import Variant
+from images.registry.client import Registry
+from images.registry.distribution import Manifest
+from images.registry.reference import Repository
+
+Stored = Sequence[tuple[str, PublishedImage]]
+"""Suffix of the tags, and image: the variants of one image, the plain one first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """What to publish where, as the command line says it."""
+
+    name: ImageName
+    repository: Repository
+    attestation: Path
+    """The folder that `nox -s build` or `nox -s validate` wrote."""
+    policy: ReleasePolicy
+    locks: Mapping[str, bytes]
+    """Path below the project's root -> content of a lock file."""
+    cache: Path
+    """Where layers pass through, and what they came to is remembered."""
+    compressions: Sequence[Compression] = tuple(Compression)
+    """Of the layers: one variant for each."""
+    source: str = ""
+    """The checkout's commit; empty where there is none."""
+    key: str = ""
+    """A private key of cosign; empty: not signed."""
+
+    def siblings(self, info: ImageInfo) -> tuple[Repository, ...]:
+        """Repositories of the same registry that have layers of an image."""
+        return known_blobs(self.cache).siblings(self.repository, self.compressions, info.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalImage:
+    """An image in an engine, with all that is stored beside it."""
+
+    engine: Engine
+    info: ImageInfo
+    attestation: Attestation
+    options: PublishOptions
+    say: Callable[[str], None]
+    on_event: Callable[[BuildEvent], None]
+
+    def store(
+        self, target: Registry, found: Sequence[Variant], stopwatch: Stopwatch
+    ) -> tuple[tuple[str, PublishedImage], ...]:
+        """Push the variants that are not `found`, attach, sign: suffix of the tags, and image, the plain one first.
+
+        Every attestation of the image is attached to each of its manifests: what one variant holds, all hold. Raises
+        UserError, also for labels that are not true.
+        """
+        there = [one for variant in found for one in attachments.load(target, variant.manifest).attestations]
+        known = {one.evidence_file: one for one in [*there, self.attestation]}
+        every = variants.merged(found, self._push(target, found), self.options.compressions)
+        stopwatch.lap("push")
+        packages = functools.cache(self._sbom)
+        for variant in every:
+            self._attach(target, variant.manifest, packages, list(known.values()))
+        stopwatch.lap("attach")
+        stored = tuple((one.suffix, attachments.load(target, one.manifest)) for one in every)
+        for _, image in stored:
+            checks.require_sound(image)
+        if self.options.key:
+            for _, image in stored:
+                signing.sign(image.reference, self.options.key, [one.digest for one in image.attachments])
+            stopwatch.lap("sign")
+        return stored
+
+    def _push(self, target: Registry, found: Sequence[Variant]) -> Sequence[tuple[Compression, Manifest]]:
+        there = {one.compression for one in found}
+        wanted = [one for one in self.options.compressions if one not in there]
+        if not wanted:
+            return ()
+        job = PushJob(
+            engine=self.engine,
+            info=self.info,
+            target=target,
+            wanted=wanted,
+            cache=self.options.cache,
+            siblings=self.options.siblings(self.info),
+        )
+        with Tally(where=str(target.repository), total=self.info.size, on_event=self.on_event) as tally:
+            pushed = push(job, tally)
+        self.say(f"sent {tally.sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
+        return pushed
+
+    def _attach(
+        self, target: Registry, manifest: Manifest, packages: Callable[[], bytes], known: Sequence[Attestation]
+    ) -> None:
+        """SBOM and provenance once, and the attestations beside those that are there."""
+        there = {one.artifact_type for one in target.referrers(manifest.digest)}
+        if PROVENANCE not in there:
+            attachments.attach_provenance(target, manifest, self._provenance(manifest))
+        if SBOM not in there:
+            attachments.attach_sbom(target, manifest, packages())
+        for attestation in known:
+            attachments.attach_attestation(target, manifest, attestation)
+
+    def _sbom(self) -> bytes:
+        self.say("reading its packages")
+        packages = sbom.read(self.engine, self.info.id)
+        created = datetime.fromisoformat(self.info.created)
+        return sbom.cyclonedx(packages, name=str(self.options.name), digest=self.info.id, created=created)
+
+    def _provenance(self, manifest: Manifest) -> bytes:
+        options, info = self.options, self.info
+        return provenance.statement(
+            provenance.ProvenanceInput(
+                name=options.name,
+                repository=str(options.repository),
+                digest=manifest.digest,
+                image_id=info.id,
+                revision=info.labels.get(f"{LABELS}.matrix-revision", ""),
+                source=options.source,
+                locks=options.locks,
+                build=provenance.read_build_record(options.attestation, str(options.name), info.id),
+                created=info.created,
+            )
+        )

@@ -1,0 +1,18 @@
+"""How long the stages of a publication take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class Stopwatch:
+    """Seconds of each stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=time.monotonic)
+
+    def lap(self, stage: str) -> None:
+        now = time.monotonic()
+        self.seconds[stage], self._since = round(now - self._since, 1), now

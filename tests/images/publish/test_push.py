@@ -1,0 +1,322 @@
+"""Pushes of our own, into a registry that breaks: what is sent once, what is sent again, and what never."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from images.engine import Engine, ImageInfo, ImagePart
+from images.engine.buildkit import BuildEvent, StepProgress
+from images.errors import UserError
+from images.host.hashing import oci_digest
+from images.publish import variants
+from images.publish.compression import Compression
+from images.publish.push import PushJob, Tally, known_blobs, push
+from images.publish.variants import Variant
+from images.registry.client import Registry
+from images.registry.distribution import OCI_INDEX, Manifest
+from images.registry.reference import Repository
+from images.registry.retries import RegistryRetry
+from tests.support.blob_registry import BlobRegistry
+from tests.support.checkout import ROOT
+from tests.support.http_server import Reply, Server, serving
+
+BOTH = tuple(Compression)
+
+
+def layer(number: int, size: int = 1 << 20) -> bytes:
+    """Noise, which no compression makes smaller."""
+    return random.Random(number).randbytes(size) + bytes(1024)
+
+
+@dataclass
+class Layers:
+    """An engine in the little that a push asks of it. `unnamed`: its exports don't say which layer is which.
+
+    `asked`: the layers that were wanted last; None where it was not asked at all.
+    """
+
+    layers: Sequence[bytes] = tuple(layer(number) for number in range(4))
+    unnamed: bool = False
+    asked: tuple[str, ...] | None = None
+
+    @property
+    def config(self) -> bytes:
+        return json.dumps({"rootfs": {"type": "layers", "diff_ids": [*map(oci_digest, self.layers)]}}).encode()
+
+    @property
+    def info(self) -> ImageInfo:
+        values: dict[str, Any] = dict.fromkeys(ImageInfo.__dataclass_fields__, "")
+        ids = tuple(map(oci_digest, self.layers))
+        return ImageInfo(**{**values, "id": oci_digest(self.config), "layers": ids, "size": sum(map(len, self.layers))})
+
+    def parts(self, _info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+        self.asked = tuple(wanted)
+        yield ImagePart(digest=oci_digest(self.config), size=0, chunks=iter([self.config]))
+        for content in self.layers:
+            if self.unnamed or oci_digest(content) in wanted:
+                digest = "" if self.unnamed else oci_digest(content)
+                yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
+
+
+@dataclass
+class Place:
+    """A registry, and pushes into it."""
+
+    server: Server
+    registry: BlobRegistry
+    cache: Path
+    tally: Tally | None = None
+
+    def push(
+        self,
+        image: Layers,
+        wanted: Sequence[Compression] = BOTH,
+        *,
+        to: str = "staging",
+        siblings: Sequence[str] = (),
+        on_event: Callable[[BuildEvent], None] = lambda _event: None,
+    ) -> dict[Compression, Manifest]:
+        image.asked = None
+        others = [Repository(self.server.host, name) for name in siblings]
+        with Registry(Repository(self.server.host, to), credentials=lambda _: None, mount_from=others) as target:
+            job = PushJob(
+                engine=cast("Engine", image),
+                info=image.info,
+                target=target,
+                wanted=wanted,
+                cache=self.cache,
+                siblings=others,
+            )
+            with Tally(where=to, total=image.info.size, on_event=on_event) as self.tally:
+                return dict(push(job, self.tally))
+
+    def fails(self, failures: Sequence[Reply | None], fits: Callable[[str, str], bool]) -> None:
+        """Let the first requests that fit get these instead of answers."""
+        left = list(failures)
+        self.registry.before = lambda method, path: left.pop(0) if left and fits(method, path) else True
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    with serving() as server:
+        registry = BlobRegistry()
+        server.answer = registry.answer
+        yield Place(server, registry, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("unnamed", [False, True])
+def test_every_variant_has_the_image_id_and_nothing_is_tagged(place: Place, unnamed: bool) -> None:
+    image = Layers(unnamed=unnamed)
+    done = place.push(image)
+    assert {manifest.config.digest for manifest in done.values()} == {image.info.id}
+    assert {one: variants.compression_of(manifest) for one, manifest in done.items()} == {one: one for one in BOTH}
+    assert [len(manifest.layers) for manifest in done.values()] == [4, 4]
+    assert place.registry.tags("staging") == set()
+
+
+def test_the_same_image_gives_the_same_manifests_and_sends_nothing(place: Place, tmp_path: Path) -> None:
+    image = Layers()
+    first = place.push(image)
+    received = place.registry.received
+    assert place.push(image) == first and image.asked is None
+    place.cache = tmp_path / "another machine"
+    assert place.push(image) == first and len(image.asked or ()) == 4, "it can't know, and compresses anew"
+    assert place.registry.received == received and place.tally and place.tally.sent == 0
+
+
+def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
+    image = Layers(layers=(layer(1), layer(2), layer(1)))
+    done = place.push(image, [Compression.ZSTD])[Compression.ZSTD]
+    assert len(done.layers) == 3 and done.layers[0] == done.layers[2] and image.asked == image.info.layers[:2]
+    assert place.server.count("PATCH") == 2
+
+
+def test_another_image_sends_only_what_is_new(place: Place) -> None:
+    place.push(Layers())
+    image = Layers(layers=(*Layers().layers[:3], layer(9)))
+    place.push(image)
+    assert image.asked == (oci_digest(layer(9)),)
+
+
+def test_what_a_sibling_has_is_mounted(place: Place) -> None:
+    image = Layers()
+    first = place.push(image)
+    received = place.registry.received
+    known = known_blobs(place.cache)
+    target = Repository(place.server.host, "images")
+    (sibling,) = known.siblings(target, BOTH, image.info.layers)
+    assert sibling.name == "staging" and not known.siblings(Repository("elsewhere:1", "x"), BOTH, image.info.layers)
+    assert place.push(image, to="images", siblings=["staging"]) == first
+    assert place.registry.received == received and image.asked is None
+
+
+def test_a_sibling_that_lost_its_layers_costs_a_send_and_no_more(place: Place) -> None:
+    image = Layers()
+    first = place.push(image)
+    place.registry.blobs["staging"].clear()
+    assert place.push(image, to="images", siblings=["staging"]) == first
+
+
+@pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
+def test_a_registry_that_fails_now_and_then_gets_the_image(place: Place, method: str, failure: Reply | None) -> None:
+    turn = itertools.count()
+    place.registry.before = lambda asked, _path: failure if asked == method and next(turn) % 3 else True
+    image = Layers(layers=(layer(1, 1 << 18), layer(2, 1 << 18)))
+    done = place.push(image, [Compression.ZSTD])
+    assert done[Compression.ZSTD].config.digest == image.info.id
+
+
+def test_a_registry_that_fails_for_good_is_told_and_the_same_push_finishes(place: Place) -> None:
+    stored = itertools.count()
+
+    def fits(method: str, path: str) -> bool:
+        return method == "PUT" and "uploads" in path and next(stored) > 2
+
+    place.fails([(503, {}, b"")] * 1000, fits)
+    image = Layers()
+    with pytest.raises(UserError, match="503"):
+        place.push(image)
+    assert not place.registry.manifests, "a manifest before its blobs"
+    there = dict(place.registry.blobs["staging"])
+    assert there
+    place.registry.before = lambda *_: True
+    place.server.seen.clear()
+    place.push(image)
+    sent = {path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"}
+    assert not sent & set(there), "what arrived is sent again"
+    assert place.registry.tags("staging") == set()
+
+
+def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:
+    """The kernel ends it, in the middle of a layer: nothing is tidied up, and nothing needs to be."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, place.server.host, str(place.cache)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    patches = itertools.count()
+
+    def takes(method: str, _path: str) -> int | None:
+        """The fifth comes when one of the four that are sent at once has arrived."""
+        if method != "PATCH" or next(patches) < 4:
+            return None
+        child.send_signal(signal.SIGKILL)
+        return 1000
+
+    place.server.takes = takes
+    assert child.wait(60) == -signal.SIGKILL
+    place.server.takes = lambda *_: None
+    assert not place.registry.manifests
+    there = set(place.registry.blobs["staging"])
+    assert there
+    assert not list(place.cache.glob("tmp*")), "what it had compressed lies about"
+    place.server.seen.clear()
+    image = Layers()
+    done = place.push(image)
+    sent = {path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"}
+    assert not sent & there
+    assert {manifest.config.digest for manifest in done.values()} == {image.info.id}
+
+
+@pytest.mark.parametrize("content", [layer(77), layer(1)], ids=["foreign", "another layer"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_tar_that_is_not_the_images_is_refused(place: Place, content: bytes, named: bool) -> None:
+    if not named and content == layer(1):
+        return  # one of an older engine's export, which does not say which it is
+    image = Layers()
+    wrong = replace(image)
+    digest = image.info.layers[0] if named else ""
+    wrong.parts = lambda *_: iter([ImagePart(digest=digest, size=1, chunks=iter([content]))])  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="not what the image ID stands for"):
+        place.push(wrong)
+    assert place.server.count("PATCH") == 0
+
+
+def test_a_layer_that_the_engine_does_not_give_is_told(place: Place) -> None:
+    image = Layers()
+    less = replace(image)
+    less.parts = lambda info, wanted: itertools.islice(Layers.parts(image, info, wanted), 3)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="which the engine does not give"):
+        place.push(less)
+    assert not place.registry.manifests
+
+
+def test_progress_is_told_in_bytes(place: Place) -> None:
+    events: list[BuildEvent] = []
+    image = Layers()
+    place.push(image, [Compression.ZSTD], on_event=events.append)
+    last = [event for event in events if isinstance(event, StepProgress)][-1]
+    assert last.current == image.info.size == last.total and last.what.startswith("sent 4 MB")
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+def tagged(place: Place, target: Registry, done: dict[Compression, Manifest], **tags: Compression) -> None:
+    for tag, compression in tags.items():
+        target.put(done[compression], tag.replace("_", "-"))
+
+
+def test_variants_are_found_by_their_tags(place: Place) -> None:
+    image = Layers()
+    done = place.push(image)
+    with Registry(Repository(place.server.host, "staging"), credentials=lambda _: None) as target:
+        assert variants.find(target, "dated", image.info.id) == ()
+        tagged(place, target, done, dated=Compression.GZIP, dated_zstd=Compression.ZSTD)
+        found = variants.find(target, "dated", image.info.id)
+        assert [(one.suffix, one.compression) for one in found] == [("", Compression.GZIP), ("-zstd", Compression.ZSTD)]
+        with pytest.raises(UserError, match="not the image that was validated"):
+            variants.find(target, "dated", oci_digest(b"another"))
+        target.put(done[Compression.GZIP], "listed")
+        place.registry.manifests["staging:listed"] = (OCI_INDEX, b"{}")
+        with pytest.raises(UserError, match="list of images"):
+            variants.find(target, "listed", image.info.id)
+
+
+@pytest.mark.parametrize(
+    ("plain", "wanted", "then"),
+    [
+        (Compression.GZIP, BOTH, ""),
+        (Compression.GZIP, (Compression.GZIP,), ""),
+        (Compression.GZIP, (Compression.ZSTD,), "--compression both"),
+        (Compression.ZSTD, (Compression.ZSTD,), ""),
+        (Compression.ZSTD, BOTH, "--compression zstd"),
+        (Compression.ZSTD, (Compression.GZIP,), "--compression zstd"),
+    ],
+)
+def test_a_dated_tag_keeps_its_compression(
+    place: Place, plain: Compression, wanted: tuple[Compression, ...], then: str
+) -> None:
+    manifest = place.push(Layers(layers=(layer(1),)))[plain]
+    found = [Variant(suffix="", manifest=manifest)]
+    if not then:
+        variants.require_possible(found, wanted, "here")
+        return
+    with pytest.raises(UserError, match=then):
+        variants.require_possible(found, wanted, "here")
+
+
+def test_what_is_added_gets_the_other_tags(place: Place) -> None:
+    done = place.push(Layers(layers=(layer(1),)))
+    both = variants.merged((), list(done.items()), BOTH)
+    assert [(one.suffix, one.compression) for one in both] == [("", Compression.GZIP), ("-zstd", Compression.ZSTD)]
+    assert variants.merged(both[:1], [(Compression.ZSTD, done[Compression.ZSTD])], BOTH) == both
+    (alone,) = variants.merged((), [(Compression.ZSTD, done[Compression.ZSTD])], [Compression.ZSTD])
+    assert alone.suffix == ""
+
+
+if __name__ == "__main__":  # the push that is killed
+    Place(Server(host=sys.argv[1]), BlobRegistry(), Path(sys.argv[2])).push(Layers())
