@@ -12,4 +12,9 @@ for word; do
   esac
   set -- "$@" "$word"
 done
+# ccache takes the first compiler on PATH that is not itself, and must not find this one again.
+own=${0%/*} rest=:$PATH:
+while [ "$rest" != "${rest#*":$own:"}" ]; do rest=${rest%%":$own:"*}:${rest#*":$own:"}; done
+rest=${rest#:}
+export PATH="${rest%:}"
 exec "${TRUETAG_CCACHE:-/usr/lib/ccache}/${0##*/}" "$@"

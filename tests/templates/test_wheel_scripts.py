@@ -178,12 +178,15 @@ def test_code_for_the_host_is_for_the_processors_asked_for(
     given: list[str], level: str, passed: list[str], tmp_path: Path
 ) -> None:
     """What a setup.py compiles for the processor at hand dies of SIGILL on older ones."""
-    (tmp_path / "g++").write_text("#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done\n")
+    (tmp_path / "g++").write_text("#!/bin/sh\nprintf '%s\\0' \"$PATH\"; for word; do printf '%s\\0' \"$word\"; done\n")
     (tmp_path / "g++").chmod(stat.S_IRWXU)
     stand_in = tmp_path / "host" / "g++"
     stand_in.parent.mkdir()
     stand_in.write_bytes((FOLDER / "host.sh").read_bytes())
     stand_in.chmod(stat.S_IRWXU)
-    told = {"TRUETAG_CPU": level, "TRUETAG_CCACHE": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([stand_in, *given], env=told, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\0")[:-1] == passed
+    for folders in (f"{stand_in.parent}:/usr/bin:/bin", f"/usr/bin:{stand_in.parent}:/bin", "/usr/bin:/bin"):
+        told = {"TRUETAG_CPU": level, "TRUETAG_CCACHE": str(tmp_path), "PATH": folders}
+        done = subprocess.run([stand_in, *given], env=told, capture_output=True, text=True, check=True)
+        assert done.stdout.split("\0")[:-1] == ["/usr/bin:/bin", *passed], (
+            "ccache would find the stand-in, and it ccache"
+        )
