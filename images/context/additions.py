@@ -16,6 +16,8 @@ _HEAD = """\
 # What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): torch, CUDA's libraries and kernels.
 # A package that wants others is refused: take a release of it that fits this torch, or an image with its torch.
 """
+_KEPT = ("transformers",)
+"""What pip is asked for beside everything: it checks the versions of what it needs while it is imported."""
 
 
 def files(image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]) -> dict[str, bytes]:
@@ -52,9 +54,9 @@ def _versions(lock: bytes) -> dict[str, str]:
 
 def _settings(image: Image, base: BaseContext, locks: Mapping[str, bytes]) -> bytes:
     """What templates/additions/python.sh reads."""
-    return (
-        f"home={home.HOME}\nimage_python={base.executable}\nadditions={home.environment(image, key(image, locks))}\n"
-    ).encode()
+    kept = " ".join(name for name in _KEPT if image.pin(name))
+    additions = home.environment(image, key(image, locks))
+    return f"home={home.HOME}\nimage_python={base.executable}\nadditions={additions}\nkept='{kept}'\n".encode()
 
 
 def key(image: Image, locks: Mapping[str, bytes]) -> str:

@@ -14,8 +14,21 @@ case "$* " in
   *pip*" install "*) ;;
   *) exec "$python" "$@" ;;
 esac
+# pip sees to the needs of what it is asked for, and of nothing else. transformers refuses to be imported beside another series of
+# huggingface-hub or tokenizers: so it is asked for, too, and stays, or moves with them. Not where that would do more than this.
+before=
+for argument in "$@"; do
+  case "$argument" in
+    -U | -[!-]*U* | --upgrade* | --force-reinstall | -t | --target* | --prefix* | --root* | --require-hashes) kept= ;;
+    --requirement=*) ! grep -q -e --hash= "${argument#*=}" 2>/dev/null || kept= ;;
+  esac
+  case "$before" in
+    -r | --requirement) ! grep -q -e --hash= "$argument" 2>/dev/null || kept= ;;
+  esac
+  before=$argument
+done
 # pip itself says what is in conflict, and not what to take instead.
-"$python" "$@" && exit
+"$python" "$@" $kept && exit
 code=$?
 echo "truetag: torch, CUDA's libraries and kernels stay as validated (/opt/truetag/constraints.txt)." >&2
 for argument in "$@"; do

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -116,10 +118,12 @@ def interpreter(made: Path, tmp_path: Path) -> Path:
     """python.sh with what the last stage puts beside it."""
     shutil.copy(TEMPLATES / "additions" / "python.sh", tmp_path / "python")
     (tmp_path / "python").chmod(0o755)
-    (tmp_path / "settings").write_text(f"home=/\nimage_python={made}/bin/python\nadditions={made}\n")
+    (tmp_path / "settings").write_text(
+        f"home=/\nimage_python={made}/bin/python\nadditions={made}\nkept='transformers'\n"
+    )
     (tmp_path / "hints").write_bytes(additions._hints())
     (tmp_path / "pip.py").write_text(
-        "import sys; sys.exit(3 if 'vllm>=1' in sys.argv or 'Flash_Attn' in sys.argv else 0)"
+        "import sys; print(*sys.argv[1:]); sys.exit(3 if 'vllm>=1' in sys.argv or 'Flash_Attn' in sys.argv else 0)"
     )
     return tmp_path / "python"
 
@@ -148,3 +152,41 @@ def test_what_goes_well_says_nothing(interpreter: Path) -> None:
 def test_releases_built_for_this_torch_are_the_only_ones_that_pip_looks_at() -> None:
     assert constraints("cu126-torch27")["vllm"] == "0.10.0"
     assert "vllm" not in constraints("cu132-torch215"), "none is known to fit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["install", "gradio"], True),
+        (["install", "-q", "-r", "plain.txt"], True),
+        (["install", "-r", "hashed.txt"], False),
+        (["install", "--requirement=hashed.txt"], False),
+        (["install", "-U", "gradio"], False),
+        (["install", "-qU", "gradio"], False),
+        (["install", "--upgrade", "gradio"], False),
+        (["install", "--target", "folder", "gradio"], False),
+        (["uninstall", "gradio"], False),
+        (["list"], False),
+    ],
+)
+def test_transformers_is_asked_for_beside_what_is_installed(
+    interpreter: Path, tmp_path: Path, arguments: list[str], kept: bool
+) -> None:
+    (tmp_path / "plain.txt").write_text("gradio\n")
+    (tmp_path / "hashed.txt").write_text("gradio==1 \\\n    --hash=sha256:0\n")
+    command = [interpreter, interpreter.with_name("pip.py"), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == [*arguments, *(["transformers"] if kept else [])]
+
+
+def test_an_image_without_transformers_asks_for_nothing_more() -> None:
+    base = types.SimpleNamespace(executable="/opt/venv/bin/python")
+    for name, wanted in (("cu126-torch27", "kept='transformers'"), ("cu126-torch27", "")):
+        one = image(name)
+        one = (
+            one
+            if wanted
+            else dataclasses.replace(one, pins=tuple(pin for pin in one.pins if pin.name != "transformers"))
+        )
+        settings = additions._settings(one, base, lock_file.read(image(name)).files).decode()  # type: ignore[arg-type]
+        assert settings.splitlines()[-1] == (wanted or "kept=''")
