@@ -16,8 +16,8 @@ _HEAD = """\
 # What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): torch, CUDA's libraries and kernels.
 # A package that wants others is refused: take a release of it that fits this torch, or an image with its torch.
 """
-_KEPT = ("transformers",)
-"""What pip is asked for beside everything: it checks the versions of what it needs while it is imported."""
+_KEPT = ("transformers", "datasets")
+"""What pip is asked for beside everything: they are parted by a huggingface-hub of another series."""
 
 
 def files(image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def _versions(lock: bytes) -> dict[str, str]:
 
 def _settings(image: Image, base: BaseContext, locks: Mapping[str, bytes]) -> bytes:
     """What templates/additions/python.sh reads."""
-    kept = " ".join(name for name in _KEPT if image.pin(name))
+    kept = " ".join(f"{pin.name}=={pin.version}" for pin in map(image.pin, _KEPT) if pin)
     additions = home.environment(image, key(image, locks))
     return f"home={home.HOME}\nimage_python={base.executable}\nadditions={additions}\nkept='{kept}'\n".encode()
 

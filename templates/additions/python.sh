@@ -14,8 +14,8 @@ case "$* " in
   *pip*" install "*) ;;
   *) exec "$python" "$@" ;;
 esac
-# pip sees to the needs of what it is asked for, and of nothing else. transformers refuses to be imported beside another series of
-# huggingface-hub or tokenizers: so it is asked for, too, and stays, or moves with them. Not where that would do more than this.
+# pip sees to the needs of what it is asked for, and of nothing else: so it is asked for what must go together with the rest, as it is.
+# Where nothing fits that, it may move them along. Not where asking would do more than that.
 before=
 for argument in "$@"; do
   case "$argument" in
@@ -27,9 +27,24 @@ for argument in "$@"; do
   esac
   before=$argument
 done
+said=
+if [ -n "$kept" ] && said=$(mktemp); then
+  trap 'rm -f "$said"' EXIT
+  code=0
+  "$python" "$@" $kept 2>"$said" || code=$?
+  if [ $code = 0 ] || ! grep -q ResolutionImpossible "$said"; then
+    cat "$said" >&2
+  else
+    echo "truetag: no release fits $kept: they may move" >&2
+    code=0
+    "$python" "$@" $(printf '%s ' $kept | sed 's/==[^ ]*//g') || code=$?
+  fi
+else
+  code=0
+  "$python" "$@" || code=$?
+fi
 # pip itself says what is in conflict, and not what to take instead.
-"$python" "$@" $kept && exit
-code=$?
+[ $code != 0 ] || exit 0
 echo "truetag: torch, CUDA's libraries and kernels stay as validated (/opt/truetag/constraints.txt)." >&2
 for argument in "$@"; do
   name=$(printf %s "${argument%%[!A-Za-z0-9._-]*}" | tr A-Z_. a-z--)

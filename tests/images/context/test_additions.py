@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def interpreter(made: Path, tmp_path: Path) -> Path:
     shutil.copy(TEMPLATES / "additions" / "python.sh", tmp_path / "python")
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "settings").write_text(
-        f"home=/\nimage_python={made}/bin/python\nadditions={made}\nkept='transformers'\n"
+        f"home=/\nimage_python={made}/bin/python\nadditions={made}\nkept='transformers==4.57.6 datasets==4.5.0'\n"
     )
     (tmp_path / "hints").write_bytes(additions._hints())
     (tmp_path / "pip.py").write_text(
@@ -176,17 +177,25 @@ def test_transformers_is_asked_for_beside_what_is_installed(
     (tmp_path / "hashed.txt").write_text("gradio==1 \\\n    --hash=sha256:0\n")
     command = [interpreter, interpreter.with_name("pip.py"), *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.split() == [*arguments, *(["transformers"] if kept else [])]
+    assert done.stdout.split() == [*arguments, *(["transformers==4.57.6", "datasets==4.5.0"] if kept else [])]
+
+
+def test_what_is_kept_moves_where_nothing_else_fits(interpreter: Path) -> None:
+    pip = interpreter.with_name("pip.py")
+    pip.write_text(
+        "import sys; print(*sys.argv[1:])\n"
+        "sys.exit('ResolutionImpossible' if any('==' in one for one in sys.argv) else 0)\n"
+    )
+    done = subprocess.run([interpreter, pip, "install", "new"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "install new transformers datasets"
+    assert done.stderr == "truetag: no release fits transformers==4.57.6 datasets==4.5.0: they may move\n"
 
 
 def test_an_image_without_transformers_asks_for_nothing_more() -> None:
-    base = types.SimpleNamespace(executable="/opt/venv/bin/python")
-    for name, wanted in (("cu126-torch27", "kept='transformers'"), ("cu126-torch27", "")):
-        one = image(name)
-        one = (
-            one
-            if wanted
-            else dataclasses.replace(one, pins=tuple(pin for pin in one.pins if pin.name != "transformers"))
-        )
-        settings = additions._settings(one, base, lock_file.read(image(name)).files).decode()  # type: ignore[arg-type]
-        assert settings.splitlines()[-1] == (wanted or "kept=''")
+    base: Any = types.SimpleNamespace(executable="/opt/venv/bin/python")
+    whole = image("cu126-torch27")
+    bare = dataclasses.replace(whole, pins=tuple(pin for pin in whole.pins if pin.name not in additions._KEPT))
+    for one, wanted in ((whole, "kept='transformers==4.57.6 datasets==4.5.0'"), (bare, "kept=''")):
+        settings = additions._settings(one, base, lock_file.read(whole).files).decode()
+        assert settings.splitlines()[-1] == wanted
