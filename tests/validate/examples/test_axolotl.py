@@ -41,3 +41,21 @@ def test_ranks_have_rows_of_their_own_unless_they_share_them(command: str, confi
     example: Any = {"commands": ("python3 ../tiny.py", command)}
     run = Run(folder=Path(), config=config, example=example, device="cpu", seconds=1.0, compiled=0)
     assert axolotl._ranks(run) == ranks
+
+
+@pytest.mark.parametrize(
+    ("has_it", "config", "which"),
+    [(False, {}, "loaded"), (True, {}, "file"), (True, {"merge_method": "legacy"}, "loaded")],
+)
+def test_what_is_merged_into_goes_by_how_this_axolotl_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool, config: Any, which: str
+) -> None:
+    package = tmp_path / "axolotl"
+    (package / "cli" / "utils").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    if has_it:
+        (package / "cli" / "utils" / "lora_merge.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    example: Any = {"commands": ()}
+    run = Run(folder=Path(), config=config, example=example, device="cpu", seconds=1.0, compiled=0)
+    assert axolotl._merged_into(run, {"a": "file"}, {"a": "loaded"}) == {"a": which}

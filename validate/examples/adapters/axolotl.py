@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from validate.examples.trained import (
     Batch,
     Optimiser,
     Trained,
+    Weights,
     adapter_pairs,
     seeded_order,
     shape_of,
@@ -43,7 +45,7 @@ def read(run: Run) -> Trained:
         optimiser=Optimiser(rate=float(config["learning_rate"])),
         adapters=_adapters(out, config) if adapter else None,
         saved=adapter_pairs(out) if adapter else tensors(merged if merged.is_dir() else out),
-        merged=(loaded, tensors(merged)) if adapter and merged.is_dir() else None,
+        merged=(_merged_into(run, weights, loaded), tensors(merged)) if adapter and merged.is_dir() else None,
         reload=_reloaded(run, out, precision),
         facts={"ranks": ranks, **_answer(out)},
     )
@@ -54,6 +56,14 @@ def _precision(run: Run) -> Any:
     torch = importlib.import_module("torch")
     capable = run.device == "cuda" and torch.cuda.is_bf16_supported()
     return torch.bfloat16 if capable and run.config["bf16"] == "auto" else torch.float32
+
+
+def _merged_into(run: Run, weights: Weights, loaded: Weights) -> Weights:
+    """What `axolotl merge-lora` adds to: weights as it loads them; or, where it merges file by file, as they are."""
+    spec = importlib.util.find_spec("axolotl")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    by_file = any((folder / "cli" / "utils" / "lora_merge.py").is_file() for folder in folders)
+    return weights if by_file and run.config.get("merge_method") != "legacy" else loaded
 
 
 def _ranks(run: Run) -> int:
