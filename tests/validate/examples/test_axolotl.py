@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -59,3 +62,24 @@ def test_what_is_merged_into_goes_by_how_this_axolotl_merges(
     example: Any = {"commands": ()}
     run = Run(folder=Path(), config=config, example=example, device="cpu", seconds=1.0, compiled=0)
     assert axolotl._merged_into(run, {"a": "file"}, {"a": "loaded"}) == {"a": which}
+
+
+@pytest.mark.parametrize(("trl", "first"), [("0.27.0", []), ("1.9.0", [1])])
+def test_prompts_begin_as_this_trl_begins_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trl: str, first: list[int]
+) -> None:
+    def tokenizer(text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) for letter in text]}
+
+    tokenizer.bos_token_id, tokenizer.eos_token_id = 1, 2  # type: ignore[attr-defined]
+    automatic = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=lambda _folder: tokenizer))
+    monkeypatch.setitem(sys.modules, "transformers", cast("Any", automatic))
+    monkeypatch.setattr(importlib.metadata, "version", lambda _name: trl)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}')
+    config: Any = {"base_model": "m", "datasets": [{"path": "rows.jsonl"}]}
+    example: Any = {"commands": ()}
+    run = Run(folder=tmp_path, config=config, example=example, device="cpu", seconds=1.0, compiled=0)
+    ignored = [-100] * (len(first) + 1)
+    assert axolotl._preferences(run) == [
+        (([*first, 97, 98, 2], [*ignored, 98, 2]), ([*first, 97, 99, 2], [*ignored, 99, 2]))
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,7 +126,11 @@ def _prepared(run: Run) -> list[tuple[list[int], list[int]]]:
 
 
 def _preferences(run: Run) -> list[tuple[tuple[list[int], list[int]], ...]]:
-    """What was chosen and what was rejected, each after its prompt: as trl makes tokens of them."""
+    """What was chosen and what was rejected, each after its prompt: as trl makes tokens of them.
+
+    From trl 1 on a prompt is tokenised as any text, with the token that begins it.
+    """
+    begun = importlib.metadata.version("trl").partition(".")[0] != "0"
     tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(run.model)
 
     def numbers(text: str) -> list[int]:
@@ -135,7 +140,7 @@ def _preferences(run: Run) -> list[tuple[tuple[list[int], list[int]], ...]]:
     rows = []
     for line in (run.folder / run.config["datasets"][0]["path"]).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        prompt = numbers(row["prompt"])
+        prompt = [*([tokenizer.bos_token_id] if begun else []), *numbers(row["prompt"])]
         answers = [[*numbers(row[key]), tokenizer.eos_token_id] for key in ("chosen", "rejected")]
         rows.append(tuple(([*prompt, *answer], [_IGNORED] * len(prompt) + answer) for answer in answers))
     return rows
