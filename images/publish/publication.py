@@ -33,7 +33,7 @@ class PublishResult:
     """Compression -> all layers, as the registry holds them."""
     tags: tuple[str, ...]
     unmoved_aliases: tuple[str, ...]
-    """Why each of them stayed where it was."""
+    """Why each of them stayed where it was; tags of a variant that was not published, too."""
     seconds: Mapping[str, float]
     """Of each stage."""
     signed: bool
@@ -79,10 +79,17 @@ class Publication:
             references={key: f"{self.target.repository}@{image.manifest.digest}" for key, image in images.items()},
             bytes={key: image.compressed_size for key, image in images.items()},
             tags=tuple(change.tag for change in changes if change not in left),
-            unmoved_aliases=tuple(f"{change.tag} stays: {change.reason}" for change in left),
+            unmoved_aliases=(*(f"{change.tag} stays: {change.reason}" for change in left), *self._left_behind()),
             seconds=self.stopwatch.seconds,
             signed=self.signed,
         )
+
+    def _left_behind(self) -> tuple[str, ...]:
+        """Tags of an older build's other variant, which a reader may take for this build's."""
+        tag = f"{self.version.name}{ZSTD_SUFFIX}"
+        if ZSTD_SUFFIX in self.suffixes or self.target.find(tag) is None:
+            return ()
+        return (f"{tag} and its like stay on an older build: --compression both moves them too",)
 
     def _changes(self, suffix: str, image: PublishedImage) -> tuple[TagChange, ...]:
         version = replace(self.version, digest=image.manifest.digest)

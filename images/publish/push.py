@@ -113,7 +113,12 @@ def push(job: PushJob, tally: Tally) -> tuple[tuple[Compression, Manifest], ...]
             if part.digest == job.info.id:
                 config = b"".join(part.chunks)
                 continue
-            layer, lacking = _compressed(job, part, placed, tally)
+
+            def on_read(count: int) -> None:
+                tally.add(read=count)
+                sender.require_no_failure()
+
+            layer, lacking = _compressed(job, part, placed, on_read)
             placed.update({key: _descriptor(key[0], blob.digest, blob.size) for key, blob in lacking.items()})
             sender.send(layer, lacking)
     if oci_digest(config) != job.info.id:
@@ -171,12 +176,12 @@ def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
 
 
 def _compressed(
-    job: PushJob, part: ImagePart, placed: dict[_Key, Descriptor], tally: Tally
+    job: PushJob, part: ImagePart, placed: dict[_Key, Descriptor], on_read: Callable[[int], None]
 ) -> tuple[CompressedLayer, dict[_Key, SpooledBlob]]:
     """A layer in the compressions that the registry lacks, its tar checked against the image."""
     wanted = [one for one in job.wanted if (one, part.digest) not in placed]
     try:
-        layer = compress(part.chunks, wanted, job.cache, on_read=lambda count: tally.add(read=count))
+        layer = compress(part.chunks, wanted, job.cache, on_read=on_read)
     except OSError as error:
         raise UserError(problem_of(error, str(job.cache)), code=1) from None
     if layer.diff_id not in job.diff_ids or part.digest not in ("", layer.diff_id):
@@ -225,6 +230,10 @@ class _Sender:
         """Take a layer over, and wait while too many lie on the disk. Raises what an earlier upload raised."""
         self._room.acquire()
         self._sending.append(self._pool.submit(self._send, layer, lacking))
+        self.require_no_failure()
+
+    def require_no_failure(self) -> None:
+        """Raises what an upload raised."""
         for done in [one for one in self._sending if one.done()]:
             done.result()
 
@@ -253,8 +262,7 @@ class _Sender:
         try:
             if kind is None:
                 wait(self._sending, return_when=FIRST_EXCEPTION)
-                for done in [one for one in self._sending if one.done()]:
-                    done.result()
+                self.require_no_failure()
         finally:
             self._stop.set()
             self._pool.shutdown(cancel_futures=True)
