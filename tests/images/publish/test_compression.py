@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from images.commands.publishing import LayerCompression
 from images.host.hashing import oci_digest
 from images.publish.compression import BLOCK, Compression, blocks, compress
 
@@ -78,3 +79,11 @@ def test_blocks_do_not_depend_on_chunks() -> None:
         cut = [b"0123456789"[start : start + size] for start in range(0, 10, size)]
         assert list(blocks(cut, 4)) == [b"0123", b"4567", b"89"]
     assert list(blocks([b"01234567"], 4)) == [b"0123", b"4567"]
+
+
+def test_the_command_line_names_them() -> None:
+    assert {str(one): one.compressions for one in LayerCompression} == {
+        "gzip": (Compression.GZIP,),
+        "zstd": (Compression.ZSTD,),
+        "both": (Compression.GZIP, Compression.ZSTD),
+    }
