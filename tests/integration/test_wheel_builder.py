@@ -1,4 +1,4 @@
-"""A package of our own, compiled for real: for the asked arch alone, once, and resumed after an interruption."""
+"""A package of our own, compiled for real: for the asked arch and processors, once, resumed after an interruption."""
 
 import gzip
 import hashlib
@@ -41,12 +41,16 @@ from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 flags = ["-O3"]
 for arch in (75, 80, 90, 120):
     flags += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
+host = ["-march=native", "-D__AVX512__"]
 sources = ["module.cpp", "one.cu", "two.cu", "three.cu"]
-extension = CUDAExtension("tiny_cuda", sources, extra_compile_args={"cxx": [], "nvcc": flags})
+extension = CUDAExtension("tiny_cuda", sources, extra_compile_args={"cxx": host, "nvcc": flags})
 setup(name="tiny", version="1.0", py_modules=["tiny"], ext_modules=[extension], cmdclass={"build_ext": BuildExtension})
 """
 MODULE = """
 #include <Python.h>
+#if defined(__AVX512__) || defined(__AVX512F__) || !defined(__AVX2__)
+#error not compiled for the processors that were asked for
+#endif
 extern "C" void one(float*);
 extern "C" void two(float*);
 extern "C" void three(float*);
@@ -96,7 +100,8 @@ def image() -> Image:
 
 def tiny(image: Image, digest: str) -> Recipe:
     like = recipe_for(image, "causal-conv1d", SOURCES.matrix)
-    return replace(like, package="tiny", distribution="tiny", version="1.0", sdist=digest, environment={})
+    made = replace(like, package="tiny", distribution="tiny", version="1.0", sdist=digest)
+    return replace(made, environment={}, cpu="x86-64-v3")
 
 
 def build_wheel(
@@ -138,7 +143,7 @@ def test_it_is_compiled_once_for_the_asked_arch_alone(engine: Engine, image: Ima
 def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
     engine: Engine, image: Image, tmp_path: Path
 ) -> None:
-    row = SourceRow(releases={"1.0": sdist(sources(), tmp_path / "sdists")})
+    row = SourceRow(releases={"1.0": sdist(sources(), tmp_path / "sdists")}, cpu="x86-64-v3")
     known = SOURCES.matrix.model_copy(update={"sources": {"tiny": row}})
     pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
     wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
