@@ -30,7 +30,8 @@ _UNCHECKPOINTED_OVERHEAD = 5.0
 _EFFECTIVE_BATCH = 8
 """1 x 8 and 2 x 4 in unsloth-setup: the same for every GPU, so that a learning rate fits all."""
 _ROOMY_SHM = GB
-_WITH_XFORMERS = (Framework.AXOLOTL, Framework.UNSLOTH)
+_WITH_XFORMERS = (Framework.UNSLOTH,)
+"""Not axolotl: its patch reads LlamaAttention.num_heads, which transformers 4.48 dropped (seen with axolotl 0.13.2)."""
 _DISK, _DISK_OF_SEVERAL = 50 * GB, 100 * GB
 """axolotl-cuda-gpu, and axolotl-multi-gpu: weights, checkpoints and data; with several GPUs shards of them as well."""
 

@@ -72,6 +72,9 @@ class Trained:
     """More evidence, of this framework."""
 
 
+_TORCH_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
 def shape_of(model: Path) -> Shape:
     """The shape of a Llama as transformers saved it."""
     config = json.loads((model / "config.json").read_text())
@@ -99,6 +102,21 @@ def tensors(folder: Path) -> dict[str, Any]:
         there = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "no such folder"
         raise FileNotFoundError(f"{folder.name} holds no safetensors file ({there})")
     return found
+
+
+def stored_type(folder: Path) -> str:
+    """torch's name of the dtype that a folder's safetensors files store weights in. Raises ValueError for several.
+
+    A file begins with the length of its header, 8 bytes, and the header, JSON: https://huggingface.co/docs/safetensors
+    """
+    found: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        found |= {row["dtype"] for name, row in header.items() if name != "__metadata__"}
+    if len(found) != 1 or found.isdisjoint(_TORCH_TYPES):
+        raise ValueError(f"{folder.name} stores weights as {sorted(found)}, one of {sorted(_TORCH_TYPES)} is expected")
+    return _TORCH_TYPES[found.pop()]
 
 
 def adapter_pairs(folder: Path) -> dict[str, tuple[Any, Any]]:

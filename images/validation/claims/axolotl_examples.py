@@ -127,11 +127,15 @@ AXOLOTL: Mapping[str, Example] = {
         "axolotl train zero3-offload.yaml -- --num_processes=2",
         needs=("deepspeed",),
     ),
-    "example axolotl tensor-parallel": _several(
-        "tensor-parallel",
-        "axolotl trains layers that are split over two GPUs as plain torch does",
-        STORED_BFLOAT16,
-        "axolotl train tensor-parallel.yaml -- --num_processes=2",
+    "example axolotl tensor-parallel": replace(
+        _several(
+            "tensor-parallel",
+            "axolotl trains layers that are split over two GPUs as plain torch does",
+            STORED_BFLOAT16,
+            "axolotl train tensor-parallel.yaml -- --num_processes=2",
+        ),
+        # No claim: accelerate's _prepare_tp ends in a KeyError before the first step (two H200, torch 2.8).
+        tiers={},
     ),
     "example axolotl context-parallel": Example(
         profiles=("axolotl-multigpu",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from validate.examples.adapters import axolotl
 from validate.examples.run import Run
+from validate.examples.trained import stored_type
 
 _RULER = "=" * 80
 _ASKED = f"Give me an instruction: \n{_RULER}\n<s>Write a response.\n\n### Response:\n"
@@ -83,3 +85,19 @@ def test_prompts_begin_as_this_trl_begins_them(
     assert axolotl._preferences(run) == [
         (([*first, 97, 98, 2], [*ignored, 98, 2]), ([*first, 97, 99, 2], [*ignored, 99, 2]))
     ]
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"), [(["BF16", "BF16"], "bfloat16"), (["F32"], "float32"), (["BF16", "F32"], None), ([], None)]
+)
+def test_weights_are_reloaded_in_what_they_were_saved_in(stored: list[str], found: str | None, tmp_path: Path) -> None:
+    """Rounded to another dtype, the reloaded model is not the saved one."""
+    for number, dtype in enumerate(stored):
+        rows = {"__metadata__": {"format": "pt"}, "weight": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}}
+        header = json.dumps(rows).encode()
+        (tmp_path / f"{number}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    if found:
+        assert stored_type(tmp_path) == found
+    else:
+        with pytest.raises(ValueError, match="is expected"):
+            stored_type(tmp_path)

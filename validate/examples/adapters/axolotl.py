@@ -20,6 +20,7 @@ from validate.examples.trained import (
     adapter_pairs,
     seeded_order,
     shape_of,
+    stored_type,
     tensors,
     twice_rounded,
 )
@@ -156,11 +157,15 @@ def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> Batch:
 
 
 def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:
-    """By transformers and peft, multiplying in float32 whatever the weights are stored in."""
+    """By transformers and peft, multiplying in float32 whatever the weights are stored in.
+
+    Whole weights are read in what they were saved in: after ZeRO 3 under torchrun, that was not `bf16`'s.
+    """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": precision}
     merged = out / "merged"
     saved = run.model if run.config.get("adapter") else merged if (merged / "config.json").is_file() else out
+    stored = precision if run.config.get("adapter") else getattr(torch, stored_type(saved))
+    options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": stored}
     if run.config.get("load_in_4bit"):
         options["quantization_config"] = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
