@@ -72,10 +72,16 @@ FILES: Mapping[str, str] = {
 def in_text(text: str, name: str = "") -> Iterator[tuple[int, str]]:
     """(line number, kind) of each credential in the text of a file of this name."""
     for kind, pattern in _PATTERNS.items():
-        if kind == _BY_VARIABLE and name.endswith(_CODE):
+        if kind == _BY_VARIABLE and _is_code(name):
             continue
         for found in pattern.finditer(text):
             yield text.count("\n", 0, found.start()) + 1, kind
+
+
+def _is_code(name: str) -> bool:
+    """Headers of C++'s own library have no suffix: `include/barrier`."""
+    folder, _, file = name.rpartition("/")
+    return name.endswith(_CODE) or ("include" in folder.split("/") and "." not in file)
 
 
 def by_name(path: str) -> str:

@@ -127,6 +127,14 @@ def test_variables_of_programs_are_not_read_as_settings() -> None:
     assert not list(credentials.in_text(line, "cooperative_groups.h"))
 
 
+def test_headers_without_a_suffix_are_programs_too() -> None:
+    line, place = "using arrival_token = some_type_of_token;", "/usr/local/cuda-12.4/include/cuda/std/detail"
+    assert not list(credentials.in_text(line, f"{place}/barrier"))
+    assert list(credentials.in_text(line, f"{place}/barrier.conf")), "a setting beside it"
+    assert list(credentials.in_text(line, "/home/trainer/barrier"))
+    assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), "what an issuer's token looks like is told"
+
+
 @pytest.mark.parametrize(
     ("path", "known"),
     [("/root/.netrc", True), ("/home/x/.docker/config.json", True), ("/etc/netrc.md", False), ("/a/.env", True)],
