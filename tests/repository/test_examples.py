@@ -72,6 +72,7 @@ def test_every_example_is_listed_and_claimed(path: Path) -> None:
     assert example.commands[0] == "python3 ../tiny.py"
     assert all(f"`{command}`" in row for command in example.commands[1:])
     assert ", ".join(tier.value for tier in example.tiers) in row
+    assert ("nothing is claimed: " in row) == (not example.tiers)
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)

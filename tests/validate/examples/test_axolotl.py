@@ -87,15 +87,39 @@ def test_prompts_begin_as_this_trl_begins_them(
     ]
 
 
+def _safetensors(file: Path, dtype: str) -> None:
+    rows = {"__metadata__": {"format": "pt"}, "weight": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}}
+    header = json.dumps(rows).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+@pytest.mark.parametrize(("adapter", "read_in"), [(None, "float32"), ("lora", "bfloat16")])
+def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained(
+    adapter: str | None, read_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    model = SimpleNamespace(parameters=list, train=lambda: None)
+    loads = SimpleNamespace(from_pretrained=lambda _saved, **options: asked.append(options["dtype"]) or model)
+    fakes = {
+        "torch": SimpleNamespace(float32="float32", bfloat16="bfloat16"),
+        "transformers": SimpleNamespace(AutoModelForCausalLM=loads),
+        "peft": SimpleNamespace(PeftModel=SimpleNamespace(from_pretrained=lambda base, _out: base)),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, cast("Any", fake))
+    _safetensors(tmp_path / "model.safetensors", "F32")
+    run = cast("Run", SimpleNamespace(config={"adapter": adapter}, model=tmp_path, device="cpu"))
+    axolotl._reloaded(run, tmp_path, "bfloat16")
+    assert asked == [read_in]
+
+
 @pytest.mark.parametrize(
     ("stored", "found"), [(["BF16", "BF16"], "bfloat16"), (["F32"], "float32"), (["BF16", "F32"], None), ([], None)]
 )
 def test_weights_are_reloaded_in_what_they_were_saved_in(stored: list[str], found: str | None, tmp_path: Path) -> None:
     """Rounded to another dtype, the reloaded model is not the saved one."""
     for number, dtype in enumerate(stored):
-        rows = {"__metadata__": {"format": "pt"}, "weight": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}}
-        header = json.dumps(rows).encode()
-        (tmp_path / f"{number}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        _safetensors(tmp_path / f"{number}.safetensors", dtype)
     if found:
         assert stored_type(tmp_path) == found
     else:
