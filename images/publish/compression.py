@@ -88,6 +88,9 @@ class SpooledBlob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
 
@@ -101,7 +104,7 @@ class CompressedLayer:
 
     def close(self) -> None:
         for blob in self.blobs.values():
-            blob.__exit__(None, None, None)
+            blob.close()
 
 
 class _Compressor(Protocol):
