@@ -1,8 +1,5 @@
 """Examples in a real image, on the CPU: healthy ones pass, and each fault that their claims are for fails them."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
@@ -11,15 +8,14 @@ from images.config.paths import EXAMPLES
 from images.engine import ContainerSpec, Engine
 from images.validation import trial
 from images.validation.claims.examples import example_rows
-from tests.support.checkout import ROOT
+from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
 
-pytestmark = pytest.mark.engine
-NAME = "cu126-torch27"
-"""Not of the profile, but it has all that the profile's examples import."""
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("parent")]
+"""The parent is not of the profile, but it has all that the profile's examples import."""
 TRAINER, QLORA = "transformers/trainer.py", "transformers/qlora.py"
 IDLE = "torch.optim.AdamW.step = lambda self, closure=None: None\ntrainer.train()\n"
 FROZEN = """for name, parameter in model.named_parameters():
@@ -44,15 +40,6 @@ FAULTS = {
         "lacking is model.layers.1.mlp.down_proj.weight",
     ),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def image(engine: Engine) -> None:
-    """The real image: the engine has it, or builds it now."""
-    if engine.find(NAME) is None:
-        environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-        command = [sys.executable, "-m", "images", "build", NAME]
-        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
 
 
 def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[Status, str]:

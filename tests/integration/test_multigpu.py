@@ -2,9 +2,6 @@
 dies, hangs or leaves is never green. What only GPUs can show is in results/:
 tests/validate/judging/test_multigpu_replay.py."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from images.config import matrix
+from images.context.base_images import AcquiredBase
 from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
-from images.planning import plan
 from images.planning.image import Image
 from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
-from tests.support.checkout import ROOT
+from tests.support.built_images import build_without_trial
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
@@ -42,15 +39,9 @@ BROKEN = "truetag-test-nccl-conf"
 
 
 @pytest.fixture(scope="module")
-def image(engine: Engine) -> Image:
-    """The real image: the engine has it, or builds it now."""
-    if engine.find(NAME) is None:
-        environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-        command = [sys.executable, "-m", "images", "build", NAME]
-        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
-    (planned,) = plan.select([NAME], SOURCES)
-    assert planned.image is not None
-    return planned.image
+def image(engine: Engine, base: AcquiredBase, out: Path) -> Image:
+    """The real image, without the tiers that are not this file's: the engine has its layers, or builds them now."""
+    return build_without_trial(engine, NAME, base, out)
 
 
 def rehearsed(image: Image) -> ClaimSet:

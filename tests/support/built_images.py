@@ -1,0 +1,25 @@
+"""Images built as the product builds them, for tests that judge them by themselves."""
+
+from pathlib import Path
+
+from images.building import contexts
+from images.building.contexts import ContextOptions
+from images.config import matrix
+from images.context import base_images
+from images.context.base_images import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import BuildSpec, Engine
+from images.locking import lock_file
+from images.planning import plan
+from images.planning.image import Image
+
+
+def build_without_trial(engine: Engine, name: str, base: AcquiredBase, cache: Path) -> Image:
+    """An image of the matrix, built, tagged and not judged. `cache` is a folder for wheels that the context carries."""
+    sources, host = matrix.load(), host_settings()
+    (planned,) = plan.select([name], sources)
+    assert planned.image is not None
+    options = ContextOptions(facts=sources.facts, host=host, cache=cache, compiled=lambda _image, _pin: None)
+    prepared = contexts.prepare(planned.image, lock_file.read(planned.image), base_images.base_context(base), options)
+    engine.build(prepared.files, name, BuildSpec(network_mode=host.network(local=engine.facts.local)))
+    return planned.image
