@@ -56,7 +56,7 @@ def compared(trained: Trained) -> BehaviourEvidence:
         "control_frozen": _update(trained, found, frozen.weights),
         **_tensors(trained),
         **_merged(trained),
-        **_read_back(trained, found),
+        **_read_back(trained),
     }
 
 
@@ -92,14 +92,17 @@ def _kept(found: Any, base: Any) -> bool:
     return _far(found, base) == 0 or _far(found, base.bfloat16().float()) == 0
 
 
-def _read_back(trained: Trained, found: Weights) -> Mapping[str, object]:
+def _read_back(trained: Trained) -> Mapping[str, object]:
     """What the framework loads against the files; against what the example measured before it saved; and without one
     tensor of what was saved."""
     torch = importlib.import_module("torch")
     tokens = trained.batches[0][0][:_READ_ROWS]
     with torch.no_grad():
         logits = trained.reload(tokens).float().cpu()
-        wanted, without = (_logits(trained, weights, tokens) for weights in (found, _without(trained)))
+        wanted, without = (
+            _logits(trained, _found(trained, saved, trained.read_over), tokens)
+            for saved in (trained.saved, _without(trained))
+        )
         off = {"reload_deviation": _far(logits, wanted), "control_left_out": _far(logits, without)}
         if trained.held_out is None:
             return off
@@ -121,9 +124,9 @@ def _logits(trained: Trained, weights: Weights, tokens: Any) -> Any:
     return llama_logits(weights, trained.shape, tokens, importlib.import_module("torch").float32)
 
 
-def _without(trained: Trained) -> Weights:
+def _without(trained: Trained) -> Mapping[str, Any]:
     """The saved result as if the shard of its last layer had been left out."""
-    return _found(trained, {name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))})
+    return {name: one for name, one in trained.saved.items() if not name.startswith(_last(trained))}
 
 
 def _last(trained: Trained) -> str:

@@ -60,6 +60,8 @@ class Trained:
     """Whether its losses are divided by the number of all labels. The Trainer does so, though none is predicted for a
     row's first token; models themselves divide by those that are predicted."""
     adapters: Adapters | None = None
+    read_over: Weights | None = None
+    """What `reload` reads adapters over, where it differs from `start`: the same weights, of another rounding."""
     parts: int = 1
     """A step's rows fall into so many equal parts, one a rank: its loss is the mean of their means."""
     preference: float | None = None

@@ -93,24 +93,46 @@ def _safetensors(file: Path, dtype: str) -> None:
     file.write_bytes(len(header).to_bytes(8, "little") + header)
 
 
-@pytest.mark.parametrize(("adapter", "read_in"), [(None, "float32"), ("lora", "bfloat16")])
-def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained(
-    adapter: str | None, read_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("config", "read_in"),
+    [
+        ({}, "float32"),
+        ({"adapter": "lora"}, "bfloat16"),
+        # bitsandbytes' releases differ in whether they round to what weights were quantised from.
+        ({"adapter": "qlora", "load_in_4bit": True}, "float32"),
+    ],
+)
+def test_whole_weights_are_reloaded_as_stored_and_a_base_as_it_was_trained_or_from_4_bits_in_float32(
+    config: Any, read_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
     model = SimpleNamespace(parameters=list, train=lambda: None)
     loads = SimpleNamespace(from_pretrained=lambda _saved, **options: asked.append(options["dtype"]) or model)
     fakes = {
         "torch": SimpleNamespace(float32="float32", bfloat16="bfloat16"),
-        "transformers": SimpleNamespace(AutoModelForCausalLM=loads),
+        "transformers": SimpleNamespace(AutoModelForCausalLM=loads, BitsAndBytesConfig=lambda **_options: None),
         "peft": SimpleNamespace(PeftModel=SimpleNamespace(from_pretrained=lambda base, _out: base)),
     }
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, cast("Any", fake))
     _safetensors(tmp_path / "model.safetensors", "F32")
-    run = cast("Run", SimpleNamespace(config={"adapter": adapter}, model=tmp_path, device="cpu"))
+    run = cast("Run", SimpleNamespace(config=config, model=tmp_path, device="cpu"))
     axolotl._reloaded(run, tmp_path, "bfloat16")
     assert asked == [read_in]
+
+
+@pytest.mark.parametrize(
+    ("config", "over"),
+    [({}, ("loaded", None)), ({"load_in_4bit": True}, (("loaded", "bfloat16"), ("stored", "float32")))],
+)
+def test_4_bits_are_trained_over_in_the_type_of_training_and_read_over_in_float32(
+    config: Any, over: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", cast("Any", SimpleNamespace(float32="float32")))
+    monkeypatch.setattr(axolotl, "shape_of", lambda _model: None)
+    monkeypatch.setattr(axolotl, "twice_rounded", lambda weights, _shape, _device, precision: (weights, precision))
+    run = cast("Run", SimpleNamespace(config=config, model=Path(), device="cuda"))
+    assert axolotl._bases(run, cast("Any", "stored"), cast("Any", "loaded"), "bfloat16") == over
 
 
 @pytest.mark.parametrize(

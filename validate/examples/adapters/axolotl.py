@@ -33,14 +33,14 @@ def read(run: Run) -> Trained:
     config, out = run.config, run.folder / run.config["output_dir"]
     weights, precision = tensors(run.model), _precision(run)
     loaded = {name: weight.to(precision).float() for name, weight in weights.items()}
+    start, read_over = _bases(run, weights, loaded, precision)
     adapter, ranks = config.get("adapter"), _ranks(run)
     merged = out / "merged"
     return Trained(
         losses=_losses(out),
         shape=shape_of(run.model),
-        start=twice_rounded(loaded, shape_of(run.model), run.device, precision)
-        if config.get("load_in_4bit")
-        else loaded,
+        start=start,
+        read_over=read_over,
         batches=list(_batches(run, ranks)),
         parts=ranks,
         preference=float(config["rl_beta"]) if config.get("rl") == "dpo" else None,
@@ -58,6 +58,15 @@ def _precision(run: Run) -> Any:
     torch = importlib.import_module("torch")
     capable = run.device == "cuda" and torch.cuda.is_bf16_supported()
     return torch.bfloat16 if capable and run.config["bf16"] == "auto" else torch.float32
+
+
+def _bases(run: Run, weights: Weights, loaded: Weights, precision: Any) -> tuple[Weights, Weights | None]:
+    """What it trains over, and what its result is read over: weights in 4 bits are given back in the type that is
+    trained in, and read in float32 (_reloaded)."""
+    if not run.config.get("load_in_4bit"):
+        return loaded, None
+    float32, shape = importlib.import_module("torch").float32, shape_of(run.model)
+    return twice_rounded(loaded, shape, run.device, precision), twice_rounded(weights, shape, run.device, float32)
 
 
 def _merged_into(run: Run, weights: Weights, loaded: Weights) -> Weights:
@@ -167,6 +176,10 @@ def _reloaded(run: Run, out: Path, precision: Any) -> Callable[[Any], Any]:
     stored = precision if run.config.get("adapter") else getattr(torch, stored_type(saved))
     options: dict[str, Any] = {"device_map": {"": run.device}, "dtype": stored}
     if run.config.get("load_in_4bit"):
+        # On a GPU bitsandbytes gives weights back in what they were quantised from (0.49.1: matmul_4bit), or in what
+        # it multiplies in (0.50.2: gemm_4bit). With float32 for both they are the same, and nothing rounds to bfloat16,
+        # which moves logits by 0.02 to 0.03.
+        options["dtype"] = torch.float32
         options["quantization_config"] = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
