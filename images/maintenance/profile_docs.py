@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -25,6 +26,8 @@ PAGES = paths.DATA / "pages.yaml"
 _NO_RUN = "no run"
 _OPEN = "open"
 _HELD = (Status.PASS, Status.NOT_APPLICABLE)
+_NO_DATE = datetime.min.replace(tzinfo=UTC)
+"""Of a run whose date nobody recorded: any other is later."""
 _NAMED = 4
 """Claims that a reason names before it counts the others."""
 
@@ -56,12 +59,13 @@ def pages(path: Path = PAGES) -> Pages:
 
 
 def recorded(folder: Path = records.FOLDER) -> Verdicts:
-    """What the runs in the repository found; of two runs of a claim, a PASS or FAIL counts before an UNPROVEN."""
+    """What the latest run of each claim found; an UNPROVEN counts where no run has another result."""
     found: dict[str, dict[tuple[str, str], Status]] = {}
-    for line in (line for line in records.read(folder) if not line.experiment):
+    runs = [line for line in records.read(folder) if not line.experiment]
+    for line in sorted(runs, key=lambda run: run.date or _NO_DATE):
         known = found.setdefault(line.image, {})
         for _, status, claim_id, subject in line.each():
-            if known.get((claim_id, subject), Status.UNPROVEN) is Status.UNPROVEN:
+            if status is not Status.UNPROVEN or (claim_id, subject) not in known:
                 known[claim_id, subject] = status
     return found
 

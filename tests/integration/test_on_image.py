@@ -10,23 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix
 from images.context import labels as image_labels
 from images.context import render
 from images.context.base_context import BaseContext
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
-from images.planning import plan
 from images.planning.image import Image
 from images.validation import embedded
 from images.validation.claims.context import ClaimContext
+from tests.support.broken_images import NAME, SITE, SOURCES
 from tests.support.checkout import ROOT
+from validate.claims import ClaimSet, Tier
 
 pytestmark = pytest.mark.engine
-NAME = "cu126-torch27"
-SOURCES = matrix.load()
 TAG, BROKEN = "truetag-test-on-image", "truetag-test-on-image-broken"
-SITE = "/opt/venv/lib/python3.11/site-packages"
 
 
 @dataclass(frozen=True)
@@ -36,23 +33,6 @@ class Done:
     code: int
     stdout: str
     stderr: str
-
-
-@pytest.fixture(scope="module")
-def image() -> Image:
-    (planned,) = plan.select([NAME], SOURCES)
-    assert planned.image is not None
-    return planned.image
-
-
-@pytest.fixture(scope="module")
-def parent(engine: Engine) -> ImageInfo:
-    """The real image: the engine has it from tests before this one, or builds it now."""
-    if engine.find(NAME) is None:
-        environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-        command = [sys.executable, "-m", "images", "build", NAME]
-        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
-    return engine.inspect(NAME)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +56,13 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def broken(engine: Engine, current: str, parent: ImageInfo) -> Iterator[str]:
-    layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\n"
-    engine.build({"Dockerfile": f"FROM {current}\nUSER root\n{layer}USER {parent.user}\n".encode()}, BROKEN)
+def broken(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> Iterator[str]:
+    """It carries few claims of static and cpu, and all of gpu: the build of the parent had them all measured."""
+    rows = tuple(claim for claim in claims.claims if claim.id in ("S2", "C2") or claim.tier is Tier.GPU)
+    layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nCOPY claims.json /opt/truetag/claims.json\n"
+    dockerfile = f"FROM {current}\nUSER root\n{layer}USER {parent.user}\n"
+    few = ClaimSet(image=claims.image, claims=rows).dumps()
+    engine.build({"Dockerfile": dockerfile.encode(), "claims.json": few.encode()}, BROKEN)
     yield BROKEN
     engine.remove(BROKEN, force=True)
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from images.maintenance import metadata, profile_docs
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
+from images.site import records
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.claims.profile import BEHAVIOURS
@@ -247,6 +249,29 @@ def profile_table(rows: list[profile_docs.PageRow], verdicts: dict[tuple[str, st
     known = {"cu128-torch210-unsloth": verdicts}
     text = profile_docs.tables(SOURCES, {**profile_docs.pages(), "unsloth-setup": rows}, known)
     return text.partition("## unsloth")[2].splitlines()
+
+
+@pytest.mark.parametrize(
+    ("found", "counts"),
+    [
+        ([Status.FAIL, Status.PASS], Status.PASS),
+        ([Status.PASS, Status.FAIL], Status.FAIL),
+        ([Status.PASS, Status.UNPROVEN], Status.PASS),
+        ([Status.FAIL, Status.UNPROVEN], Status.FAIL),
+        ([Status.UNPROVEN, Status.PASS], Status.PASS),
+        ([Status.UNPROVEN, Status.UNPROVEN], Status.UNPROVEN),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
+def test_the_latest_run_of_a_claim_counts(found: list[Status], counts: Status, order: int, tmp_path: Path) -> None:
+    model = next(line for line in records.read() if line.date and not line.experiment)
+    assert model.date is not None
+    lines = []
+    for day, status in enumerate(found):
+        claims, date = {Tier.CPU: {status: ["C1 torch"]}}, model.date + timedelta(days=day)
+        lines.append(model.model_copy(update={"id": f"{model.image}/day-{day}", "date": date, "claims": claims}))
+    (tmp_path / records.LINES).write_text(records.dumps(lines[::order]))
+    assert profile_docs.recorded(tmp_path) == {model.image: {("C1", "torch"): counts}}
 
 
 @pytest.mark.parametrize(
