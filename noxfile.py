@@ -34,6 +34,8 @@ VERBS: Mapping[str, str] = {
     "publish": "Push a validated image with attestations, then move its tags. NAME --to REPOSITORY [--gate TIERS] ...",
     "promote": "Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]",
     "verify": "Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned",
+    "attest": "Sign what is attached to an image as statements that others read. REF --key cosign.key | --out FOLDER",
+    "admission": "A Kubernetes policy: only images whose tiers passed lately. kyverno --key cosign.pub --images REPO",
     "choose": "Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] ...",
     "record": "Append a validation run to results/runs.jsonl. FOLDER --as WHERE [--keep-evidence]",
     "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",

@@ -41,6 +41,8 @@ VERBS: Mapping[str, str] = {
     "publish": "publishing",
     "promote": "publishing",
     "verify": "publishing",
+    "attest": "attesting",
+    "admission": "attesting",
     "choose": "publishing",
     "record": "record",
     "site": "site",

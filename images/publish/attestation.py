@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,6 +26,8 @@ class Attestation:
     verdict: Verdict
     verdict_file: bytes
     evidence_file: bytes
+    host: Mapping[str, Any]
+    """The machine of the trial, and its `date`, as evidence.json has them."""
 
 
 def read(verdict_file: bytes, evidence_file: bytes, where: str) -> Attestation:
@@ -44,7 +47,7 @@ def read(verdict_file: bytes, evidence_file: bytes, where: str) -> Attestation:
     verdict = judge(evidence.claim_set, evidence)
     if cause := next(_contradictions(written, verdict), ""):
         raise UserError(Problem(where=where, cause=cause, then=then), code=1)
-    return Attestation(verdict=verdict, verdict_file=verdict_file, evidence_file=evidence_file)
+    return Attestation(verdict=verdict, verdict_file=verdict_file, evidence_file=evidence_file, host=evidence.host)
 
 
 def _contradictions(written: VerdictFile, verdict: Verdict) -> Iterator[str]:

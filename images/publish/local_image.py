@@ -18,6 +18,7 @@ from images.publish.attestation import Attestation
 from images.publish.compression import Compression
 from images.publish.policy import ReleasePolicy
 from images.publish.push import PushJob, Tally, known_blobs, push
+from images.publish.statements import attest
 from images.publish.stopwatch import Stopwatch
 from images.publish.variants import Variant
 from images.registry.client import Registry
@@ -85,9 +86,16 @@ class LocalImage:
             checks.require_sound(image)
         if self.options.key:
             for _, image in stored:
-                signing.sign(image.reference, self.options.key, [one.digest for one in image.attachments])
+                self._sign(target, image)
             stopwatch.lap("sign")
         return stored
+
+    def _sign(self, target: Registry, image: PublishedImage) -> None:
+        """The image with its attachments, and the statements that others read."""
+        signing.sign(image.reference, self.options.key, [one.digest for one in image.attachments])
+        listed = attest.attest(target, image, self.options.key, self.options.policy.claims_of(image.labels))
+        for digest in listed:
+            self.say(f"the registry deletes no manifest: {digest[:19]}, an earlier statement, stays listed")
 
     def _push(self, target: Registry, found: Sequence[Variant]) -> Sequence[tuple[Compression, Manifest]]:
         there = {one.compression for one in found}

@@ -11,6 +11,7 @@ from images.publish.attachments import PublishedImage
 from images.publish.local_image import Stored
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import Publication, PublishResult
+from images.publish.statements import store
 from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, referrers_tag
@@ -81,9 +82,12 @@ def copy(source: Registry, target: Registry, manifest: Manifest) -> None:
         artifact = source.get(entry.digest)
         _mount_blobs(source, target, artifact)
         target.put_referrer(artifact)
-    if signature := source.find(signature_tag(manifest.digest)):
-        _mount_blobs(source, target, signature)
-        target.put(signature, signature_tag(manifest.digest))
+    signatures = {signature_tag(manifest.digest): source.find(signature_tag(manifest.digest))}
+    signatures[store.tag(manifest.digest)] = store.copy(source, target, manifest.digest)
+    for tag, signature in signatures.items():
+        if signature:
+            _mount_blobs(source, target, signature)
+            target.put(signature, tag)
 
 
 def signature_tag(digest: str) -> str:

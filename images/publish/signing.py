@@ -1,12 +1,20 @@
-"""Signatures with cosign, over an image and, by an annotation, over the digests of what is attached to it."""
+"""Signatures with cosign: over an image and, by an annotation, what is attached to it; over statements about it.
+
+cosign 2 and 3 are both in use. What differs is told from the options that a program has: Debian's says no version.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +22,28 @@ from images.errors import Problem, UserError
 
 ATTACHMENTS = "dev.truetag.attachments"
 """The annotation in the signed payload: digests of the image's attachments, with spaces between."""
+_SIGNATURE_TYPES = ("cosign container image signature", "https://sigstore.dev/cosign/sign/v1")
+"""What a signed payload says it is: as cosign 2 and as cosign 3 write it."""
 _SECONDS = 300
+_NO_SERVICES = {
+    "signing-config": '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json", '
+    '"rekorTlogConfig": {}, "tsaConfig": {}}',
+    "trusted-root": '{"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}',
+}
+"""Option of cosign 3 -> a file's content, with which it asks no public service. cosign 2 has --tlog-upload=false."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicKey:
+    """A public key, whatever the private one lies in."""
+
+    pem: str
+
+    @property
+    def key_id(self) -> str:
+        """Base64 of the SHA-256 of the key in DER, as cosign's bundles name it."""
+        lines = [line for line in self.pem.splitlines() if line and not line.startswith("-----")]
+        return base64.b64encode(hashlib.sha256(base64.b64decode("".join(lines))).digest()).decode()
 
 
 def require(key: str) -> None:
@@ -36,12 +65,13 @@ def sign(image: str, key: str, attachments: Collection[str]) -> None:
     if _is_signed(image, key, attachments):
         return
     annotation = f"{ATTACHMENTS}={' '.join(sorted(attachments))}"
-    _cosign(["sign", "--yes", "--tlog-upload=false", "--key", key, "-a", annotation, image], image)
+    with _privately("sign", image) as options:
+        _cosign(["sign", "--yes", *options, "--key", key, "-a", annotation, image], image)
 
 
 def _is_signed(image: str, key: str, attachments: Collection[str]) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
-        public.write(_cosign(["public-key", "--key", key], image))
+        public.write(public_key(key).pem)
         public.flush()
         try:
             return signed_attachments(image, public.name) >= set(attachments)
@@ -53,8 +83,84 @@ def signed_attachments(image: str, key: str) -> frozenset[str]:
     """Digests of attachments that an image's valid signatures cover. Raises UserError where there is none."""
     arguments = ["verify", "--insecure-ignore-tlog=true", "--output", "json", "--key", key, image]
     found: Any = json.loads(_cosign(arguments, image) or "[]")
-    lists = [str((payload.get("optional") or {}).get(ATTACHMENTS, "")) for payload in found]
+    # cosign 3 takes a signed statement about an image for a signature of it.
+    signatures = [payload for payload in found if payload["critical"]["type"] in _SIGNATURE_TYPES]
+    if not signatures:
+        cause = "there are signed statements about the image, but no signature of it"
+        raise UserError(Problem(where=image, cause=cause, then=_then("verify")), code=1)
+    lists = [str((payload.get("optional") or {}).get(ATTACHMENTS, "")) for payload in signatures]
     return frozenset(digest for text in lists for digest in text.split())
+
+
+def public_key(key: str) -> PublicKey:
+    """The public key of a private one. Raises UserError with cosign's words."""
+    return PublicKey(pem=_cosign(["public-key", "--key", key], f"--key {key}"))
+
+
+def sign_bytes(content: bytes, key: str) -> str:
+    """A signature over bytes, in base64. Raises UserError with cosign's words."""
+    with tempfile.TemporaryDirectory(prefix="truetag-sign-") as name:
+        folder = Path(name)
+        (folder / "content").write_bytes(content)
+        last = str(folder / "content")
+        with _privately("sign-blob", key) as options:
+            if "--output-signature" in _options("sign-blob"):
+                out = ["--output-signature", str(folder / "signature")]
+            else:
+                out = ["--bundle", str(folder / "bundle")]
+            _cosign(["sign-blob", "--yes", *options, "--key", key, *out, last], f"--key {key}")
+        if (folder / "signature").exists():
+            return (folder / "signature").read_text().strip()
+        return str(json.loads((folder / "bundle").read_bytes())["messageSignature"]["signature"])
+
+
+def is_signature(signature: str, content: bytes, public: PublicKey) -> bool:
+    """Is it a signature of this key over these bytes? In base64."""
+    with tempfile.TemporaryDirectory(prefix="truetag-verify-") as name:
+        files = {"key": public.pem.encode(), "signature": signature.encode(), "content": content}
+        for file, data in files.items():
+            Path(name, file).write_bytes(data)
+        key, signed, subject = (str(Path(name, file)) for file in files)
+        try:
+            arguments = ["verify-blob", "--insecure-ignore-tlog=true", "--key", key, "--signature", signed, subject]
+            _cosign(arguments, "a statement")
+        except UserError:
+            return False
+    return True
+
+
+def statements(image: str, key: str, predicate_type: str) -> tuple[bytes, ...]:
+    """The statements of a type about an image that cosign accepts with a key, as they were signed.
+
+    Raises UserError with cosign's words where there is none.
+    """
+    arguments = ["verify-attestation", "--insecure-ignore-tlog=true", "--type", predicate_type, "--key", key, image]
+    lines = _cosign(arguments, image).splitlines()
+    return tuple(base64.b64decode(json.loads(line)["payload"]) for line in lines if line.startswith("{"))
+
+
+@contextmanager
+def _privately(verb: str, where: str) -> Iterator[list[str]]:
+    """Options with which a verb signs by the key alone: no certificate, no time stamp, no transparency log."""
+    known = _options(verb)
+    if "--use-signing-config=true" not in known:  # cosign 3's default
+        yield ["--tlog-upload=false"]
+        return
+    with tempfile.TemporaryDirectory(prefix="truetag-cosign-") as folder:
+        for option, content in _NO_SERVICES.items():
+            Path(folder, option).write_text(content)
+        yield [f"--{option}={Path(folder, option)}" for option in _NO_SERVICES]
+
+
+def _options(verb: str) -> str:
+    """The help of a verb. Hidden options are not in it."""
+    return _help(verb, shutil.which("cosign") or "cosign")
+
+
+@functools.cache
+def _help(verb: str, program: str) -> str:
+    done = subprocess.run([program, verb, "--help"], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    return done.stdout
 
 
 def _cosign(arguments: Sequence[str], image: str) -> str:
@@ -70,6 +176,6 @@ def _cosign(arguments: Sequence[str], image: str) -> str:
 
 
 def _then(verb: str) -> str:
-    if verb == "verify":
+    if verb.startswith("verify"):
         return "is it the key of who published it? an image without a signature is checked with --unsigned"
     return "is COSIGN_PASSWORD the key's password? publishing again only adds what is missing"

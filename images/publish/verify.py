@@ -9,6 +9,7 @@ from images.publish import attachments, gate, signing
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check, checks
 from images.publish.policy import ReleasePolicy
+from images.publish.statements import attest, intoto
 from images.registry.client import Registry
 from images.registry.reference import Reference
 from validate.judging import Status
@@ -35,7 +36,7 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
     found: list[Check] = []
     if key:
         image, check = _check_signature(image, key)
-        found.append(check)
+        found += [check, _check_statements(image, key)]
     elif not unsigned:
         reason = "not checked: give --key cosign.pub, or say --unsigned"
         found.append(Check(subject="signature", status=Status.UNPROVEN, reason=reason))
@@ -53,6 +54,17 @@ def _check_signature(image: PublishedImage, key: str) -> tuple[PublishedImage, C
     ignored = len(image.attachments) - len(signed.attachments)
     more = f"; {ignored} more are not covered and are ignored" if ignored else ""
     return signed, Check.of("signature", [], f"valid, and covers {len(signed.attachments)} attachments{more}")
+
+
+def _check_statements(image: PublishedImage, key: str) -> Check:
+    """What admission controllers read, against what is attached to the image."""
+    subject = "statements"
+    try:
+        faults = list(attest.faults(image, key))
+    except UserError as error:
+        return Check.of(subject, [error.problems[0].cause], "")
+    names = ", ".join(intoto.NAMES.values())
+    return Check.of(subject, faults, f"cosign accepts {names}; they say what is attached")
 
 
 def _check_gate(image: PublishedImage, policy: ReleasePolicy) -> Check:

@@ -49,6 +49,8 @@ _LARGEST_BLOB = 256 * 1024**2
 """Bytes of a blob that is read whole: configurations, SBOMs and evidence are far below."""
 _LARGEST_MANIFEST = 4 * 1024**2  # what the specification asks registries to accept at least
 _REFERRERS_WRITES = 5
+_NO_DELETION = (400, 401, 403, 405, 501)
+"""Statuses of registries that delete no manifest, or not with this login."""
 
 
 class Registry:
@@ -237,6 +239,19 @@ class Registry:
                 raise
             return self._by_referrers_tag(subject)
         return tuple(Descriptor.from_json(entry) for page in pages for entry in page.get("manifests") or ())
+
+    def detach(self, subject: str, digest: str) -> bool:
+        """Remove what refers to a digest. False where the registry goes on to list it. Raises RegistryError."""
+        listed = self._by_referrers_tag(subject)
+        kept = [one for one in listed if one.digest != digest]
+        if len(kept) < len(listed):
+            self.put(index(kept), referrers_tag(subject))
+        try:
+            self._request("DELETE", f"manifests/{digest}", missing_ok=True)
+        except RegistryError as error:
+            if error.status not in _NO_DELETION:
+                raise
+        return digest not in [one.digest for one in self.referrers(subject)]
 
     def _by_referrers_tag(self, subject: str) -> tuple[Descriptor, ...]:
         found = self.find(referrers_tag(subject))

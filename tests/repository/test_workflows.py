@@ -60,7 +60,7 @@ VALUES = {
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
 SESSIONS = {*noxfile.VERBS, "lint", "tests", "unit", "docs"}
-STAND_INS = ("nox", "git", "docker", "gh", "sudo", "pip")
+STAND_INS = ("nox", "git", "docker", "gh", "sudo", "pip", "cosign")
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,8 @@ with open({log!r}, "a") as log:
     log.write(json.dumps([program, *arguments]) + "\\n")
 if arguments[:3] == ["-s", "plan", "--"]:
     sys.exit(subprocess.run([{python!r}, "-m", "images", "plan", *arguments[3:]], cwd={root!r}).returncode)
+if arguments[:2] == ["-s", "attest"]:
+    print("statements/provenance.json", "https://slsa.dev/provenance/v1", "ghcr.io/a/b@sha256:c", sep="\\t")
 sys.exit(program == "nox" and arguments[1] == "nightly" or arguments[:3] == ["diff", "--cached", "--quiet"])
 """
 
@@ -363,3 +365,10 @@ def test_nothing_to_propose_opens_no_pull_request(tmp_path: Path) -> None:
     (tmp_path / "work" / "renewed").mkdir(parents=True)
     (tmp_path / "work" / "renewed" / "refresh.patch").touch()
     assert run_step(step, tmp_path).calls == ()
+
+
+def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
+    calls = run_step(only("publish-keyless", "cosign attest"), tmp_path).calls
+    (signed,) = [call for call in calls if call[0] == "cosign"]
+    options = ("--type", "https://slsa.dev/provenance/v1", "--predicate", "statements/provenance.json")
+    assert signed == ("cosign", "attest", "--yes", *options, "ghcr.io/a/b@sha256:c")

@@ -26,14 +26,19 @@ FOUND: dict[str, Any] = {
 
 
 def evidence(*claims: Claim, version: str = "26.3", outcome: Outcome = Outcome.COMPLETED) -> Evidence:
-    found = {**FOUND, "installed": [{**FOUND["installed"][0], "version": version}]}
+    installed = [{**FOUND["installed"][0], "version": version}]
+
+    def found(subject: str) -> dict[str, Any]:
+        module = {**FOUND["modules"]["pip"], "owners": [subject], "providers": [subject]}
+        return {**FOUND, "installed": installed, "modules": {"pip": module}}
+
     records = [
         Record(
             probe=probe,
             outcome=outcome,
             seconds=1.0,
             measurements=tuple(
-                Measurement(subject=claim.subject, seconds=0.1, evidence=found)
+                Measurement(subject=claim.subject, seconds=0.1, evidence=found(claim.subject))
                 for claim in claims
                 if claim.probe == probe
             ),

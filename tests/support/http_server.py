@@ -75,8 +75,13 @@ def serving() -> Iterator[Server]:
         listening.server_close()
 
 
-def registry_answers(*, referrers_api: bool = True, blobs: dict[str, bytes] | None = None) -> Answer:
-    """A registry that stores manifests, and blobs in `blobs`. Each upload session takes one PUT."""
+def registry_answers(
+    *, referrers_api: bool = True, blobs: dict[str, bytes] | None = None, deletion: int = 202
+) -> Answer:
+    """A registry that stores manifests, and blobs in `blobs`. Each upload session takes one PUT.
+
+    `deletion`: the status for the deletion of a manifest, which is carried out where that is 202.
+    """
     manifests: dict[str, tuple[str, bytes]] = {}
     stored = {} if blobs is None else blobs
     sessions: set[str] = set()
@@ -95,6 +100,9 @@ def registry_answers(*, referrers_api: bool = True, blobs: dict[str, bytes] | No
                 manifests[key] = (headers["Content-Type"], body)
             subject = json.loads(body).get("subject", {}).get("digest", "")
             return 201, {"OCI-Subject": subject} if referrers_api and subject else {}, b""
+        if "/manifests/" in path and method == "DELETE":
+            there = manifests.pop(last, None) if deletion == 202 else manifests.get(last)
+            return (deletion if there else 404), {}, b""
         if "/manifests/" in path and last in manifests:
             kind, content = manifests[last]
             return 200, {"Content-Type": kind}, content

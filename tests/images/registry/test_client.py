@@ -78,6 +78,24 @@ def test_attachments_are_found_with_and_without_the_api(server: Server, referrer
         assert registry.blob(layer) == b"[]"
 
 
+@pytest.mark.parametrize(
+    ("referrers_api", "deletion", "gone"),
+    [(True, 202, True), (False, 202, True), (True, 405, False), (False, 405, True), (True, 403, False)],
+)
+def test_what_refers_to_an_image_can_be_removed(server: Server, referrers_api: bool, deletion: int, gone: bool) -> None:
+    """Where manifests can't be deleted, a registry without the API still has a list that is ours to write."""
+    server.answer = registry_answers(referrers_api=referrers_api, deletion=deletion)
+    files = [File(name="sbom.json", media_type="application/json", content=b"[]")]
+    with client(server) as registry:
+        registry.put(MANIFEST, "latest")
+        one, two = (registry.attach(MANIFEST.descriptor, f"application/x.{name}", files) for name in ("one", "two"))
+        assert registry.detach(MANIFEST.digest, one.digest) is gone
+        left = {entry.digest for entry in registry.referrers(MANIFEST.digest)}
+        assert left == ({two.digest} if gone else {one.digest, two.digest})
+        if gone and deletion == 202:
+            assert registry.find(one.digest) is None and registry.detach(MANIFEST.digest, one.digest)
+
+
 def test_tags_come_in_pages(server: Server) -> None:
     def answer(_method: str, path: str, *_: object) -> Reply:
         if "last=b" in path:
