@@ -25,7 +25,7 @@ FAULTS = f"""\
 RUN sed -i 's/return/return  /' {SITE}/peft/config.py
 RUN echo 'x = 1' > {SITE}/stray.py
 RUN echo 'import os' > {SITE}/zz.pth
-RUN rm -r {SITE}/einops-*.dist-info {SITE}/einops
+RUN rm -r {SITE}/markupsafe-*.dist-info {SITE}/markupsafe
 RUN rm {SITE}/nvidia/cufft/lib/libcufft.so.11
 RUN mkdir -p /root/.cache/pip && echo x > /root/.cache/pip/wheel
 RUN echo "api_key = 'Qm9keSBvZiBhIHNlY3JldA'" > /etc/service.conf
@@ -33,6 +33,7 @@ RUN touch /usr/lib/x86_64-linux-gnu/libcuda.so.1
 ENV NVIDIA_TF32_OVERRIDE=1 NCCL_IB_DISABLE=1
 """
 FOUND = {
+    "A3 requirements": "requires MarkupSafe",
     "S2 files": "peft/config.py of peft 0.18.1 is altered",
     "S2 strays": "stray.py belongs to no distribution",
     "S3 libraries": "libcufft.so.11",
@@ -70,7 +71,7 @@ def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(host
 def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audited) -> None:
     checks = {(one.id, one.subject, one.environment): one for one in hostile.audit.checks}
     files = checks["S2", "files", "/usr/local"]
-    assert files.outcome is Outcome.FAULT and "pipe of evil 1.0 is missing" in files.text
+    assert files.outcome is Outcome.FAULT and "pipe of evil" in files.text and "1.0 is missing" in files.text
     flooded = checks["C3", "c-extension", "/usr/local"]
     assert flooded.outcome is Outcome.FAULT and "printed more than" in flooded.text
     hung = checks["C3", "c-extension", "/opt/hangs"]
@@ -88,10 +89,10 @@ def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile:
     for text in (shown, html, json_text, sarif.dumps(hostile.audit, "Dockerfile"), "\n".join(commands)):
         assert not CONTROL.search(text)
         assert "owned" in text, "the test would see nothing if the names were left out"
-    assert "<script>" not in html and "[red]missing" in shown
-    assert not [line for line in shown.splitlines() if line.lstrip().startswith("::")]
+        assert "##[" not in text and not re.search(r"(?m)^\s*::error::", text)
+    assert "<script>" not in html and "&lt;script&gt;" in html and "[red]" in shown
+    assert "\\x3a:error::owned" in html and "#\\x23[error]owned" in html
     assert all(re.match(r"::(error|warning|notice) file=Dockerfile,line=1,title=", line) for line in commands)
-    assert "##[" not in shown
     json.loads(json_text)
 
 
@@ -116,6 +117,6 @@ def test_an_audit_says_where_the_image_runs_and_what_is_nearest(faulty: Audited)
     assert (torch.on["80"], torch.on["120"]) == ("machine code", "no")
     assert [(one.cuda, one.minimum) for one in audit.drivers] == [("12.6", "525.60.13")]
     assert audit.nearest is not None and audit.nearest.name == NAME
-    assert any(change.startswith("einops") for change in audit.nearest.changes)
+    assert "torch 2.7.1" in audit.nearest.same
     assert audit.weights and all(one.removable_nvidia < one.removable < audit.size for one in audit.weights)
     assert "PASS" not in data.dumps(audit) and "PASS" not in page.html(audit)

@@ -12,11 +12,10 @@ LIE = (
 STOLEN = '{"probe": "static.files", "outcome": "completed", "seconds": 0.1, "measurements": []}'
 """A record of a probe that only our own Python runs."""
 _METADATA = f"""Metadata-Version: 2.1
-Name: evil
+Name: evil[red]x[/red]<script>alert(1)</script>
 Version: 1.0
-License: free{ESCAPE}<script>alert(1)</script>
-Requires-Dist: ::error::owned
-Requires-Dist: [red]missing[/red]
+License: free{ESCAPE}
+Requires-Dist: torch=={RIGHT_TO_LEFT}2
 
 """
 _TORCH = "__version__ = '2.7.1+cu126'\ncuda = '12.6'\n"
@@ -39,11 +38,12 @@ _LINES = (
     "COPY root/ /",
     "RUN mkfifo /usr/local/lib/python3.11/site-packages/pipe /usr/local/lib/python3.11/site-packages/pipe.so",
     r"RUN printf 'x = 1\n' > \"$(printf '/usr/local/lib/python3.11/site-packages/a\033]0;owned\007\342\200\256b.py')\"",
+    r"RUN cd /usr/local/lib/python3.11/site-packages && echo > \"$(printf 'c\n::error::owned ##[error]owned.py')\"",
     "ENV LD_PRELOAD=/evil.so LD_LIBRARY_PATH=/evil PYTHONPATH=/evil PYTHONHOME=/evil PATH=/usr/local/bin:/usr/bin:/bin",
 )
 
 
 def context(base: str) -> Mapping[str, bytes]:
     """Its build context. Scripts (`#!`) are executable there."""
-    dockerfile = "\n".join([f"FROM {base}", *_LINES[:3], _LINES[3], ""]).replace('\\"', '"')
+    dockerfile = "\n".join([f"FROM {base}", *_LINES, ""]).replace('\\"', '"')
     return {"Dockerfile": dockerfile.encode(), **{f"root/{path}": text.encode() for path, text in _FILES.items()}}
