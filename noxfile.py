@@ -31,6 +31,7 @@ VERBS: Mapping[str, str] = {
     "reproduce": "Build an image twice, the second time uncached, and compare layer by layer. NAME [--base REF]",
     "validate": "Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]",
     "judge": "Judge a recorded run again, from its evidence alone. FILE [--tier static] [--json FILE]",
+    "audit": "Look for faults in any image; no validation. REF [--no-run] [--out FOLDER] [--fail-on error] ...",
     "publish": "Push a validated image with attestations, then move its tags. NAME --to REPOSITORY [--gate TIERS] ...",
     "promote": "Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]",
     "verify": "Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned",

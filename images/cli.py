@@ -38,6 +38,7 @@ VERBS: Mapping[str, str] = {
     "reproduce": "reproduce",
     "validate": "building",
     "judge": "building",
+    "audit": "audit",
     "publish": "publishing",
     "promote": "publishing",
     "verify": "publishing",

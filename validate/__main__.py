@@ -7,7 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
-COMMANDS = {"validate": "validate.inside", "doctor": "validate.doctor.main"}
+COMMANDS = {"validate": "validate.inside", "doctor": "validate.doctor.main", "survey": "validate.survey.main"}
 
 
 def main() -> int:

@@ -28,6 +28,7 @@ from typing import Any
 
 from validate.claims import EXCLUSIVE, Claim, ClaimSet, Tier
 from validate.environment import user_environment
+from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
@@ -60,25 +61,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measure(options.probe, _asking_for(claims, options.probe), Path(options.out))
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
-    for record in run(claims.of(tiers), jobs=options.jobs, timeout=options.timeout):
+    user = user_environment.read(Path(options.user)) if options.user else None
+    for record in run(claims.of(tiers), jobs=options.jobs, timeout=options.timeout, user=user):
         print(json.dumps(asdict(record)), flush=True)  # noqa: T201  the suite's output
     return 0
 
 
-def run(claims: ClaimSet, *, jobs: int, timeout: float | None = None) -> Iterator[Record]:
+def run(
+    claims: ClaimSet, *, jobs: int, timeout: float | None = None, user: UserEnvironment | None = None
+) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
 
     Those in EXCLUSIVE come last, one after another. `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims
-    known to be unproven are not measured.
+    known to be unproven are not measured. `user` is whom probes look at if it is not this process's user: then they
+    keep this process's own environment.
     """
     probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
-    given = user_environment.of_this_process()
+    given = user or user_environment.of_this_process()
     with tempfile.TemporaryDirectory(prefix="validate-") as folder, ThreadPoolExecutor(max_workers=jobs) as pool:
         scratch = Path(folder)
         claim_file = scratch / "claims.json"
         claim_file.write_text(claims.dumps(), encoding="utf-8")
         marker = user_environment.record(given, scratch / "user-environment.json")
-        environ = {**given.environ, **marker}
+        environ = {**(os.environ if user else given.environ), **marker}
         running = [
             pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout)
             for probe in probes
@@ -112,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tier", action="append", choices=[tier.value for tier in Tier], help="default: all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
     parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
+    parser.add_argument("--user", metavar="FILE", help="look at this user's environment, not at this process's")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     return parser

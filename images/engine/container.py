@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, cast
 
 import docker.errors
@@ -63,15 +63,33 @@ class TimedOut(UserError):  # noqa: N818  # said as an event
         )
 
 
+class TooMuchOutput(UserError):  # noqa: N818  # said as an event
+    """A container printed more than was asked for and was killed."""
+
+    def __init__(self, where: str, most: int) -> None:
+        super().__init__(
+            Problem(
+                where=where,
+                cause=f"printed more than {most / 1e6:.0f} MB and was stopped",
+                then="run it alone to see what it prints",
+            ),
+            code=1,
+        )
+
+
 @dataclass(kw_only=True)
 class _Lines:
     """Bytes of one stream into lines."""
 
     stream: str
-    rest: bytes = b""
+    rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[Line]:
-        *whole, self.rest = (self.rest + data).split(b"\n")
+        if b"\n" not in data:  # a line without end must not be copied with each part of it
+            self.rest += data
+            return
+        *whole, rest = (bytes(self.rest) + data).split(b"\n")
+        self.rest = bytearray(rest)
         for line in whole:
             yield Line(stream=self.stream, text=plain_line(line))
 
@@ -116,13 +134,21 @@ class Container:
             self._output = self._sdk.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
             self._sdk.start(self.id)
 
-    def lines(self, timeout: float | None = None) -> Iterator[Line]:
-        """What it prints, line by line, until it ends. Kills it and raises TimedOut after `timeout` seconds."""
+    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
+        """What it prints, line by line, until it ends.
+
+        Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` bytes of both streams.
+        """
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
         out, err = _Lines(stream="stdout"), _Lines(stream="stderr")
+        printed = 0
         with self._deadline(timeout), asking(self.name):
             for stdout, stderr in self._output:
+                printed += len(stdout or b"") + len(stderr or b"")
+                if most is not None and printed > most:
+                    self.kill()
+                    raise TooMuchOutput(self.name, most)
                 yield from out.feed(stdout or b"")
                 yield from err.feed(stderr or b"")
         yield from out.end()

@@ -30,6 +30,11 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
         *(Mount(target=inside, source=path, type="bind", read_only=True) for path, inside in spec.binds.items()),
     ]
     limits = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
+    if spec.processes:
+        limits["pids_limit"] = spec.processes
+    rights: dict[str, list[str]] = {}
+    if spec.capabilities is not None:
+        rights = {"cap_drop": ["ALL"], "cap_add": [*spec.capabilities], "security_opt": ["no-new-privileges"]}
     requests_of_gpus = {"device_requests": [dict(one) for one in spec.device_requests]} if spec.device_requests else {}
     host = api.sdk.create_host_config(
         network_mode=spec.network,
@@ -43,6 +48,7 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
         log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}),
         **requests_of_gpus,
         **limits,
+        **rights,
     )
     with asking(spec.name or spec.image, image=spec.image):
         created = api.sdk.create_container(

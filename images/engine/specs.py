@@ -50,6 +50,10 @@ class ContainerSpec:
     device_requests: Sequence[DeviceRequest] = ()
     memory: int | None = None
     """Without swap."""
+    processes: int | None = None
+    """The most at once, threads counted."""
+    capabilities: Sequence[str] | None = None
+    """Those that remain, and no program gains others. None: the engine's defaults."""
     shm_size: int | None = None
     ulimits: Mapping[str, int] = field(default_factory=dict)
     """`memlock` and the like, -1 for no limit."""

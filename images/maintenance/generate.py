@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from images.audit import data
 from images.bench import page
 from images.bench import results as measured
 from images.config import paths
@@ -41,6 +42,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
         **schemas.generated(),
+        **data.generated(),
         **results.generated(),
         **index.generated(),
         **records.generated(),

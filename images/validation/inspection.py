@@ -28,7 +28,7 @@ def records(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Reco
         "user": image.user,
         "entrypoint": list(image.entrypoint),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
-        "secrets": list(_secrets(engine, image)),
+        "secrets": list(credentials_of(engine, image)),
     }
     seconds = round(time.monotonic() - started, 3)
     yield Record(
@@ -39,8 +39,8 @@ def records(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Reco
     )
 
 
-def _secrets(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
-    """Variables, labels, and build steps: a build argument stays in the history of its step."""
+def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
+    """Kind and place of each, in variables, labels and build steps: a step's history has its build arguments."""
     texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
     texts += [(f"the label {name}", value) for name, value in image.labels.items()]
     texts += [

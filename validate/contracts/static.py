@@ -81,7 +81,12 @@ class LockEvidence(TypedDict):
 # ---- S2
 
 
-class FilesExpect(TypedDict):
+class _FilesAside(TypedDict, total=False):
+    aside: list[str]
+    """Folders of sys.path that no wheel filled: their files are a package manager's, and not compared."""
+
+
+class FilesExpect(_FilesAside):
     unowned: Reasons
     """Files that may lie beside packages though no distribution lists them."""
 

@@ -67,7 +67,12 @@ class Start:
 
 
 def start(user: UserEnvironment, modules: Sequence[str] = ()) -> Start:
-    """Start Python as a user would and ask where it would find these top-level modules. Raises StartError."""
+    """Start Python as a user would and ask where it would find these top-level modules. Raises StartError.
+
+    Nothing is started where `user` brings what files say of it.
+    """
+    if user.start is not None:
+        return Start(**user.start)
     command = [user.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
     try:
         done = subprocess.run(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 _RECORDED_IN = "VALIDATE_SURROUNDINGS"
 
@@ -21,6 +22,8 @@ class UserEnvironment:
     """Working directory."""
     python: str
     """The interpreter that ran the suite: the environment's own."""
+    start: Mapping[str, Any] | None = None
+    """How that interpreter would start (environment/interpreter.py), read from files because nobody may run it."""
 
 
 def of_this_process() -> UserEnvironment:
@@ -40,9 +43,14 @@ def record(user: UserEnvironment, file: Path) -> dict[str, str]:
     return {_RECORDED_IN: str(file)}
 
 
+def read(file: Path) -> UserEnvironment:
+    """What `record` wrote down."""
+    return UserEnvironment(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
+
+
 def recorded() -> UserEnvironment:
     """What the suite recorded before it started this probe; outside of the suite, this process's own."""
     file = os.environ.get(_RECORDED_IN)
     if not file:
         return of_this_process()
-    return UserEnvironment(**json.loads(Path(file).read_text(encoding="utf-8", errors="surrogateescape")))
+    return read(Path(file))

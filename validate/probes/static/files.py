@@ -9,11 +9,13 @@ import base64
 import hashlib
 import multiprocessing
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from validate.claims import Claim
-from validate.contracts.static import FileInConflict, FilesEvidence, WrongFile
+from validate.contracts.static import FileInConflict, FilesEvidence, FilesExpect, WrongFile
 from validate.environment import installed, interpreter, user_environment
 from validate.environment.installed import Distribution
 
@@ -27,7 +29,8 @@ _CODE = (".py", ".pyc", ".pth", ".so")
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
     start = interpreter.start(user_environment.recorded())
     folders = [entry or user_environment.recorded().directory for entry in start.path]
-    everything = installed.distributions(folders)
+    aside = {folder for claim in claims for folder in cast(FilesExpect, claim.expect).get("aside", ())}
+    everything = [one for one in installed.distributions(folders) if one.location not in aside]
     evidence = _compare(everything)
     for claim in claims:
         yield claim.subject, evidence
@@ -153,6 +156,8 @@ def _hash(path: str, buffer: memoryview) -> tuple[str | None, int]:
     """RECORD's form of the hash, and the bytes read. None: there is no such file, or it can't be read."""
     digest, total = hashlib.sha256(), 0
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  to read a FIFO is to wait for ever
+            return None, total
         with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  36,000 times
             while count := stream.readinto(buffer):
                 digest.update(buffer[:count])

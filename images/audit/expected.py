@@ -1,0 +1,258 @@
+"""What holds for any image with these packages: claims, written from what is installed. Pure.
+
+Nobody promised anything of a foreign image, so a claim here never says which version should be there. It says that
+what is there is whole, and fits together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from images.audit.model import LibraryCode
+from images.config.facts import Facts
+from images.config.names import Arch, ImageName, Minor
+from images.planning import expectations
+from images.planning.image import Base, Image, Pin
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.cpu import cpu_claims
+from images.validation.claims.device_code import device_code_claims
+from images.validation.claims.gpu import gpu_claims
+from validate.claims import Claim, ClaimSet, Tier
+from validate.compute_capability import target_runs_on
+from validate.contracts.static import LinkException
+from validate.judging.text import matches
+
+_SHARE = 5
+"""torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels
+for sm_89 alone, and is not made for it."""
+_OF_A_MATRIX = frozenset(("C8", "C11"))
+"""Claims about the home and the constraints that our images have."""
+_WHOLE_LIBRARIES = frozenset(("cuda-libraries", "pruned"))
+_IMPORTED = frozenset(
+    {
+        *expectations.NATIVE,
+        *expectations.IMPORTED,
+        *expectations.IMPORT_TORCH_FIRST,
+        *(
+            "torch",
+            "torchaudio",
+            "deepspeed",
+            "trl",
+            "datasets",
+            "axolotl",
+            "colossalai",
+            "sentencepiece",
+            "tokenizers",
+        ),
+    }
+)
+"""Packages to import and to run. Those that refuse to be imported without a GPU (unsloth, vllm) are not among them."""
+DEBIANS = "/usr/lib/python3/dist-packages"
+"""Debian's packages fill it, and dpkg keeps the hashes. Most bring no RECORD, some one with hashes in another form
+(python3-blinker 1.5-1: hexadecimal)."""
+_LAYER = "installed"
+_NO_4_BIT = "transformers before 4.52 refuses bitsandbytes' 4-bit weights without a GPU"
+_FIRST_WITH_4_BIT = Version("4.52")
+OPTIONAL_PLUGINS: Sequence[LinkException] = (
+    {
+        "path": "torchaudio/lib/*torchaudio_sox*.so",
+        "names": ["libsox.so*"],
+        "reason": "torchaudio opens its SoX backend only where SoX is installed",
+    },
+    *(
+        LinkException(
+            path=f"{folder}/*ffmpeg*.so", names=["libav*.so.*", "libsw*.so.*", "libpostproc.so.*"], reason=why
+        )
+        for folder, why in dict.fromkeys(("torio/lib", "torchaudio/lib"), "one plugin for each FFmpeg").items()
+    ),
+    {
+        "path": "torchcodec/libtorchcodec_*.so",
+        "names": ["libav*.so.*", "libsw*.so.*", "libnpp*.so.*", "libnvcuvid.so.*"],
+        "reason": "one plugin for each FFmpeg: opened by name, the first that loads",
+    },
+)
+"""Libraries of packages that our images do not have, and which may lack something by design."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The claims of one environment, and what they do not cover."""
+
+    claims: ClaimSet
+    left_out: tuple[str, ...] = ()
+    """Packages at versions of which nothing is known, with the reason."""
+
+
+def expected(
+    environment: Mapping[str, Any], code: Sequence[LibraryCode], torch_code: Mapping[str, int], facts: Facts
+) -> Expected:
+    """Claims of one surveyed environment. `code`: of all libraries of the image; `torch_code`: architecture -> bytes in
+    torch's largest library.
+    """
+    image, left_out = _as_image(environment, torch_code, facts)
+    conda = sorted(one["name"] for one in environment["distributions"] if one["installer"] == "conda")
+    claims = [*_static(environment, image, conda)]
+    if image:
+        context = ClaimContext(image=image, facts=facts, no_gpu="the audit was not given a GPU (--gpus)")
+        of_libraries = (one for one in device_code_claims(context) if one.subject not in _WHOLE_LIBRARIES)
+        claims += [_where_served(one, code) for one in of_libraries]
+        claims += [_reachable(one, image) for one in cpu_claims(context) if one.id not in _OF_A_MATRIX]
+        claims += gpu_claims(context)
+    return Expected(claims=ClaimSet(image=str(environment["prefix"]), claims=tuple(claims)), left_out=left_out)
+
+
+def hygiene() -> ClaimSet:
+    """Claims of the whole image: leftovers and secrets."""
+    ours = ("/workspace/*", "/root/.local/*")
+    leftovers = {pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours}
+    rows = {
+        "leftovers": "no cache, package list or temporary file of the build is left",
+        "secrets": "no file holds a credential",
+    }
+    claims = tuple(
+        Claim(
+            id="S8",
+            subject=subject,
+            tier=Tier.STATIC,
+            probe="static.hygiene",
+            statement=text,
+            expect={"leftovers": leftovers},
+        )
+        for subject, text in rows.items()
+    )
+    return ClaimSet(image="image", claims=claims)
+
+
+def archs(torch_code: Mapping[str, int]) -> tuple[Arch, ...]:
+    """Architectures that torch was made for, by the bytes of machine code that it has for each."""
+    cubins = {name.removeprefix("sm_"): size for name, size in torch_code.items() if name.startswith("sm_")}
+    most = max(cubins.values(), default=0)
+    found = (name for name, size in cubins.items() if name.isdigit() and size * _SHARE >= most)
+    return tuple(sorted(Arch(*divmod(int(name), 10)) for name in found))
+
+
+def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence[str]) -> Iterator[Claim]:
+    major = image.wheel_cuda.major if image else 0
+    links = {
+        "of": "environment",
+        "home": "",
+        "cuda_libraries": expectations.cuda_libraries(major) if image else {},
+        "host": list(expectations.HOST_LIBRARIES),
+        "other_platforms": list(expectations.OTHER_PLATFORMS),
+        "exceptions": [*expectations.LINK_EXCEPTIONS, *OPTIONAL_PLUGINS],
+    }
+    symbols = {"host": list(expectations.HOST_LIBRARIES), "exceptions": [*expectations.SYMBOL_EXCEPTIONS]}
+    files = {
+        "unowned": dict(expectations.START_FILES),
+        "aside": [DEBIANS],
+        "conda": list(conda),
+        "kind": environment["kind"],
+    }
+    start = {"required": {}, "denied": dict(expectations.DENIED_VARIABLES), "start_files": expectations.START_FILES}
+    rows: Sequence[tuple[str, str, str, str, Mapping[str, Any]]] = (
+        ("S2", "files", "static.files", "every installed file is as its wheel recorded it", files),
+        ("S2", "strays", "static.files", "no file that Python can import belongs to nobody", files),
+        ("S3", "libraries", "static.libraries", "every library finds what it needs, of one CUDA", links),
+        (
+            "S3",
+            "rivals",
+            "static.libraries",
+            "no other copy of a package's CUDA library is on the loader's path",
+            links,
+        ),
+        ("S4", "symbols", "static.symbols", "every symbol that a library needs is exported", symbols),
+        ("S7", "start", "static.environment", "nothing of unknown owner runs when Python starts", start),
+    )
+    for id_, subject, probe, statement, expect in rows:
+        yield Claim(id=id_, subject=subject, tier=Tier.STATIC, probe=probe, statement=statement, expect=expect)
+
+
+def _where_served(claim: Claim, code: Sequence[LibraryCode]) -> Claim:
+    """A claim on device code for the GPUs alone that the library has any code for: that others are not served is no
+    fault, and stands in the table of GPUs.
+    """
+    own = [one.archs for one in code if matches(one.path, [f"*/{pattern}" for pattern in claim.expect["files"]])]
+    if not own:
+        return claim
+    served = {
+        arch: how
+        for arch, how in claim.expect["archs"].items()
+        if any(target_runs_on(target, divmod(int(arch), 10)) for archs in own for target in archs)
+    }
+    return replace(claim, expect={**claim.expect, "archs": served})
+
+
+def _reachable(claim: Claim, image: Image) -> Claim:
+    reason = image.unproven.get(f"{claim.id} {claim.subject}", "")
+    return replace(claim, unproven=reason) if reason else claim
+
+
+def _as_image(
+    environment: Mapping[str, Any], torch_code: Mapping[str, int], facts: Facts
+) -> tuple[Image | None, tuple[str, ...]]:
+    """The environment as if the matrix had made it, which claims are written from; None: it has no torch for CUDA."""
+    torch = environment["torch"]
+    try:
+        cuda, version = Minor.parse(str(torch["cuda"])), Minor.parse(str(torch["version"]))
+        expectations.cuda_libraries(cuda.major)
+    except (KeyError, ValueError):
+        return None, ()
+    pins, left_out = _pins(environment, facts)
+    transformers = next((pin for pin in pins if pin.name == "transformers"), None)
+    no_4_bit = transformers is not None and Version(transformers.version) < _FIRST_WITH_4_BIT
+    python = Minor.parse(str(environment["version"]))
+    image = Image(
+        name=ImageName(cuda=cuda, torch=version),
+        base=Base(key="", reference="", suite=None, python=python, glibc=Minor(2, 0)),
+        python=python,
+        toolkit_cuda=cuda,
+        wheel_cuda=cuda,
+        index=None,
+        archs=archs(torch_code),
+        ptx=(),
+        min_driver="",
+        cxx11_abi=True,
+        pins=pins,
+        toolkit=(),
+        layers=(_LAYER,),
+        environment={},
+        revision="",
+        unproven=dict.fromkeys((f"C10 {one}" for one in ("nf4-weights", "nf4-logits", "lora-step")), _NO_4_BIT)
+        if no_4_bit
+        else {},
+    )
+    return image, left_out
+
+
+def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...], tuple[str, ...]]:
+    """Known packages; those whose checks need facts that are not there are left out, with the reason."""
+    tables: Mapping[str, Mapping[str, object]] = {
+        "bitsandbytes": facts.bitsandbytes,
+        "xformers": facts.xformers,
+        "torchao": facts.torchao,
+    }
+    pins: dict[str, Pin] = {}
+    left_out = []
+    for one in environment["distributions"]:
+        name, version = str(one["name"]), str(one["version"]).partition("+")[0]
+        if name not in _IMPORTED or name in pins:
+            continue
+        if not _is_version(version):
+            left_out.append(f"{name} {version}: no version that can be compared")
+        elif name in tables and version not in tables[name]:
+            left_out.append(f"{name} {version}: facts.yaml has no row of it")
+        else:
+            pins[name] = Pin(name=name, version=version, layer=_LAYER)
+    return tuple(pins.values()), tuple(left_out)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

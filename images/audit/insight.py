@@ -1,0 +1,156 @@
+"""What the device code of an image means: GPUs and drivers by library, and what one architecture needs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from images.audit.model import ArchWeight, Driver, LibraryCode, Licence, Runs
+from images.config.facts import Facts
+from validate.binaries import fatbin
+from validate.compute_capability import target_runs_on
+
+_ARCHS = ("50", "60", "70", "75", "80", "86", "89", "90", "100", "120")
+"""What the tables show: GPUs of servers and workstations, by compute capability."""
+_LEAST_BYTES = 64 << 10
+"""cuFFT's libraries hold a kernel of 320 bytes that nobody calls, and keep the others elsewhere."""
+_FOR_CUDA = re.compile(r"_cuda(\d\d)(\d)\.so")
+_MACHINE_CODE, _PTX, _NO = "machine code", "PTX", "no"
+
+
+def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
+    """Each library with device code, and the distribution whose folder it lies in."""
+    owners = _owners(survey)
+    return tuple(_library(row, owners) for row in survey["device_code"])
+
+
+def _library(row: Mapping[str, Any], owners: Sequence[tuple[str, str]]) -> LibraryCode:
+    path = str(row["path"])
+    owner = next((name for folder, name in owners if path.startswith(folder)), "")
+    return LibraryCode(
+        path=path,
+        owner=owner,
+        nvidia=fatbin.is_nvidias(owner, path),
+        archs=row.get("archs", {}),
+        needed=row.get("needed", {}),
+        error=str(row.get("error", "")),
+    )
+
+
+def _owners(survey: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Folders of packages with the name to show: the first folder below site-packages, or of an nvidia- package two."""
+    found: dict[str, str] = {}
+    for row in survey["device_code"]:
+        path = str(row["path"])
+        head, mark, rest = path.partition("-packages/")
+        if mark:
+            parts = rest.split("/")
+            depth = 2 if parts[0] == "nvidia" and len(parts) > 2 else 1
+            name = "-".join(parts[:depth]).partition(".")[0]
+            found[f"{head}{mark}{'/'.join(parts[:depth])}"] = name
+    toolkits = [(f"{one['home']}/", f"toolkit {one['version']}".strip()) for one in survey["toolkits"]]
+    return [*sorted(found.items(), key=lambda pair: -len(pair[0])), *toolkits]
+
+
+def runs(code: Sequence[LibraryCode], cuda: str) -> tuple[Runs, ...]:
+    """How each package runs on each GPU architecture beside a torch of this CUDA, by the best served of its libraries.
+
+    Left out: NVIDIA's libraries inside other packages, and alternatives for another CUDA, as bitsandbytes has them.
+    """
+    grouped: defaultdict[str, list[LibraryCode]] = defaultdict(list)
+    for one in code:
+        aside = one.nvidia and not one.owner.startswith(("nvidia", "toolkit"))
+        if sum(one.archs.values()) >= _LEAST_BYTES and not aside:
+            grouped[one.owner or one.path].append(one)
+    loaded = {package: [one for one in own if one.path in _loaded(own, cuda)] for package, own in grouped.items()}
+    return tuple(
+        Runs(package=package, libraries=len(own), on={arch: _best(own, arch) for arch in _ARCHS})
+        for package, own in sorted(loaded.items())
+    )
+
+
+def _loaded(own: Sequence[LibraryCode], cuda: str) -> frozenset[str]:
+    """Paths without alternatives for other CUDA versions: of each row of them one stays, by bitsandbytes' rule (exact,
+    else the highest lower minor of that major, else the lowest higher one).
+    """
+    alternatives = {one.path: (int(found[1]), int(found[2])) for one in own if (found := _FOR_CUDA.search(one.path))}
+    major, _, minor = cuda.partition(".")
+    if not alternatives or not (major.isdigit() and minor.isdigit()):
+        return frozenset(one.path for one in own)
+    wanted = (int(major), int(minor))
+    same = sorted((number, path) for path, number in alternatives.items() if number[0] == wanted[0])
+    lower = [path for number, path in same if number <= wanted]
+    chosen = lower[-1:] or [path for _, path in same][:1]
+    return frozenset([*(one.path for one in own if one.path not in alternatives), *chosen])
+
+
+def _best(own: Sequence[LibraryCode], arch: str) -> str:
+    found = {_how(one.archs, arch) for one in own}
+    return next((one for one in (_MACHINE_CODE, _PTX) if one in found), _NO)
+
+
+def _how(archs: Mapping[str, int], arch: str) -> str:
+    gpu = divmod(int(arch), 10)
+    fitting = [target for target in archs if target_runs_on(target, gpu)]
+    if any(target.startswith("sm_") for target in fitting):
+        return _MACHINE_CODE
+    return _PTX if fitting else _NO
+
+
+def bytes_by_arch(code: Sequence[LibraryCode]) -> Mapping[str, int]:
+    """`sm_90` or `compute_90` -> bytes in all libraries, the largest first."""
+    total: Counter[str] = Counter()
+    for one in code:
+        total.update(one.archs)
+    return dict(total.most_common())
+
+
+def weights(code: Sequence[LibraryCode], archs: Sequence[str]) -> tuple[ArchWeight, ...]:
+    """For each of these architectures, the bytes of device code that a GPU of it has no use for."""
+    return tuple(
+        ArchWeight(arch=f"sm_{arch}", removable=_removable(code, arch), removable_nvidia=_removable(nvidias, arch))
+        for nvidias in [[one for one in code if one.nvidia]]
+        for arch in archs
+    )
+
+
+def _removable(code: Sequence[LibraryCode], arch: str) -> int:
+    return sum(sum(one.archs.values()) - one.needed[arch] for one in code if one.needed.get(arch))
+
+
+def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:
+    """The drivers that an image asks of its host, by the CUDA that its torch was built for and its libraries are of."""
+    packages: defaultdict[str, list[str]] = defaultdict(list)
+    for environment in environments:
+        if cuda := str(environment["torch"].get("cuda", "")):
+            packages[cuda].append(f"torch {environment['torch']['version']} in {environment['prefix']}")
+        for one in environment["distributions"]:
+            if str(one["name"]).startswith("nvidia-cuda-runtime"):
+                packages[".".join(str(one["version"]).split(".")[:2])].append(f"{one['name']} {one['version']}")
+    return tuple(
+        Driver(
+            cuda=cuda,
+            minimum=row.driver if (row := facts.minimum_drivers.get(cuda.partition(".")[0])) else "",
+            native=exact.driver if (exact := facts.cuda.get(cuda)) else "",
+            packages=tuple(names),
+        )
+        for cuda, names in sorted(packages.items())
+    )
+
+
+def licences(survey: Mapping[str, Any]) -> Iterator[Licence]:
+    """NVIDIA's parts: distributions, and packages of its Debian repositories (whose licence is in /usr/share/doc)."""
+    seen: dict[tuple[str, str], Licence] = {}
+    for environment in survey["environments"]:
+        for one in environment["distributions"]:
+            name, version = str(one["name"]), str(one["version"])
+            if name.startswith(("nvidia-", "tensorrt", "cudnn")) and name != "nvidia-ml-py":
+                said = str(one["license"]) or "not stated in its metadata"
+                seen.setdefault((name, version), Licence(name=name, version=version, licence=said))
+    for one in survey["nvidia_packages"]:
+        key = (str(one["name"]), str(one["version"]))
+        where = f"/usr/share/doc/{key[0]}/copyright"
+        seen.setdefault(key, Licence(name=key[0], version=key[1], licence=f"Debian package: {where}"))
+    yield from seen.values()

@@ -1,0 +1,91 @@
+"""How claims about a foreign image are judged: by the suite's judges, by others where those expect more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from validate.claims import Claim
+from validate.contracts.static import FileInConflict
+from validate.judge import JUDGES
+from validate.judging import Finding, Judging, by_subject, passed
+from validate.judging.static import environment, files, libraries
+from validate.judging.text import conclude
+
+_ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"))
+"""Top folders that packages should not install, and often do: two of them may own one file there."""
+
+Evidence = Mapping[str, Any]
+
+
+def _files(claim: Claim, evidence: Evidence) -> Finding:
+    """S2 without what conda installed: it rewrites files, and keeps hashes of its own."""
+    conda = set(claim.expect["conda"])
+    own = {
+        **evidence,
+        "wrong": [one for one in evidence["wrong"] if not set(_names(one["owners"])) <= conda],
+        "in_conflict": [one for one in evidence["in_conflict"] if not _is_aside(one)],
+        "unowned": [],
+        "unowned_count": 0,
+        "without_record": [one for one in evidence["without_record"] if one["name"] not in conda],
+    }
+    if not evidence["files"]:
+        return passed("no distribution records a file: there is nothing to compare")
+    return files.judge(claim, own)
+
+
+def _strays(claim: Claim, evidence: Evidence) -> Finding:
+    if claim.expect["kind"] == "conda":
+        return passed("conda owns files that no RECORD lists: not looked at")
+    own = {**evidence, "files": 1, "wrong": [], "without_record": []}
+    own["in_conflict"] = [one for one in evidence["in_conflict"] if _is_aside(one)]
+    found = files.judge(claim, own)
+    return found if found.status != "PASS" else passed("every file that Python can import has an owner")
+
+
+def _names(owners: Mapping[str, str]) -> list[str]:
+    """Of `name version`."""
+    return [owner.partition(" ")[0] for owner in owners]
+
+
+def _is_aside(one: FileInConflict) -> bool:
+    """No code, or in a folder that packages install by mistake."""
+    path = PurePosixPath(one["path"])
+    inside = next((path.parts[at + 1 :] for at, part in enumerate(path.parts) if part.endswith("-packages")), ())
+    return (path.suffix not in (".py", ".so") and ".so." not in path.name) or (bool(inside) and inside[0] in _ASIDE)
+
+
+def _libraries(claim: Claim, evidence: Evidence) -> Finding:
+    if not evidence["files"]:
+        return passed("there is no shared library in this environment")
+    return libraries.judge(claim, {**evidence, "second_owners": []})
+
+
+def _rivals(_claim: Claim, evidence: Evidence) -> Finding:
+    found = [
+        f"{one['name']} of {', '.join(one['owners'])} has a rival on the loader's path: {one['other']}"
+        for one in evidence["second_owners"]
+    ]
+    return conclude(found, "no package's CUDA library has a rival on the loader's path")
+
+
+def _symbols(claim: Claim, evidence: Evidence) -> Finding:
+    if not evidence["files"]:
+        return passed("there is no shared library in this environment")
+    return JUDGES["S4"](claim, evidence)
+
+
+def _start(claim: Claim, evidence: Evidence) -> Finding:
+    """S7's start-up code alone: variables are told once, for the whole image."""
+    found = environment.judge(claim, {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}})
+    return found if found.status != "PASS" else passed("nothing of unknown owner runs when Python starts")
+
+
+AUDIT_JUDGES: Mapping[str, Judging] = {
+    **JUDGES,
+    "S2": by_subject({"files": cast("Judging", _files), "strays": cast("Judging", _strays)}),
+    "S3": by_subject({"libraries": cast("Judging", _libraries), "rivals": cast("Judging", _rivals)}),
+    "S4": cast("Judging", _symbols),
+    "S7": cast("Judging", _start),
+}

@@ -1,0 +1,116 @@
+"""This process's Python as files for a container of an image that nobody trusts: program, loader, libraries, standard
+library. It reads the image's files and needs, and runs, nothing of the image.
+
+Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from images.errors import Problem, UserError
+from validate.binaries import elf
+from validate.binaries.elf import ElfError
+from validate.binaries.loader import Files, Process, SearchPath
+
+PROGRAM = "python/bin/python3"
+LIBRARIES = "python/so"
+_LOADER = "python/ld.so"
+_PT_INTERP = 3
+_DECODERS = ("libzstd.so.1", "liblz4.so.1")
+"""Opened by name to read compressed device code (validate/binaries/fatbin.py)."""
+_LEFT_OUT = frozenset(
+    (
+        "__pycache__",
+        "dist-packages",
+        "ensurepip",
+        "idlelib",
+        "lib2to3",
+        "pydoc_data",
+        "site-packages",
+        "test",
+        "tkinter",
+    )
+)
+
+
+def environment(root: str) -> dict[str, str]:
+    """Variables that let nothing of the image into that Python, whatever the image's own variables say."""
+    unset = ("LD_PRELOAD", "LD_AUDIT", "LD_ORIGIN_PATH", "LD_DEBUG", "LD_PROFILE", "GLIBC_TUNABLES", "TMPDIR")
+    return {**dict.fromkeys(unset, ""), "LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
+
+
+def files(root: str, scratch: Path) -> Mapping[str, Path]:
+    """Path below `root`, where it will lie in the container, to a file of this machine.
+
+    The program with its new interpreter is written to `scratch`. Raises UserError where this Python is not one of
+    Linux on x86-64.
+    """
+    program = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # of a venv, what it is of
+    try:
+        content, loader = _with_interpreter(program.read_bytes(), f"{root}/{_LOADER}".encode())
+    except (OSError, ElfError) as error:
+        raise _unusable(str(error)) from None
+    patched = scratch / "python3"
+    patched.write_bytes(content)
+    patched.chmod(0o755)
+    standard = Path(os.__file__).parent
+    own = {PROGRAM: patched, _LOADER: Path(os.path.realpath(loader))}
+    own |= {f"python/lib/{standard.name}/{path.relative_to(standard)}": path for path in _standard_library(standard)}
+    libraries = _libraries([program, *(path for path in own.values() if path.suffix == ".so")])
+    return {**own, **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()}}
+
+
+def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
+    """The program with another ELF interpreter, and which it had. Raises ElfError."""
+    if elf.machine(program) != elf.X86_64:
+        raise ElfError("it is not built for x86-64")
+    (table,) = struct.unpack_from("<Q", program, 0x20)
+    size, count = struct.unpack_from("<HH", program, 0x36)
+    for index in range(count):
+        kind, _, offset, _, _, room = struct.unpack_from("<IIQQQQ", program, table + index * size)
+        if kind == _PT_INTERP:
+            if len(loader) >= room:
+                raise ElfError(f"its interpreter's name has room for {room} bytes, {len(loader) + 1} are needed")
+            was = program[offset : offset + room].split(b"\0")[0].decode()
+            return program[:offset] + loader.ljust(room, b"\0") + program[offset + room :], was
+    raise ElfError("it names no interpreter")
+
+
+def _standard_library(folder: Path) -> Iterator[Path]:
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")]
+        yield from (
+            Path(top, name) for name in names if name.endswith((".py", ".so")) and not name.startswith("_tkinter")
+        )
+
+
+def _libraries(programs: list[Path]) -> dict[str, Path]:
+    """Every library that these load, by the name they ask for it. One that only an extension lacks is left out."""
+    found: dict[str, Path] = {}
+    search, known = SearchPath.of({}, "/"), Files()
+    for program in programs:
+        process = Process(search, known)
+        process.load(str(program))
+        needed = known.get(str(program))
+        found |= {name: Path(path) for name, path in process.held.items() if needed and path != str(program)}
+    for name in _DECODERS:
+        if path := Process(search, known).resolve(name, "/"):
+            found[name] = Path(path)
+    return found
+
+
+def _unusable(why: str) -> UserError:
+    machine = f"{platform.system()} {platform.machine()}"
+    return UserError(
+        Problem(
+            where=sys.executable,
+            cause=f"can't be taken into a container ({machine}): {why}",
+            then="run `truetag audit` with a Python of Linux on x86-64; the engine may be elsewhere (--engine URL)",
+        )
+    )

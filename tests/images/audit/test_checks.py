@@ -1,0 +1,112 @@
+"""Checks from metadata and variables: what is a fault, what is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from images.audit import checks
+from images.audit.model import Outcome, Severity
+from images.engine import ImageInfo
+from tests.support.audit_samples import distribution, environment
+
+INFO = ImageInfo(
+    id="sha256:0",
+    tags=("some:1",),
+    digests=(),
+    size=1,
+    created="",
+    architecture="amd64",
+    layers=(),
+    labels={},
+    env={"PATH": "/usr/bin"},
+    user="1000",
+    workdir="",
+    entrypoint=(),
+    command=(),
+)
+SURVEY = {"interpreters": [], "driver_files": [], "preload": []}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("numpy>=2", "requires numpy>=2, 1.26.4 is installed"),
+        ("numpy>=1", ""),
+        ("six", "requires six, which is not installed"),
+        ("six; extra == 'all'", ""),
+        ("six; python_version < '3.9'", ""),
+        ("six; sys_platform == 'win32'", ""),
+        ("NumPy", ""),
+        ("no requirement at all ::", ""),
+    ],
+)
+def test_requirements_are_told_as_pip_check_tells_them(line: str, told: str) -> None:
+    found = list(checks.unmet(environment(distribution("a", "1.0", line), distribution("numpy", "1.26.4"))))
+    assert found == ([f"a 1.0 {told}"] if told else [])
+
+
+def _faults(info: ImageInfo, **survey: object) -> dict[str, tuple[Severity, str]]:
+    found = checks.of_image(info, {**SURVEY, **survey}, [])
+    return {f"{one.id} {one.subject}": (one.severity, one.text) for one in found if one.outcome is Outcome.FAULT}
+
+
+def test_a_plain_image_has_no_fault() -> None:
+    assert _faults(INFO) == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "key", "severity"),
+    [
+        ({"NVIDIA_TF32_OVERRIDE": "1"}, "S7 variables", Severity.ERROR),
+        ({"LD_PRELOAD": "/x.so"}, "S7 variables", Severity.ERROR),
+        ({"OMP_NUM_THREADS": "1"}, "S7 settings", Severity.WARNING),
+        ({"https_proxy": "http://proxy:3128"}, "S7 settings", Severity.WARNING),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "graphics"}, "S8 runtime", Severity.ERROR),
+        ({"NVIDIA_DISABLE_REQUIRE": "true"}, "S8 runtime", Severity.ERROR),
+    ],
+)
+def test_a_variable_that_misleads_is_told(env: dict[str, str], key: str, severity: Severity) -> None:
+    assert _faults(replace(INFO, env=env))[key][0] is severity
+
+
+@pytest.mark.parametrize(
+    "name", ["PIP_NO_CACHE_DIR", "UV_SYSTEM_PYTHON", "TRITON_CACHE_DIR", "CUDA_HOME", "http_proxy"]
+)
+def test_a_variable_that_changes_no_result_is_none(name: str) -> None:
+    assert _faults(replace(INFO, env={name: "" if name == "http_proxy" else "1"})) == {}
+
+
+def test_root_is_a_note() -> None:
+    assert _faults(replace(INFO, user=""))["S8 user"][0] is Severity.NOTE
+
+
+def test_a_python_that_is_a_script_or_was_changed_is_told() -> None:
+    script = {"path": "/usr/local/bin/python3", "real": "/usr/local/bin/python3", "elf": False, "as_packaged": None}
+    changed = {"path": "/usr/bin/python3", "real": "/usr/bin/python3.11", "elf": True, "as_packaged": False}
+    unknown = {"path": "/opt/bin/python3", "real": "/opt/bin/python3.11", "elf": True, "as_packaged": None}
+    text = _faults(INFO, interpreters=[script, changed, unknown])["A1 interpreters"][1]
+    assert "/usr/local/bin/python3 is no machine code" in text
+    assert "/usr/bin/python3.11 is not the file that its Debian package brought" in text
+    assert "/opt/bin" not in text
+
+
+def _of_environment(found: dict[str, object], *toolkits: dict[str, str]) -> dict[str, str]:
+    judged = checks.of_environment(found, list(toolkits))
+    return {f"{one.id} {one.subject}": one.text for one in judged if one.outcome is Outcome.FAULT}
+
+
+def test_a_second_copy_is_told_unless_pip_put_it_over_debians() -> None:
+    twice = environment(distribution("a", "1"), distribution("a", "2", location="/workspace"))
+    assert "a is there 2 times: 1 in" in _of_environment(twice)["A4 duplicates"]
+    above = [distribution("a", "2", location="/usr/local/lib/python3.11/dist-packages")]
+    above.append(distribution("a", "1", location="/usr/lib/python3/dist-packages"))
+    assert _of_environment(environment(*above)) == {}
+
+
+def test_a_toolkit_of_another_major_is_told() -> None:
+    wrong = {"home": "/usr/local/cuda-13.0", "version": "13.0"}
+    right = {"home": "/usr/local/cuda-12.8", "version": "12.8"}
+    assert "/usr/local/cuda-13.0 is CUDA 13.0" in _of_environment(environment(), wrong, right)["S6 toolkit"]
+    assert _of_environment(environment(), right) == {}

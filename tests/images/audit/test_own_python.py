@@ -1,0 +1,53 @@
+"""Our own Python as files: with a loader of its own, and nothing left to the image."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.audit import own_python
+from images.errors import UserError
+from validate.binaries import elf
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder with a name as short as /judge: it must fit where the program names its loader."""
+    folder = Path(tempfile.mkdtemp(prefix="", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_it_starts_from_another_folder_with_its_own_loader_and_libraries_alone(root: Path, tmp_path: Path) -> None:
+    for name, source in own_python.files(str(root), tmp_path).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(source)
+    program = root / own_python.PROGRAM
+    program.unlink()
+    program.write_bytes((tmp_path / "python3").read_bytes())
+    program.chmod(0o755)
+    maps = (
+        "import ctypes, hashlib, json, multiprocessing, sys; print(sys.prefix); print(open('/proc/self/maps').read())"
+    )
+    environment = own_python.environment(str(root))
+    done = subprocess.run(
+        [str(program), "-I", "-S", "-c", maps], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"{root}/python\n") and "libc.so.6" in done.stdout
+
+
+def test_a_name_that_is_too_long_for_the_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has room for"):
+        own_python.files("/" + "x" * 300, tmp_path)
+
+
+def test_the_program_has_the_interpreter_that_comes_along(tmp_path: Path) -> None:
+    files = own_python.files("/judge", tmp_path)
+    assert b"/judge/python/ld.so\0" in files[own_python.PROGRAM].read_bytes()
+    assert elf.read(files[own_python.PROGRAM]).executable
+    assert {"libc.so.6", "libz.so.1"} <= {Path(name).name for name in files}

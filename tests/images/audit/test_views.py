@@ -1,0 +1,61 @@
+"""An audit in its forms: SARIF, workflow commands, JSON by its schema, HTML. None of them looks like a verdict."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.audit import data, page, sarif
+from images.audit.model import NO_VALIDATION
+from tests.support.audit_samples import audit, check
+from tests.support.checkout import ROOT
+
+FAULTY = audit([check("x needs liby.so", fix="install it"), check("a%b\nc", id_="S8", subject="secrets")])
+
+
+def test_sarif_has_a_rule_and_a_place_for_each_fault() -> None:
+    (run,) = json.loads(sarif.dumps(FAULTY, "docker/Dockerfile"))["runs"]
+    assert [one["id"] for one in run["tool"]["driver"]["rules"]] == ["S3-libraries", "S8-secrets"]
+    assert [one["level"] for one in run["results"]] == ["error", "error"]
+    places = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in run["results"]]
+    assert places == ["docker/Dockerfile"] * 2
+    assert "/opt/venv: x needs liby.so Fix: install it." in run["results"][0]["message"]["text"]
+    assert run["properties"]["notice"] == NO_VALIDATION
+
+
+def test_commands_are_one_line_each_and_escaped() -> None:
+    first, second = sarif.commands(FAULTY, "a,b:c")
+    assert first.startswith("::error file=a%2Cb%3Ac,line=1,title=audit%3A S3-libraries::/opt/venv: x needs liby.so")
+    assert second.endswith("a%25b%0Ac")
+
+
+@given(st.text())
+def test_no_text_breaks_out_of_its_command(text: str) -> None:
+    (command,) = sarif.commands(audit([check(text)]), "Dockerfile")
+    assert "\n" not in command and "\r" not in command
+
+
+def test_json_keeps_to_its_schema_and_is_no_verdict() -> None:
+    schema = json.loads((ROOT / "docs" / "schema" / "audit.schema.json").read_text())
+    written = json.loads(data.dumps(FAULTY))
+    jsonschema_rs.validator_for(schema).validate(written)
+    assert written["kind"] == "truetag-audit" and written["notice"] == NO_VALIDATION
+    assert not {"overall", "claims", "verdict"} & written["audit"].keys()
+    verdict = json.loads((ROOT / "docs" / "schema" / "verdict.schema.json").read_text())
+    assert not jsonschema_rs.validator_for(verdict).is_valid(written)
+
+
+def test_a_key_that_nobody_knows_breaks_the_schema() -> None:
+    schema = json.loads((ROOT / "docs" / "schema" / "audit.schema.json").read_text())
+    assert not jsonschema_rs.validator_for(schema).is_valid({**json.loads(data.dumps(FAULTY)), "overall": "PASS"})
+
+
+@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "<img src=x onerror=y>", "</table>"])
+def test_the_page_escapes_all_that_the_image_says(text: str) -> None:
+    html = page.html(audit([check(text)]))
+    assert text not in html.replace("</table>\n", "") or text == "</table>"
+    assert NO_VALIDATION in html and "default-src 'none'" in html

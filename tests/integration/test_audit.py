@@ -1,0 +1,122 @@
+"""Audits for real: an image that attacks its auditor, and one of ours with faults that no promise is needed to see."""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from images.audit import conduct, data, page, sarif, terminal
+from images.audit.conduct import Audited, AuditOptions
+from images.audit.model import Outcome, Severity
+from images.audit.reading import Limits
+from images.context.base_images import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo
+from images.planning import plan
+from tests.support import hostile_image
+from tests.support.broken_images import NAME, SITE, SOURCES
+
+IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+FAULTS = f"""\
+RUN sed -i 's/return/return  /' {SITE}/peft/config.py
+RUN echo 'x = 1' > {SITE}/stray.py
+RUN echo 'import os' > {SITE}/zz.pth
+RUN rm -r {SITE}/markupsafe-*.dist-info {SITE}/markupsafe
+RUN rm {SITE}/nvidia/cufft/lib/libcufft.so.11
+RUN mkdir -p /root/.cache/pip && echo x > /root/.cache/pip/wheel
+RUN echo "api_key = 'Qm9keSBvZiBhIHNlY3JldA'" > /etc/service.conf
+RUN touch /usr/lib/x86_64-linux-gnu/libcuda.so.1
+ENV NVIDIA_TF32_OVERRIDE=1 NCCL_IB_DISABLE=1
+"""
+FOUND = {
+    "A3 requirements": "requires MarkupSafe",
+    "S2 files": "peft/config.py of peft 0.18.1 is altered",
+    "S2 strays": "stray.py belongs to no distribution",
+    "S3 libraries": "libcufft.so.11",
+    "S7 start": "zz.pth runs at every start of Python",
+    "S7 variables": "NVIDIA_TF32_OVERRIDE=1",
+    "S7 settings": "NCCL_IB_DISABLE=1",
+    "S8 history": "holds a secret",
+    "S8 leftovers": "/root/.cache/pip/wheel",
+    "S8 secrets": "/etc/service.conf holds a secret (line 1)",
+    "A2 driver": "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+}
+
+
+def _audit(engine: Engine, reference: str, options: AuditOptions) -> Audited:
+    return conduct.audit(engine, reference, SOURCES.facts, IMAGES, options)
+
+
+@pytest.fixture(scope="module")
+def hostile(engine: Engine, base: AcquiredBase) -> Iterator[Audited]:
+    tag = "truetag-test-hostile"
+    engine.build(hostile_image.context(base.reference), tag)
+    yield _audit(engine, tag, AuditOptions(limits=Limits(run=10, output=4 << 20)))
+    engine.remove(tag, force=True)
+
+
+def test_a_hostile_image_is_read_to_the_end_and_all_that_it_plants_is_named(hostile: Audited) -> None:
+    found = {f"{one.id} {one.subject}": one.text for one in hostile.audit.faults(Severity.ERROR)}
+    assert "/usr/local/bin/python3 is no machine code" in found["A1 interpreters"]
+    assert "/usr/local/bin/nvidia-smi" in found["A2 driver"]
+    assert "/etc/ld.so.preload loads /evil.so into every process" in found["S7 preload"]
+    assert "LD_PRELOAD=/evil.so" in found["S7 variables"]
+    assert {one.prefix for one in hostile.audit.environments} == {"/usr/local", "/opt/hangs"}
+
+
+def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audited) -> None:
+    checks = {(one.id, one.subject, one.environment): one for one in hostile.audit.checks}
+    files = checks["S2", "files", "/usr/local"]
+    assert files.outcome is Outcome.FAULT and "pipe of evil" in files.text and "1.0 is missing" in files.text
+    flooded = checks["C3", "c-extension", "/usr/local"]
+    assert flooded.outcome is Outcome.FAULT and "printed more than" in flooded.text
+    hung = checks["C3", "c-extension", "/opt/hangs"]
+    assert hung.outcome is Outcome.FAULT and "did not end within 10 s" in hung.text
+
+
+def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audited) -> None:
+    printed = io.StringIO()
+    console = Console(width=150, file=printed)
+    for part in terminal.render(hostile.audit):
+        console.print(part)
+    shown = printed.getvalue()
+    html, json_text = page.html(hostile.audit), data.dumps(hostile.audit)
+    commands = list(sarif.commands(hostile.audit, "Dockerfile"))
+    for text in (shown, html, json_text, sarif.dumps(hostile.audit, "Dockerfile"), "\n".join(commands)):
+        assert not CONTROL.search(text)
+        assert "owned" in text, "the test would see nothing if the names were left out"
+        assert "##[" not in text and not re.search(r"(?m)^\s*::error::", text)
+    assert "<script>" not in html and "&lt;script&gt;" in html and "[red]" in shown
+    assert "\\x3a:error::owned" in html and "#\\x23[error]owned" in html
+    assert all(re.match(r"::(error|warning|notice) file=Dockerfile,line=1,title=", line) for line in commands)
+    json.loads(json_text)
+
+
+@pytest.fixture(scope="module")
+def faulty(engine: Engine, parent: ImageInfo) -> Iterator[Audited]:
+    tag = "truetag-test-audited"
+    dockerfile = f"FROM {NAME}\nUSER root\n{FAULTS}USER {parent.user}\n"
+    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files()}, tag)
+    yield _audit(engine, tag, AuditOptions(run=False))
+    engine.remove(tag, force=True)
+
+
+def test_faults_that_need_no_promise_are_found_and_nothing_else(faulty: Audited) -> None:
+    found = {f"{one.id} {one.subject}": one.text for one in faulty.audit.faults()}
+    assert set(found) == set(FOUND)
+    assert [name for name, told in FOUND.items() if told not in found[name]] == []
+
+
+def test_an_audit_says_where_the_image_runs_and_what_is_nearest(faulty: Audited) -> None:
+    audit = faulty.audit
+    torch = next(one for one in audit.runs if one.package == "torch")
+    assert (torch.on["80"], torch.on["120"]) == ("machine code", "no")
+    assert [(one.cuda, one.minimum) for one in audit.drivers] == [("12.6", "525.60.13")]
+    assert audit.nearest is not None and audit.nearest.name == NAME
+    assert "torch 2.7.1" in audit.nearest.same
+    assert audit.weights and all(one.removable_nvidia < one.removable < audit.size for one in audit.weights)
+    assert "PASS" not in data.dumps(audit) and "PASS" not in page.html(audit)

@@ -1,0 +1,113 @@
+"""Environments are found by their files alone, as site.py would find them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import fatbins
+from tests.support.fatbins import Code
+from validate.survey import devices, environments
+
+
+def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, python: bool = True) -> str:
+    folder = prefix / f"lib/python{version}" / kind
+    folder.mkdir(parents=True)
+    if python:
+        (prefix / "bin").mkdir(exist_ok=True)
+        (prefix / f"bin/python{version}").write_bytes(b"\x7fELF")
+    return str(folder)
+
+
+def test_a_venv_imports_its_bases_standard_library_and_not_its_packages(tmp_path: Path) -> None:
+    base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
+    (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = false\n")
+    found, orphans = environments.find([base, own], {})
+    kinds = {one.prefix: one for one in found}
+    venv = kinds[f"{tmp_path}/venv"]
+    assert (venv.kind, kinds[f"{tmp_path}/base"].kind) == ("venv", "system")
+    assert venv.path[0] == f"{tmp_path}/base/lib/python3.11" and own in venv.path and base not in venv.path
+    assert orphans == []
+
+
+def test_a_venv_with_system_packages_imports_both(tmp_path: Path) -> None:
+    base, own = _site(tmp_path / "base"), _site(tmp_path / "venv")
+    (tmp_path / "venv/pyvenv.cfg").write_text(f"home={tmp_path}/base/bin\ninclude-system-site-packages = true\n")
+    found, _ = environments.find([base, own], {})
+    venv = next(one for one in found if one.kind == "venv")
+    assert venv.path.index(own) < venv.path.index(base)
+
+
+def test_conda_is_told_by_its_folder_and_its_cache_of_packages_is_no_environment(tmp_path: Path) -> None:
+    own = _site(tmp_path / "conda")
+    (tmp_path / "conda/conda-meta").mkdir()
+    cached = _site(tmp_path / "conda/pkgs/six-1.16", python=False)
+    found, orphans = environments.find([own, cached], {})
+    assert [one.kind for one in found] == ["conda"] and orphans == [cached]
+
+
+def test_the_interpreter_that_path_finds_first_comes_first(tmp_path: Path) -> None:
+    folders = [_site(tmp_path / "a"), _site(tmp_path / "b")]
+    for name in ("a", "b"):
+        (tmp_path / name / "bin/python3").symlink_to("python3.11")
+    found, _ = environments.find(folders, {"PATH": f"/nowhere:{tmp_path}/b/bin:{tmp_path}/a/bin"})
+    assert [(one.prefix, one.first) for one in found] == [(f"{tmp_path}/b", True), (f"{tmp_path}/a", False)]
+
+
+def test_pth_files_pythonpath_and_the_users_folder_add_to_the_path(tmp_path: Path) -> None:
+    own, user = _site(tmp_path / "a"), _site(tmp_path / "home/.local", python=False)
+    (tmp_path / "project").mkdir()
+    Path(own, "x.pth").write_text(f"# comment\nimport os\n{tmp_path}/project\n/not/there\n")
+    (one,), orphans = environments.find([own, user], {"HOME": f"{tmp_path}/home", "PYTHONPATH": "/first"})
+    assert one.path[0] == "/first" and f"{tmp_path}/project" in one.path and "/not/there" not in one.path
+    assert one.path.index(user) < one.path.index(own) and orphans == []
+
+
+def test_start_up_modules_are_found_where_python_would(tmp_path: Path) -> None:
+    own = _site(tmp_path / "a")
+    Path(own, "sitecustomize.py").write_text("x = 1\n")
+    (one,), _ = environments.find([own], {"PYTHONOPTIMIZE": "1"})
+    assert one.start["modules"] == {"sitecustomize": f"{own}/sitecustomize.py"}
+    assert one.start["flags"]["optimize"] == 1
+
+
+@pytest.mark.parametrize("suffix", ["dist-info", "egg-info"])
+def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
+    own = _site(tmp_path / "a")
+    info = Path(own, f"some_thing-1.0.{suffix}")
+    info.mkdir()
+    name = "METADATA" if suffix == "dist-info" else "PKG-INFO"
+    (info / name).write_text("Name: Some-Thing\nVersion: 1.0\nLicense: MIT\nRequires-Dist: six>=1\n\nbody: none\n")
+    (info / "INSTALLER").write_text("conda\n")
+    (one,), _ = environments.find([own], {})
+    (found,) = environments.distributions(one)
+    assert (found["name"], found["installer"], found["license"], found["requires"]) == (
+        "some-thing",
+        "conda",
+        "MIT",
+        ["six>=1"],
+    )
+
+
+def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
+    code = fatbins.library(
+        fatbins.region(Code(arch=80, kernels={"k": 100}), Code(arch=90, kernels={"k": 100}, flags=0x11)),
+        fatbins.region(Code(arch=90, kernels={"long": 100}, ptx=True)),
+    )
+    for name, content in {
+        "lib.so": code + bytes(4096),
+        "text.so": b"x" * 5000,
+        "cut.so": code[:400] + bytes(4096),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+    rows = {Path(str(row["path"])).name: row for row in devices.read([str(path) for path in tmp_path.iterdir()])}
+    whole = rows["lib.so"]
+    assert set(whole["archs"]) == {"sm_80", "sm_90", "compute_90"}
+    assert whole["needed"]["80"] == whole["archs"]["sm_80"]
+    assert whole["needed"]["90"] == whole["archs"]["sm_90"] + whole["archs"]["compute_90"]
+    assert "text.so" not in rows
+
+
+def test_no_library_is_no_device_code() -> None:
+    assert devices.read([]) == []

@@ -1,0 +1,256 @@
+"""Python environments of an image, found by reading its files: system, venv, conda. Nothing of the image is run.
+
+What `site.py` would put on sys.path is worked out from folders, pyvenv.cfg and .pth files (CPython's docs: "site",
+"venv"; Debian's Python policy for dist-packages).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from validate.binaries import elf
+from validate.environment import installed
+
+_FOLDER = re.compile(r"(?P<prefix>/.*)?/lib(?:64)?/python(?P<version>\d\.\d+|3)/(?P<kind>site|dist)-packages")
+_PROGRAM_VERSION = re.compile(r"python(\d\.\d+)")
+_LONGEST_TEXT = 1 << 20
+_DEBIAN = ("/usr", "/usr/local")
+"""Debian's /usr/bin/python3 has packages below both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One interpreter with the folders that it imports from."""
+
+    prefix: str
+    kind: str
+    """`venv`, `conda` or `system`."""
+    python: str
+    version: str
+    folders: tuple[str, ...]
+    """Of packages."""
+    path: tuple[str, ...]
+    """sys.path: standard library, packages, and what .pth files and PYTHONPATH add."""
+    first: bool
+    """The image's PATH finds this interpreter first."""
+    start: Mapping[str, Any]
+    """How it would start: the fields of environment.interpreter.Start."""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    path: str
+    prefix: str
+    version: str
+    """Empty for Debian's /usr/lib/python3, which all its Pythons share."""
+    kind: str
+
+
+def find(packages: Iterable[str], environ: Mapping[str, str]) -> tuple[list[Environment], list[str]]:
+    """Environments among all folders of packages in an image, the one that PATH finds first at the front; and the
+    folders that no interpreter belongs to.
+    """
+    folders = [found for path in sorted(packages) if (found := _folder(path))]
+    first = os.path.realpath(program(("python3", "python"), environ.get("PATH", "")) or "")
+    made: dict[str, Environment] = {}
+    taken: set[str] = set()
+    for folder in folders:
+        for python, version in _interpreters(folder):
+            prefix = "/usr" if _is_debians(folder) else folder.prefix
+            own = [one.path for one in folders if _serves(one, prefix, version)]
+            taken.update(own)
+            key = f"{prefix} {version}"
+            made.setdefault(key, _environment(prefix, python, version, own, environ))
+    environments = [_marked(one, first, environ) for one in made.values()]
+    environments.sort(key=lambda one: (not one.first, one.prefix, one.version))
+    own_folders = {path for one in environments for path in one.path}
+    return environments, [one.path for one in folders if one.path not in taken | own_folders]
+
+
+def program(names: Sequence[str], search: str) -> str | None:
+    """The first executable of these names on a PATH, links not followed."""
+    for folder in search.split(":"):
+        for name in names:
+            path = f"{folder}/{name}"
+            if folder and os.path.isfile(path) and os.access(path, os.R_OK):  # noqa: PTH113
+                return path
+    return None
+
+
+def is_elf(path: str) -> bool:
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(4) == elf.MAGIC
+    except OSError:
+        return False
+
+
+def _folder(path: str) -> _Folder | None:
+    found = _FOLDER.fullmatch(path)
+    if found is None:
+        return None
+    version = found["version"] if "." in found["version"] else ""
+    return _Folder(path, found["prefix"] or "/", version, found["kind"])
+
+
+def _is_debians(folder: _Folder) -> bool:
+    return folder.kind == "dist" and folder.prefix in _DEBIAN
+
+
+def _interpreters(folder: _Folder) -> Iterator[tuple[str, str]]:
+    prefix = "/usr" if _is_debians(folder) else folder.prefix
+    if folder.version:
+        names: Sequence[str] = (f"python{folder.version}", "python3", "python")
+    else:
+        names = tuple(sorted(path.name for path in Path(prefix, "bin").glob("python3.*") if _version(path.name)))
+    for name in names:
+        path = f"{prefix}/bin/{name}"
+        version = folder.version or _version(name)
+        if os.path.isfile(path):  # noqa: PTH113
+            yield path, version
+            if folder.version:
+                return
+
+
+def _version(name: str) -> str:
+    found = _PROGRAM_VERSION.fullmatch(name)
+    return found[1] if found else ""
+
+
+def _serves(folder: _Folder, prefix: str, version: str) -> bool:
+    if folder.version not in ("", version):
+        return False
+    return folder.prefix == prefix or (prefix == "/usr" and _is_debians(folder))
+
+
+def _environment(prefix: str, python: str, version: str, own: Sequence[str], environ: Mapping[str, str]) -> Environment:
+    settings = _settings(Path(prefix, "pyvenv.cfg"))
+    base = str(Path(settings["home"]).parent) if "home" in settings else prefix
+    kind = "venv" if settings else "conda" if Path(prefix, "conda-meta").is_dir() else "system"
+    folders = sorted(own, key=lambda path: (not path.startswith(f"{prefix}/lib"), path))
+    folders.sort(key=lambda path: not path.startswith("/usr/local/"))
+    if settings.get("include-system-site-packages") == "true":
+        below = (f"{base}/lib/python{version}/site-packages", f"{base}/lib/python3/dist-packages")
+        folders += [path for path in below if Path(path).is_dir()]
+    standard = next((path for path in _standards(base, version) if Path(path).is_dir()), "")
+    user = f"{environ.get('HOME') or '/root'}/.local/lib/python{version}/site-packages"
+    if kind != "venv" and Path(user).is_dir() and user not in folders:
+        folders.insert(0, user)
+    added = [path for path in environ.get("PYTHONPATH", "").split(":") if path]
+    path = [*added, *filter(None, (standard, standard and f"{standard}/lib-dynload")), *_with_links(folders)]
+    return Environment(
+        prefix=prefix,
+        kind=kind,
+        python=python,
+        version=version,
+        folders=tuple(folders),
+        path=tuple(dict.fromkeys(path)),
+        first=False,
+        start={},
+    )
+
+
+def _marked(one: Environment, first: str, environ: Mapping[str, str]) -> Environment:
+    is_first = bool(first) and os.path.realpath(one.python) == first and _same_environment(one, first, environ)
+    start = {
+        "path": list(one.path),
+        "flags": {"optimize": int(bool(environ.get("PYTHONOPTIMIZE"))), "no_site": 0, "isolated": 0},
+        "environ": dict(environ),
+        "modules": dict(_customisations(one.path)),
+        "standard": sorted(sys.stdlib_module_names - {"sitecustomize", "usercustomize"}),
+        "version": one.version,
+        "prefix": one.prefix,
+        "found": {},
+    }
+    return Environment(**{**one.__dict__, "first": is_first, "start": start})
+
+
+def _same_environment(one: Environment, first: str, environ: Mapping[str, str]) -> bool:
+    """A venv's interpreter is a link to its base's: the folder on PATH tells them apart."""
+    found = program(("python3", "python"), environ.get("PATH", "")) or first
+    return os.path.realpath(Path(found).parent) == os.path.realpath(f"{one.prefix}/bin")
+
+
+def _standards(base: str, version: str) -> Iterator[str]:
+    yield from (f"{base}/{lib}/python{version}" for lib in ("lib", "lib64"))
+
+
+def _settings(file: Path) -> dict[str, str]:
+    """pyvenv.cfg."""
+    pairs = (line.partition("=") for line in _text(file).splitlines() if "=" in line)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _with_links(folders: Sequence[str]) -> Iterator[str]:
+    """Each folder of packages, and the folders that its .pth files add."""
+    for folder in folders:
+        yield folder
+        for file in sorted(Path(folder).glob("*.pth")):
+            for line in _text(file).splitlines():
+                entry = line.strip()
+                if entry and not entry.startswith(("#", "import ", "import\t")):
+                    path = os.path.normpath(f"{folder}/{entry}" if not entry.startswith("/") else entry)
+                    if os.path.isdir(path):  # noqa: PTH112
+                        yield path
+
+
+def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Modules that site.py imports if they are there."""
+    for name in ("sitecustomize", "usercustomize"):
+        candidates = (f"{folder}/{name}{suffix}" for folder in path for suffix in (".py", "/__init__.py"))
+        if file := next((one for one in candidates if os.path.isfile(one)), None):  # noqa: PTH113
+            yield name, file
+
+
+def _text(file: Path) -> str:
+    try:
+        if not file.is_file() or file.stat().st_size > _LONGEST_TEXT:
+            return ""
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def distributions(one: Environment) -> list[dict[str, Any]]:
+    """What is installed, as metadata says: name, version, place, who installed it, requirements, licence."""
+    return [
+        {
+            "name": found.name,
+            "version": found.version,
+            "location": found.location,
+            **_metadata(found),
+        }
+        for found in installed.distributions(one.path)
+    ]
+
+
+def _metadata(found: installed.Distribution) -> dict[str, Any]:
+    info = next(iter(_infos(found)), None)
+    empty: dict[str, Any] = {"installer": "", "requires": [], "extras": [], "license": ""}
+    if info is None:
+        return empty
+    text = _text(info / "METADATA" if info.is_dir() else info) or _text(info / "PKG-INFO")
+    lines = text.partition("\n\n")[0].splitlines()
+    fields = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    licences = [value for name, value in fields if name in ("license-expression", "license") and value]
+    classified = [value.rpartition("::")[2].strip() for name, value in fields if value.startswith("License ::")]
+    return {
+        "installer": _text(info / "INSTALLER").strip()[:40] if info.is_dir() else "",
+        "requires": [value for name, value in fields if name == "requires-dist"],
+        "extras": [value for name, value in fields if name == "provides-extra"],
+        "license": (licences or classified or [""])[0][:120],
+    }
+
+
+def _infos(found: installed.Distribution) -> Iterator[Path]:
+    for suffix in ("dist-info", "egg-info"):
+        for info in Path(found.location).glob(f"*.{suffix}"):
+            name, _, rest = info.stem.partition("-")
+            if installed.canonical(name) == found.name and (rest or "").partition("-")[0] in ("", found.version):
+                yield info

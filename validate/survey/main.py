@@ -1,0 +1,64 @@
+"""Surveys an image whose programs nobody trusts: prints one JSON document on what it has, and runs nothing of it.
+
+    python3 -I -S FOLDER/validate survey USER.json
+
+USER.json is what `docker inspect` says of the image's environment (environment/user_environment.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from validate.binaries.linking import objects_under
+from validate.environment import user_environment
+from validate.survey import devices, environments, system
+
+_NEVER = ("/proc", "/sys", "/dev", "/judge")
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the survey. The exit status says nothing about the image."""
+    print(json.dumps(survey(Path(arguments[0]))), flush=True)  # noqa: T201  the survey's output
+    return 0
+
+
+def survey(user: Path) -> dict[str, Any]:
+    """Environments with what is installed in each, device code by library, and facts of the system."""
+    given = user_environment.read(user)
+    found, orphans = environments.find(_package_folders("/"), given.environ)
+    folders = {folder for one in found for folder in one.path if Path(folder).name in _PACKAGES}
+    facts = system.survey(given.environ, given.directory)
+    homes = [toolkit["home"] for toolkit in facts["toolkits"]]
+    libraries = {os.path.realpath(path) for path in objects_under([*sorted(folders), *homes]) if ".so" in path}
+    return {
+        **facts,
+        "environments": [
+            {**one.__dict__, "distributions": environments.distributions(one), "torch": _torch(one)} for one in found
+        ],
+        "without_interpreter": orphans,
+        "device_code": devices.read(sorted(libraries)),
+    }
+
+
+def _package_folders(top: str) -> Iterator[str]:
+    """Folders of packages, none inside another, on the image's own file system."""
+    for folder, folders, _ in os.walk(top):
+        for name in [name for name in folders if name in _PACKAGES]:
+            yield os.path.join(folder, name)  # noqa: PTH118
+        folders[:] = [name for name in folders if name not in _PACKAGES and (folder != "/" or f"/{name}" not in _NEVER)]
+
+
+def _torch(one: environments.Environment) -> dict[str, str]:
+    """torch/version.py, read as text; empty where there is none."""
+    for folder in one.path:
+        file = Path(folder, "torch", "version.py")
+        if file.is_file():
+            lines = (line.partition("=") for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+            values = {name.partition(":")[0].strip(): value.strip(" '\"") for name, _, value in lines}
+            return {"file": str(file), "version": values.get("__version__", ""), "cuda": values.get("cuda", "")}
+    return {}

@@ -1,0 +1,115 @@
+"""What an image has beside Python: Debian's packages, CUDA toolkits, and files that stand in the host's place."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from validate.binaries.loader import SearchPath
+from validate.survey import environments
+
+_LARGEST = 4 << 20
+_NVIDIAS = re.compile(r"(cuda|libcu(blas|dart|dnn|fft|file|rand|solver|sparse)|libnccl|libnv|libnpp|nvidia|tensorrt)")
+_DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
+_DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control")
+
+
+def survey(environ: Mapping[str, str], directory: str) -> dict[str, Any]:
+    """Facts of the whole image. Raises nothing: what can't be read is left out."""
+    packages = list(_packages())
+    return {
+        "system": _release(),
+        "packages": len(packages),
+        "nvidia_packages": [one for one in packages if _NVIDIAS.match(one["name"])],
+        "toolkits": list(_toolkits()),
+        "driver_files": sorted(set(_driver_files(environ, directory))),
+        "preload": _lines("/etc/ld.so.preload"),
+        "interpreters": [_interpreter(path) for path in _pythons_on_path(environ)],
+        "licences": sorted(set(_licences())),
+    }
+
+
+def _text(path: str) -> str:
+    try:
+        if not os.path.isfile(path) or Path(path).stat().st_size > _LARGEST * 8:  # noqa: PTH113
+            return ""
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _lines(path: str) -> list[str]:
+    return [line.strip() for line in _text(path).splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _release() -> str:
+    fields = dict(line.partition("=")[::2] for line in _lines("/etc/os-release"))
+    return (fields.get("PRETTY_NAME") or fields.get("NAME") or "").strip("\"'")[:80]
+
+
+def _packages() -> Iterator[dict[str, str]]:
+    """Debian's, from dpkg's status file."""
+    for stanza in _text("/var/lib/dpkg/status").split("\n\n"):
+        fields = dict(line.partition(":")[::2] for line in stanza.splitlines() if line[:1].strip() and ":" in line)
+        if "Package" in fields and " installed" in fields.get("Status", ""):
+            yield {"name": fields["Package"].strip(), "version": fields.get("Version", "").strip()}
+
+
+def _toolkits() -> Iterator[dict[str, str]]:
+    """Folders with a CUDA toolkit, by the version that its own header says (1000 x major + 10 x minor)."""
+    homes = {os.path.realpath(path) for path in glob.glob("/usr/local/cuda*") if os.path.isdir(path)}  # noqa: PTH112, PTH207
+    for home in sorted(homes):
+        found = re.search(r"^#define\s+CUDA_VERSION\s+(\d+)", _text(f"{home}/include/cuda.h"), re.MULTILINE)
+        number = int(found[1]) if found else 0
+        version = f"{number // 1000}.{number % 1000 // 10}" if number else ""
+        yield {"home": home, "version": version, "nvcc": str(os.path.isfile(f"{home}/bin/nvcc")).lower()}  # noqa: PTH113
+
+
+def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
+    """The driver's libraries and programs where the loader or PATH would take them: the host brings the right ones."""
+    try:
+        search = SearchPath.of(environ, directory)
+    except (OSError, ValueError):
+        search = SearchPath()
+    for name in _DRIVER:
+        yield from (path for path in search.everywhere(name) if os.path.isfile(path))  # noqa: PTH113
+    for name in _DRIVER_PROGRAMS:
+        if found := environments.program((name,), environ.get("PATH", "")):
+            yield found
+
+
+def _pythons_on_path(environ: Mapping[str, str]) -> Iterator[str]:
+    for folder in dict.fromkeys(environ.get("PATH", "").split(":")):
+        for name in ("python3", "python"):
+            if folder and os.path.isfile(f"{folder}/{name}"):  # noqa: PTH113
+                yield f"{folder}/{name}"
+
+
+def _interpreter(path: str) -> dict[str, Any]:
+    """What a program named python is: machine code or not, and as its Debian package brought it or not."""
+    real = os.path.realpath(path)
+    return {"path": path, "real": real, "elf": environments.is_elf(real), "as_packaged": _as_packaged(real)}
+
+
+def _as_packaged(path: str) -> bool | None:
+    """Whether a file has the MD5 that dpkg recorded. None: no package of Debian lists it."""
+    line = path.lstrip("/")
+    for file in glob.glob("/var/lib/dpkg/info/python3*.md5sums"):  # noqa: PTH207
+        for entry in _lines(file):
+            digest, _, name = entry.partition("  ")
+            if name == line:
+                # Not a matter of security: dpkg records nothing stronger.
+                return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == digest
+    return None
+
+
+def _licences() -> Iterator[str]:
+    """Licence texts of NVIDIA's toolkits and of packages from its repositories."""
+    for pattern in ("/usr/local/cuda*/EULA.txt", "/usr/local/cuda*/LICENSE*", "/usr/local/cuda*/DOCS/EULA*"):
+        yield from (os.path.realpath(path) for path in glob.glob(pattern))  # noqa: PTH207
+    yield from glob.glob("/NGC-DL-CONTAINER-LICENSE")  # noqa: PTH207
