@@ -37,6 +37,8 @@ VERBS: Mapping[str, str] = {
     "verify": "Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned",
     "attest": "Sign what is attached to an image as statements that others read. REF --key cosign.key | --out FOLDER",
     "admission": "A Kubernetes policy: only images whose tiers passed lately. kyverno --key cosign.pub --images REPO",
+    "scan": "Known vulnerabilities of an image, since when, against the limits. NAME --findings FILE [--debian] ...",
+    "vex": "Say of a vulnerability that it does not affect us, and why. ID --package PURL --state STATE --because TEXT",
     "choose": "Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] ...",
     "record": "Append a validation run to results/runs.jsonl. FOLDER --as WHERE [--keep-evidence]",
     "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",

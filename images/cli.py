@@ -44,6 +44,8 @@ VERBS: Mapping[str, str] = {
     "verify": "publishing",
     "attest": "attesting",
     "admission": "attesting",
+    "scan": "scanning",
+    "vex": "scanning",
     "choose": "publishing",
     "record": "record",
     "site": "site",

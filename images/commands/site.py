@@ -20,7 +20,7 @@ from images.planning import plan
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import pages, runs
+from images.site import pages, runs, vulnerabilities
 from images.site.assemble import SiteInputs
 from images.validation.claims.context import ClaimContext, closure
 from images.validation.claims.image import image_claims
@@ -38,7 +38,11 @@ def site_verb(
     key: PublicKey = "",
     recorded: Annotated[
         list[Path] | None,
-        typer.Option("--results", metavar="FOLDER", help="Has runs.jsonl and nightly/ (repeat it); default: results."),
+        typer.Option(
+            "--results",
+            metavar="FOLDER",
+            help="Has runs.jsonl, nightly/, vulnerabilities/ (repeat it); default: results.",
+        ),
     ] = None,
     day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
 ) -> None:
@@ -65,6 +69,7 @@ def site_verb(
         closures=_closures(sources),
         blocked=blocked(sources),
         claims=_claims(sources),
+        scans=vulnerabilities.read(*folders),
     )
     files = pages.files(known)
     write(files, out)

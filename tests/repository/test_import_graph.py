@@ -18,6 +18,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.maintenance",),
     ("images.bench", "images.site"),
     ("images.nightly",),
+    ("images.vulnerabilities",),
     ("images.audit", "images.building", "images.publish"),
     ("images.wheels",),
     ("images.validation",),
