@@ -1,5 +1,6 @@
 """What all tests share: options of the whole suite, and no property test that fails because the machine is busy."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "pretend"))
 import pretended
+
+# A shell that starts tests in the background has them ignore SIGINT, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is for the machine to say, and for what else runs on it.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,10 +27,6 @@ from tests.support.other_engine import Other, other_engine
 from validate.claims import ClaimSet
 
 say = logging.getLogger("truetag.tests").warning
-
-
-# A shell that starts tests in the background has them ignore SIGINT, and all that they start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ except KeyboardInterrupt:
 def test_a_session_names_options_that_its_verb_has(verb: str) -> None:
     group: Any = typer.main.get_command(cli.app)
     command = group.get_command(None, verb)
-    known = {name for parameter in command.params for name in parameter.opts}
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert set(re.findall(r"--[a-z-]+", noxfile.VERBS[verb])) <= known
 
 
