@@ -20,10 +20,10 @@ from images.validation import embedded
 from images.validation.claims.context import ClaimContext
 from tests.support.broken_images import NAME, SITE, SOURCES
 from tests.support.checkout import ROOT
-from validate.claims import ClaimSet, Tier
+from validate.claims import ClaimSet
 
 pytestmark = pytest.mark.engine
-TAG, BROKEN = "truetag-test-on-image", "truetag-test-on-image-broken"
+TAG, FEW, BROKEN = (f"truetag-test-on-image{suffix}" for suffix in ("", "-few", "-broken"))
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,21 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def broken(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> Iterator[str]:
-    """It carries few claims of static and cpu, and all of gpu: the build of the parent had them all measured."""
-    rows = tuple(claim for claim in claims.claims if claim.id in ("S2", "C2") or claim.tier is Tier.GPU)
-    layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\nCOPY claims.json /opt/truetag/claims.json\n"
-    dockerfile = f"FROM {current}\nUSER root\n{layer}USER {parent.user}\n"
-    few = ClaimSet(image=claims.image, claims=rows).dumps()
-    engine.build({"Dockerfile": dockerfile.encode(), "claims.json": few.encode()}, BROKEN)
+def few(engine: Engine, current: str, claims: ClaimSet, parent: ImageInfo) -> Iterator[str]:
+    """The same with few claims of each tier: the build of the parent had them all measured."""
+    kept = ("S1", "S2", "C2", "G0", "G1", "G2")
+    rows = tuple(claim for claim in claims.claims if claim.id in kept)
+    dockerfile = f"FROM {current}\nUSER root\nCOPY claims.json /opt/truetag/claims.json\nUSER {parent.user}\n"
+    content = ClaimSet(image=claims.image, claims=rows).dumps()
+    engine.build({"Dockerfile": dockerfile.encode(), "claims.json": content.encode()}, FEW)
+    yield FEW
+    engine.remove(FEW, force=True)
+
+
+@pytest.fixture(scope="module")
+def broken(engine: Engine, few: str, parent: ImageInfo) -> Iterator[str]:
+    layer = f"RUN rm {SITE}/bitsandbytes/libbitsandbytes_cuda126.so\n"
+    engine.build({"Dockerfile": f"FROM {few}\nUSER root\n{layer}USER {parent.user}\n".encode()}, BROKEN)
     yield BROKEN
     engine.remove(BROKEN, force=True)
 
@@ -79,8 +87,8 @@ def run(engine: Engine, reference: str, command: Sequence[str], *, user: str | N
     return Done(code, *("\n".join(text.rstrip("\n") for text in lines[name]) for name in ("stdout", "stderr")))
 
 
-def test_an_image_prints_its_verdict_table(engine: Engine, current: str) -> None:
-    done = run(engine, current, ["validate", "--tier", "static"])
+def test_an_image_prints_its_verdict_table(engine: Engine, few: str) -> None:
+    done = run(engine, few, ["validate", "--tier", "static"])
     assert done.code == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[0].split() == ["verdict", "claim", "subject", "seconds", "reason"]
     assert done.stdout.splitlines()[-1].startswith(f"{NAME}: PASS (")
@@ -105,14 +113,14 @@ def test_a_broken_image_says_so_itself_with_the_fix(engine: Engine, broken: str)
     assert {row["tier"] for row in verdict["claims"]} == {"static", "cpu"}, "no GPU here, so no gpu tier"
 
 
-def test_asked_for_gpus_where_there_are_none_it_is_not_green(engine: Engine, current: str) -> None:
-    verdict = json.loads(run(engine, current, ["validate", "--tier", "gpu", "--json"]).stdout)
+def test_asked_for_gpus_where_there_are_none_it_is_not_green(engine: Engine, few: str) -> None:
+    verdict = json.loads(run(engine, few, ["validate", "--tier", "gpu", "--json"]).stdout)
     assert verdict["overall"] != "PASS" and verdict["claims"]
     assert all(row["verdict"] != "PASS" for row in verdict["claims"] if row["id"] == "G0")
 
 
-def test_nowhere_to_write_is_said_without_a_traceback(engine: Engine, current: str) -> None:
-    done = run(engine, current, ["validate", "--tier", "static"], tmp=False)
+def test_nowhere_to_write_is_said_without_a_traceback(engine: Engine, few: str) -> None:
+    done = run(engine, few, ["validate", "--tier", "static"], tmp=False)
     assert done.code == 2 and "--tmpfs" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -175,7 +183,8 @@ def test_the_snippet_trains_as_it_is_printed(engine: Engine, current: str) -> No
 
 def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
     environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-m", "images", "validate", NAME, "--tier", "static", "--out", str(tmp_path)]
+    asked = [NAME, "--tier", "static", "--claim", "S1 "]
+    command = [sys.executable, "-m", "images", "validate", *asked, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (tmp_path / "validate").is_dir(), done.stderr
     (folder,) = (tmp_path / "validate").iterdir()
