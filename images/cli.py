@@ -30,6 +30,7 @@ _INTERRUPTED = 130
 VERBS: Mapping[str, str] = {
     "plan": "planning",
     "lock": "preparing",
+    "contents": "contents",
     "render": "preparing",
     "bake": "bake",
     "adopt": "bake",

@@ -18,7 +18,7 @@ HOST_PROBE = "host.image"
 ARBITRARY_UID = 61234
 """A user whom no image knows, as Kubernetes and OpenShift choose them."""
 
-AS_ROOT = ("static.hygiene",)
+AS_ROOT = ("static.hygiene", "static.owners")
 AS_ARBITRARY_UID = ("cpu.arbitrary_uid",)
 """Probes that the trial runs as somebody else than the image's own user."""
 

@@ -18,7 +18,7 @@ from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
 from images.validation import embedded
 from images.validation.claims.context import ClaimContext
-from images.wheels import prebuilt
+from images.wheels import outside, prebuilt
 from images.wheels.official import Fetch, WheelSource
 from images.wheels.prebuilt import FindWheel
 
@@ -84,7 +84,14 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
         compiled=options.compiled,
     )
     stock = prebuilt.stock(locked, base.kept, options.wheelhouse) if options.offline else {}
-    claimed = ClaimContext.of(image, locked, options.facts, missing=gathered.missing, custom_base=base.python)
+    claimed = ClaimContext.of(
+        image,
+        locked,
+        options.facts,
+        missing=gathered.missing,
+        custom_base=base.python,
+        outside=outside.contents(image, gathered.files.values()),
+    )
     extras = render.Extras(
         host=options.host.files(),
         wheels={**gathered.files, **stock},

@@ -82,6 +82,14 @@ def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
     (folder / "build.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
+def recorded_layers(folder: Path) -> tuple[str, ...]:
+    """Diff IDs of the image that a build recorded in this folder; none where there is no readable record."""
+    try:
+        return tuple(map(str, json.loads((folder / "build.json").read_text())["layers"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
 def record_trial(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     record_evidence(folder, evidence)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from images.building import pipeline, records
+from images.building import lineage, pipeline, records
 from images.commands import common, tables, trials
 from images.commands.options import BuildInputArguments, EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
@@ -202,6 +202,7 @@ def validate_verb(
     with trials.open_engine(engine, install=False) as docker_engine:
         records.forget_trial(folder)
         keep = partial(records.record_evidence, folder)
+        common.talk.print(_lineage(docker_engine, str(wanted.name), reference, out), style="dim", highlight=False)
         tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=claim or (), on_evidence=keep)
     evidence, verdict = tried.evidence, tried.verdict
     records.record_trial(folder, evidence, verdict, tried.changes)
@@ -213,6 +214,14 @@ def validate_verb(
     if tried.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(tried.changes.lines()))
     raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
+
+
+def _lineage(engine: Engine, name: str, reference: str, out: Path) -> str:
+    """What an image is beside the build of its name: of the recorded one, else of what the engine calls so."""
+    known, where = records.recorded_layers(out / name), f"{name} as {out / name}/build.json records it"
+    if not known and reference != name and (held := engine.find(name)):
+        known, where = tuple(held.layers), name
+    return f"{reference}: {lineage.relation(where if known else name, known, engine.inspect(reference).layers)}"
 
 
 def judge_verb(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from images.building import validating
+from images.commands import common
 from images.commands.common import say, talk
 from images.commands.options import Tiers
 from images.config import paths
@@ -26,6 +27,8 @@ from images.validation import child
 from images.validation.child import Changes
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from images.wheels import cache as wheel_cache
+from images.wheels import outside
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
 from validate.judge import Verdict
@@ -57,7 +60,10 @@ def claims_of(image: Image, labels: Mapping[str, str], sources: Sources) -> Clai
 def _claim_context(image: Image, lock: Lock, labels: Mapping[str, str], sources: Sources) -> ClaimContext:
     """With what the labels of an image say of its base, and of what it goes without."""
     missing, custom_base = image_labels.declared_missing(image, labels), image_labels.on_custom_base(labels)
-    return ClaimContext.of(image, lock, sources.facts, missing=missing, custom_base=custom_base)
+    found = outside.kept(
+        image, missing, wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()), common.cache()
+    )
+    return ClaimContext.of(image, lock, sources.facts, missing=missing, custom_base=custom_base, outside=found)
 
 
 def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:

@@ -5,36 +5,23 @@ The same dict is written to disk (`nox -s render`), compared with what lies ther
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from images.config.paths import SUITE, TEMPLATES
-from images.context import additions
+from images.config.paths import TEMPLATES
+from images.context import additions, pruner
 from images.context.base_context import BaseContext
 from images.context.labels import labels
 from images.context.templates import EPOCH, environment, step_macros
-from images.planning import device_code, home, profiles
-from images.planning.image import Image, Pruning
+from images.planning import home, profiles
+from images.planning.image import Image
 
 USER = home.USER
 LIBRARIES = "cuda"
 """The stage of NVIDIA's libraries, below torch's."""
 
-PRUNER_MODULES = (
-    "__init__.py",
-    "binaries/__init__.py",
-    "binaries/elf.py",
-    "binaries/fatbin.py",
-    "compute_capability.py",
-    "binaries/kernel_states.py",
-    "binaries/lz4.py",
-    "environment/__init__.py",
-    "environment/installed.py",
-)
-"""What of the suite the pruner reads device code with."""
-
+_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _OFFLINE = b"""\
 unset UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
 export UV_OFFLINE=1 UV_DEFAULT_INDEX=file:///run/no-index UV_FIND_LINKS=/run/wheels
@@ -98,7 +85,7 @@ def render(
     files.update(parted(files, image.layers[0]))
     scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
     files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
-    files.update(_pruner(image.pruning) if image.pruning else ())
+    files.update(pruner.files(image.pruning) if image.pruning else ())
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
     files.update(extras.host)
@@ -145,22 +132,6 @@ def _dockerfile(
             suite=bool(extras.suite),
         )
     )
-
-
-def _pruner(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
-    """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
-    options = {
-        "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
-        "nvidia": wanted.nvidia,
-        "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
-        "by_design": device_code.KERNELS_BY_DESIGN,
-    }
-    yield "pruner/options.json", json.dumps(options, indent=1).encode()
-    yield "pruner/normalise_timestamps.py", (TEMPLATES / "scripts" / "normalise_timestamps.py").read_bytes()
-    for name in ("__main__.py", "pruning.py"):
-        yield f"pruner/{name}", (TEMPLATES / "pruner" / name).read_bytes()
-    for name in PRUNER_MODULES:
-        yield f"pruner/validate/{name}", (SUITE / name).read_bytes()
 
 
 def parted(files: Context, bottom: str) -> Context:
@@ -223,21 +194,25 @@ def index(image: Image) -> str:
 
 def _environment(image: Image, base_context: BaseContext, key: str) -> dict[str, str]:
     """ENV of the final stage: it differs between images, so no shared layer may see it."""
-    # What users add comes first, where there is such: python, and the image's own commands in that environment.
-    folders = (
-        f"{home.environment(image, key)}/bin",
-        base_context.executable.rpartition("/")[0],
-        f"{image.toolkit_home}/bin",
-    )
     return {
         **image.environment,
         **home.variables(image),
-        "PATH": f"{':'.join(folders)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": ":".join(search_path(image, base_context, key)),
         "HOME": home.HOME,
         # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
         "USER": "trainer",
         "LANG": "C.UTF-8",
     }
+
+
+def search_path(image: Image, base_context: BaseContext, key: str) -> tuple[str, ...]:
+    """Folders of the PATH. First where users add packages: python, and the image's own commands in that environment."""
+    return (
+        f"{home.environment(image, key)}/bin",
+        base_context.executable.rpartition("/")[0],
+        f"{image.toolkit_home}/bin",
+        *_SYSTEM_PATH,
+    )
 
 
 def names_something(lock: bytes | Path) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from images.config import paths
 from images.errors import Problem, UserError
 from images.host.hashing import sha256
-from images.locking import diff
+from images.locking import contents, diff
+from images.locking.contents import Known
 from images.locking.inputs import LockInputs, lock_inputs
 from images.locking.uv import Package
 from images.planning.image import Image
@@ -44,6 +45,18 @@ class Lock:
     """Layer (`toolkit` and `tools` too) -> its packages."""
     edited: tuple[str, ...] = ()
     """Files that are not what the lock's record says they were: edited by hand, or merged."""
+    contents: Known = field(default_factory=dict)
+    """What its files bring, as far as it was measured."""
+
+    def packages(self) -> Iterator[Package]:
+        """Those of the Python layers."""
+        for layer in self.inputs.layers:
+            yield from self.layers[layer]
+
+    def bytecode(self, digest: str) -> tuple[str, ...]:
+        """What is known of the bytecode of a file's sources."""
+        known = self.contents.get(digest)
+        return known.bytecode if known else ()
 
     def versions(self, layers: Iterable[str]) -> dict[str, str]:
         return {package.name: package.version for layer in layers for package in self.layers[layer]}
@@ -126,7 +139,9 @@ def read(image: Image, folder: Path | None = None) -> Lock:
     if found.status is Status.STALE:
         cause = f"the lock is older than the pins: {'; '.join(found.differences)}"
         raise UserError(Problem(where=where, cause=cause, then=f"{command} makes a new one"))
-    return load(folder / image.lock_name)
+    lock = load(folder / image.lock_name)
+    packages = [package for layer in lock.layers.values() for package in layer]
+    return replace(lock, contents=contents.read(packages, folder))
 
 
 def load(place: Path) -> Lock:

@@ -145,6 +145,16 @@ def packages(
     return tuple(sorted(found, key=lambda package: package.name))
 
 
+def addresses(exact: Sequence[str], target: Target, *, run: Runner, where: str) -> dict[str, str]:
+    """sha256 -> URL of the files that exact pins mean. Raises UserError: as `packages`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch, "pylock.toml")
+        _compile(exact, target, ("--format", "pylock.toml", "-o", str(output), "--no-deps"), scratch, run, where)
+        rows = tomllib.loads(output.read_text()).get("packages", [])
+    files = (file for row in rows for file in (*row.get("wheels", ()), *([row["sdist"]] if "sdist" in row else ())))
+    return {file["hashes"]["sha256"]: file["url"] for file in files if "url" in file}
+
+
 def _compile(
     requirements: Sequence[str], target: Target, options: Sequence[str], scratch: str, run: Runner, where: str
 ) -> None:

@@ -69,6 +69,11 @@ START_FILES: Mapping[str, str] = {
 }
 """Files that may run when Python starts, or lie beside packages, though no distribution lists them."""
 
+MADE_BY_BUILDS: Mapping[str, Sequence[str]] = {
+    "deepspeed": ("deepspeed/git_version_info_installed.py",),
+}
+"""Distribution -> files that its build makes and its source archive does not have: patterns below site-packages."""
+
 HOST_LIBRARIES: Sequence[str] = (
     "libcuda.so.1",
     "libcudadebugger.so.1",

@@ -1,4 +1,6 @@
-"""What is in an image, as CycloneDX: Python distributions, the toolkit's wheels, Debian packages."""
+"""What is in an image, as CycloneDX: Python distributions with what they carry of others, the toolkit's wheels, Debian
+packages.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,20 @@ if TYPE_CHECKING:  # slow to import
     from cyclonedx.model.component import Component
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
+_FILE = "dev.truetag:file"
 _SECONDS = 600.0
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
 """Serial numbers come from it and the image's digest: the same image has the same SBOM, byte by byte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundled:
+    """A library of others that a wheel carries. `version` is empty where the file does not tell it."""
+
+    name: str
+    version: str
+    files: tuple[str, ...]
+    """Below site-packages: the library itself, or those that it is linked into."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +49,7 @@ class Package:
     architecture: str = ""
     source: str = ""
     """Debian's source package, where it is called otherwise."""
+    bundled: tuple[Bundled, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +77,13 @@ def read(engine: Engine, reference: str) -> Packages:
 
 def packages_of(found: Mapping[str, Any]) -> Packages:
     """What `read_packages.py` printed."""
-    kinds = {kind: tuple(Package(**row) for row in found[kind]) for kind in ("python", "toolkit", "debian")}
+    kinds = {kind: tuple(map(_package, found[kind])) for kind in ("python", "toolkit", "debian")}
     return Packages(**kinds, os=dict(found["os"]))
+
+
+def _package(row: Mapping[str, Any]) -> Package:
+    carried = (Bundled(**{**one, "files": tuple(one["files"])}) for one in row.get("bundled", ()))
+    return Package(**{**row, "bundled": tuple(carried)})
 
 
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> bytes:
@@ -114,7 +133,25 @@ def _python(package: Package, qualifiers: Mapping[str, str], licences: LicenseFa
     component = _component(package, url)
     if package.licence:
         component.licenses.add(licences.make_from_string(package.licence))
+    for carried in package.bundled:
+        component.components.add(_bundled(carried, url))
     return component
+
+
+def _bundled(carried: Bundled, holder: PackageURL) -> Component:
+    """Without a version there is no address: a scanner must not take it for any."""
+    from cyclonedx.model import Property
+    from cyclonedx.model.component import Component, ComponentType
+
+    url = PackageURL("generic", None, carried.name, carried.version) if carried.version else None
+    return Component(
+        type=ComponentType.LIBRARY,
+        name=carried.name,
+        version=carried.version or None,
+        purl=url,
+        bom_ref=f"{holder.to_string()}#{carried.name}{'@' if carried.version else ''}{carried.version}",
+        properties=[Property(name=_FILE, value=file) for file in carried.files],
+    )
 
 
 def _component(package: Package, url: PackageURL) -> Component:

@@ -70,6 +70,8 @@ def _of_child(claim: Claim) -> Claim:
         expect["closed"] = False
     if "leftovers" in expect:
         expect["leftovers"] = {path: what for path, what in expect["leftovers"].items() if path != _USERS_FILES}
+    if "free" in expect:
+        expect["free"] = True
     if "labels" in expect:
         expect["labels"] = {name: value for name, value in expect["labels"].items() if name.startswith(_OURS)}
     required = claim.required and (claim.id, claim.subject) not in _FREE

@@ -1,4 +1,5 @@
-"""pruner: takes device code for other GPUs out of what this build step installed, as options.json beside it says.
+"""pruner [RECORD...]: takes device code for other GPUs out of what this build step installed, or of what these RECORD
+files list, as options.json beside it says.
 
 Says on stdout what became of each file, and ends with 1, nothing half done, where one can't be read.
 """
@@ -20,11 +21,15 @@ def main() -> None:
     options = PruneOptions(
         arch=said["arch"], nvidia=said["nvidia"], alternatives=alternatives, by_design=said["by_design"]
     )
+    prune_packages(list(map(Path, sys.argv[1:])) or _installed(), options, tell)
+
+
+def _installed() -> list[Path]:
     # As record_change_times.sh has them: lib64 may be a link to lib.
     places = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
     tests = ("-mindepth", "2", "-maxdepth", "2", "-path", "*.dist-info/RECORD")
     found = (Path(path) for place in places for path in normalise_timestamps.changed(place, *tests))
-    prune_packages(sorted(found), options, tell)
+    return sorted(found)
 
 
 def tell(change: Change) -> None:

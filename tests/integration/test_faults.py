@@ -18,6 +18,7 @@ _MOUNTS = (
 )
 KERNELS = f"{_MOUNTS} python3 /run/breaks/kernels.py"
 EXTENSION = f"{_MOUNTS} sh /run/breaks/extension.sh"
+RECORD = f"{_MOUNTS} python3 /run/breaks/record.py"
 BITSANDBYTES = f"{SITE}/bitsandbytes/libbitsandbytes_cuda126.so"
 
 CATALOGUE = [
@@ -236,7 +237,99 @@ OTHERS = [
 ]
 """Beyond the catalogue: faults of other kinds, each of a class that some check must know."""
 
-EVERY = [*CATALOGUE, *OTHERS]
+HIDDEN = [
+    Fault(
+        "a-source-and-its-record",
+        f"{RECORD} {SITE}/einops/__init__.py '^' 'import os; '",
+        "S10",
+        "wheels",
+        "einops/__init__.py is not what the locked wheel of einops brought",
+    ),
+    Fault(
+        "a-command-and-its-record",
+        f"{RECORD} /opt/venv/bin/torchrun 'import sys' 'import sys, os'",
+        "S10",
+        "wheels",
+        "/opt/venv/bin/torchrun is not the launcher of its entry point in torch",
+    ),
+    Fault(
+        "device-code-and-its-record",
+        f"{RECORD} {BITSANDBYTES} 'kQuantizeBlockwise' 'kQuantizeBlockwisf'",
+        "S10",
+        "wheels",
+        "bitsandbytes/libbitsandbytes_cuda126.so is not what the locked wheel of bitsandbytes brought",
+    ),
+    Fault(
+        "a-file-taken-out-with-its-row",
+        f"RUN rm {SITE}/einops/packing.py && sed -i '/einops.packing.py/d' {SITE}/einops-*.dist-info/RECORD",
+        "S10",
+        "wheels",
+        "einops-0.8.2.dist-info/RECORD lacks 1 files of the locked wheel of einops",
+    ),
+    Fault(
+        "bytecode-of-another-source",
+        f"RUN cd {SITE}/einops && cp -p __init__.py /tmp/kept && echo 'import os' >>__init__.py && "
+        f"python3 -c \"import py_compile as p; p.compile('{SITE}/einops/__init__.py', "
+        'invalidation_mode=p.PycInvalidationMode.UNCHECKED_HASH)" && mv /tmp/kept __init__.py',
+        "C12",
+        "bytecode",
+        "einops/__pycache__/__init__.cpython-311.pyc is not what its source compiles to",
+    ),
+    Fault(
+        "a-python-in-front",
+        "RUN first=${PATH%%:*} && mkdir -p $first && "
+        "printf '#!/bin/sh\\nexec /opt/venv/bin/python3 \"$@\"\\n' >$first/python3 && chmod 755 $first/python3",
+        "S10",
+        "lookup",
+        "bin/python3 is found before the image's own",
+    ),
+    Fault(
+        "a-folder-in-front",
+        "RUN mkdir -p /opt/x/bin && ln -s /opt/venv/bin/python3 /opt/x/bin/python3\nENV PATH=/opt/x/bin:$PATH",
+        "S10",
+        "lookup",
+        "/opt/x/bin is not as expected",
+    ),
+    Fault(
+        "a-plugin-of-nccl",
+        "RUN cp -L /usr/lib/x86_64-linux-gnu/libz.so.1 /usr/local/lib/libnccl-net.so",
+        "S10",
+        "lookup",
+        "/usr/local/lib/libnccl-net.so is loaded by NCCL (its network plugin) if it is there",
+    ),
+    Fault(
+        "a-setuid-program",
+        "RUN install --mode 4755 /usr/bin/id /usr/local/sbin/helper",
+        "S10",
+        "privileges",
+        "/usr/local/sbin/helper has mode 4755",
+    ),
+    Fault(
+        "a-capability",
+        "RUN cp /usr/bin/id /usr/local/sbin/helper && python3 -c \"import os; os.setxattr('/usr/local/sbin/helper', "
+        "'security.capability', bytes.fromhex('0100000200200000000000000000000000000000'))\"",
+        "S10",
+        "privileges",
+        "/usr/local/sbin/helper has mode 755 and capabilities",
+    ),
+    Fault(
+        "a-file-of-debian",
+        "RUN printf ' ' >>/usr/bin/git-shell",
+        "S10",
+        "files",
+        "/usr/bin/git-shell is not as Debian's git has it",
+    ),
+    Fault(
+        "a-path-of-the-loader",
+        "RUN echo /opt/lib >/etc/ld.so.conf.d/a.conf",
+        "S10",
+        "lookup",
+        "/etc/ld.so.conf.d/a.conf is loaded by the dynamic loader",
+    ),
+]
+"""Changes that the image itself vouches for: what it should hold is known from outside."""
+
+EVERY = [*CATALOGUE, *OTHERS, *HIDDEN]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from images.config.matrix import load
-from images.context import render
+from images.context import pruner
 from images.planning import device_code, plan
 from tests.support import fatbins
 from tests.support.checkout import ROOT
@@ -573,7 +573,7 @@ def program(folder: Path) -> tuple[Path, Path]:
     """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.pruning
-    for path, content in render._pruner(planned.image.pruning):
+    for path, content in pruner.files(planned.image.pruning):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content.replace(b'"/run/before"', repr(str(folder / "before")).encode()))
     (folder / "before").write_bytes(b"")
@@ -631,7 +631,7 @@ def plain(found: object) -> object:
 def test_an_order_names_the_library_that_bitsandbytes_takes() -> None:
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.pruning
-    files = dict(render._pruner(planned.image.pruning))
+    files = dict(pruner.files(planned.image.pruning))
     assert json.loads(files["pruner/options.json"]) == {
         "arch": 90,
         "nvidia": False,

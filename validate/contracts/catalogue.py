@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from validate.contracts import cpu, device_code, gpu, home, multigpu, profile, static, system
+from validate.contracts import cpu, device_code, gpu, home, multigpu, profile, provenance, static, system
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,13 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
         "tools": Contract("static.system", system.ToolsExpect, system.ToolsEvidence),
         "verbs": Contract("static.system", system.VerbsExpect, system.VerbsEvidence),
     },
+    "S10": {
+        **dict.fromkeys(
+            ("files", "lookup", "privileges"),
+            Contract("static.owners", provenance.OwnersExpect, provenance.OwnersEvidence),
+        ),
+        "": Contract("static.wheels", provenance.WheelsExpect, provenance.WheelsEvidence),
+    },
     "C1": Contract("cpu.imports", cpu.ImportsExpect, cpu.ImportsEvidence),
     "C2": Contract("cpu.native", cpu.NativeExpect, cpu.NativeEvidence),
     "C3": {
@@ -81,6 +88,7 @@ CONTRACTS: Mapping[str, Contract | Mapping[str, Contract]] = {
         "lora-step": Contract("cpu.quantized_llama", cpu.NothingExpected, cpu.LoraEvidence),
     },
     "C11": Contract("cpu.additions", home.AdditionsExpect, home.AdditionsEvidence),
+    "C12": Contract("cpu.bytecode", cpu.BytecodeExpect, cpu.BytecodeEvidence),
     "G0": Contract("gpu.device", gpu.DeviceExpect, gpu.DeviceEvidence),
     "G1": {"cudnn": Contract("gpu.numerics", cpu.NothingExpected, gpu.CudnnEvidence), "": _kernel("gpu.numerics")},
     "G2": _kernel("gpu.sdpa"),

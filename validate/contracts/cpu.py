@@ -368,3 +368,22 @@ class LoraEvidence(Versions):
     adapters: dict[str, Adapter]
     base_changed: list[str]
     base_count: int
+
+
+# ---- C12
+
+
+class BytecodeExpect(TypedDict):
+    known: dict[str, list[str]]
+    """Distribution -> digests of its bytecode that was compiled again and found right before, of the same sources."""
+
+
+class BytecodeEvidence(TypedDict):
+    files: int
+    compiled: int
+    """How many of them were compiled again."""
+    digests: dict[str, str]
+    """Distribution -> the digest of its bytecode, where none of it is wrong."""
+    wrong: dict[str, str]
+    """Path -> what is wrong."""
+    wrong_count: int

@@ -10,6 +10,7 @@ from images.engine.gpus import Attachment
 from images.hardware.inventory import Inventory
 from images.locking.lock_file import Lock
 from images.planning.image import Image, Pin
+from validate.environment.wheel_contents import Contents
 
 Closure = Mapping[str, Mapping[str, str]]
 """Layer -> distribution -> version."""
@@ -23,6 +24,10 @@ class ClaimContext:
     facts: Facts
     locked: Closure = field(default_factory=dict)
     """What the lock has for each layer: with the pins, the closure that the image must hold."""
+    lock: Lock | None = None
+    """With what its files bring. None: claims about that are unproven."""
+    outside: Mapping[str, Contents] = field(default_factory=dict)
+    """Distribution -> what its wheel brings, of those that are in no lock and were found."""
     custom_base: bool = False
     """It stands on a custom base. What that holds beside the pins is not in the lock, and stays as it is: claims
     about it are there, unproven, and not required."""
@@ -48,10 +53,25 @@ class ClaimContext:
 
     @classmethod
     def of(
-        cls, image: Image, lock: Lock, facts: Facts, *, missing: Mapping[str, str], custom_base: bool
+        cls,
+        image: Image,
+        lock: Lock,
+        facts: Facts,
+        *,
+        missing: Mapping[str, str],
+        custom_base: bool,
+        outside: Mapping[str, Contents] | None = None,
     ) -> ClaimContext:
         """The context of a built image, without a host."""
-        return cls(image=image, facts=facts, locked=closure(lock), custom_base=custom_base, missing=missing)
+        return cls(
+            image=image,
+            facts=facts,
+            locked=closure(lock),
+            lock=lock,
+            outside=outside or {},
+            custom_base=custom_base,
+            missing=missing,
+        )
 
     def on_host(self, attachment: Attachment) -> ClaimContext:
         """The same for a trial with these GPUs, or with the reason why there are none."""

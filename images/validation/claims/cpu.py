@@ -1,4 +1,4 @@
-"""Claims of the cpu tier: C1 to C10; home.py has C11. Pure."""
+"""Claims of the cpu tier: C1 to C10, C12; home.py has C11. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from images.validation.claims.home import home_claims
 from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.contracts.cpu import (
     ArbitraryUidExpect,
+    BytecodeExpect,
     ImportsExpect,
     InstructionsExpect,
     NativeExpect,
@@ -39,6 +40,7 @@ QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accel
 def cpu_claims(context: ClaimContext) -> Iterator[Claim]:
     image, facts = context.image, context.facts
     # The longest probes first: the suite starts them in this order, and waits for the last.
+    yield _bytecode(context)
     yield from _imports(image)
     for pin in image.pins:
         if expect := _native(image, pin, facts):
@@ -142,6 +144,26 @@ def _native(image: Image, pin: Pin, facts: Facts) -> NativeExpect | None:
     own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
     expect = {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
     return cast("NativeExpect", expect)
+
+
+def _bytecode(context: ClaimContext) -> Claim:
+    """C12. What was found right once needs no second look: the same bytecode, of sources that the same lock has."""
+    lock = context.lock
+    expect: BytecodeExpect = {
+        "known": {
+            package.name: sorted(digests)
+            for package in (lock.packages() if lock else ())
+            if (digests := {one for file in package.hashes for one in lock.bytecode(file)} if lock else set())
+        }
+    }
+    return Claim(
+        id="C12",
+        subject="bytecode",
+        tier=Tier.CPU,
+        probe="cpu.bytecode",
+        statement="every file of bytecode is what its source compiles to",
+        expect=expect,
+    )
 
 
 def _extensions(context: ClaimContext) -> Iterator[Claim]:

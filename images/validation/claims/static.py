@@ -1,4 +1,4 @@
-"""Claims about installed files: S1 to S4, S6, S7; S8 and S9 have modules of their own. Pure."""
+"""Claims about installed files: S1 to S4, S6, S7; S8 to S10 have modules of their own. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.hygiene import hygiene_claims
+from images.validation.claims.provenance import provenance_claims
 from images.validation.claims.system import system_claims
 from validate.claims import Claim, Tier
 from validate.contracts.static import PinExpect
@@ -65,6 +66,7 @@ def static_claims(context: ClaimContext) -> Iterator[Claim]:
     )
     yield from hygiene_claims(context)
     yield from system_claims(context)
+    yield from provenance_claims(context)
 
 
 def _pinned(image: Image, pin: Pin) -> Claim:

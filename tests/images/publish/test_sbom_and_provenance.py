@@ -14,9 +14,13 @@ from images.errors import UserError
 from images.publish import provenance, sbom
 
 DIGEST = "sha256:" + "ab" * 32
+CARRIED = [
+    {"name": "CUTLASS", "version": "", "files": ["torch/lib/libtorch_cuda.so"]},
+    {"name": "zlib", "version": "1.3.2", "files": ["torch/lib/libtorch_cpu.so", "torch/lib/libx.so"]},
+]
 FOUND = {
     "python": [
-        {"name": "torch", "version": "2.7.1+cu126", "licence": "BSD-3-Clause"},
+        {"name": "torch", "version": "2.7.1+cu126", "licence": "BSD-3-Clause", "bundled": CARRIED},
         {"name": "Flash_Attn", "version": "2.8.3", "licence": ""},
         {"name": "odd", "version": "1", "licence": "whatever I like"},
     ],
@@ -49,6 +53,17 @@ def test_every_package_is_in_it_by_its_purl() -> None:
         "pkg:deb/debian/adduser@3.134?arch=all&distro=debian-12",
     }
     assert data["metadata"]["component"]["version"] == DIGEST
+
+
+def test_what_a_wheel_carries_is_listed_inside_of_it_with_its_files() -> None:
+    (torch,) = (row for row in json.loads(written())["components"] if row["name"] == "torch")
+    cutlass, zlib = sorted(torch["components"], key=lambda row: str(row["name"]))
+    assert (cutlass["name"], "version" in cutlass, "purl" in cutlass) == ("CUTLASS", False, False)
+    assert (zlib["purl"], [one["value"] for one in zlib["properties"]]) == (
+        "pkg:generic/zlib@1.3.2",
+        CARRIED[1]["files"],
+    )
+    assert [row["name"] for row in json.loads(written())["components"] if "components" in row] == ["torch"]
 
 
 def test_the_same_image_has_the_same_sbom_and_another_another() -> None:

@@ -373,6 +373,7 @@ JUDGED = {
     "C3": ("compiler",),
     "C4": ("jit", "kernels", "control"),
     "C10": (),
+    "C12": (),
 }
 
 

@@ -1,4 +1,4 @@
-"""Judges of the cpu tier: C1 to C11, one module a subject."""
+"""Judges of the cpu tier: C1 to C12, one module a subject."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from validate.judging.cpu import (
     additions,
     arbitrary_uid,
     bridges,
+    bytecode,
     compiler,
     home,
     imports,
@@ -34,4 +35,5 @@ JUDGES: Mapping[str, Judging] = {
     "C9": instructions.judge,
     "C10": quantized_llama.judge,
     "C11": additions.judge,
+    "C12": bytecode.judge,
 }

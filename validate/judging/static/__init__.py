@@ -1,4 +1,4 @@
-"""Judges of the static tier: S1 to S9, one module a subject."""
+"""Judges of the static tier: S1 to S10, one module a subject."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from validate.judging.static import (
     host_image,
     hygiene,
     libraries,
+    owners,
     pins,
     symbols,
     system,
     toolkit,
+    wheels,
 )
 
 JUDGES: Mapping[str, Judging] = {
@@ -28,4 +30,5 @@ JUDGES: Mapping[str, Judging] = {
     "S7": environment.judge,
     "S8": by_subject({**host_image.JUDGES, **hygiene.JUDGES}),
     "S9": by_subject(system.JUDGES),
+    "S10": by_subject({**owners.JUDGES, "": wheels.judge}),
 }

@@ -1,0 +1,54 @@
+"""The pruner as a build step runs it: the files of its folder, and what its result depends on. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from images.config.paths import SUITE, TEMPLATES
+from images.host.hashing import sha256
+from images.planning import device_code
+from images.planning.image import Pruning
+from validate.binaries import fatbin
+
+MODULES = (
+    "__init__.py",
+    "binaries/__init__.py",
+    "binaries/elf.py",
+    "binaries/fatbin.py",
+    "compute_capability.py",
+    "binaries/kernel_states.py",
+    "binaries/lz4.py",
+    "environment/__init__.py",
+    "environment/installed.py",
+)
+"""What of the suite the pruner reads device code with."""
+_AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")
+"""Which files are pruned, and their times: their bytes don't depend on it."""
+
+
+def files(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
+    """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
+    options = {
+        "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
+        "nvidia": wanted.nvidia,
+        "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
+        "by_design": device_code.KERNELS_BY_DESIGN,
+    }
+    yield "pruner/options.json", json.dumps(options, indent=1).encode()
+    yield "pruner/normalise_timestamps.py", (TEMPLATES / "scripts" / "normalise_timestamps.py").read_bytes()
+    for name in ("__main__.py", "pruning.py"):
+        yield f"pruner/{name}", (TEMPLATES / "pruner" / name).read_bytes()
+    for name in MODULES:
+        yield f"pruner/validate/{name}", (SUITE / name).read_bytes()
+
+
+def key(wanted: Pruning) -> str:
+    """Tells what this pruner makes of a wheel from what another one does: its options, and its code to the letter."""
+    parts = [b"%s\0%s" % (path.encode(), content) for path, content in files(wanted) if path not in _AROUND]
+    return sha256(b"\0".join(parts))[:16]
+
+
+def reads(wanted: Pruning | None, distribution: str) -> bool:
+    """Whether it looks at the libraries of a distribution (canonical name) at all."""
+    return wanted is not None and (wanted.nvidia or not fatbin.is_nvidias(distribution, ""))

@@ -1,0 +1,104 @@
+"""What the files of locks bring: `locks/wheels/NAME-VERSION.json`, measured from the index and never from an image.
+
+Claim S10 holds installed files to it. A row belongs to the sha256 of one file of the lock, so it never gets old.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from images.config import paths
+from images.errors import Problem, UserError
+from images.locking.uv import Package
+from validate.environment.wheel_contents import Contents
+
+FOLDER = "wheels"
+"""Below the folder of locks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileContents:
+    """What one file of a lock brings."""
+
+    wheel: Contents | None = None
+    """None: it is a source archive."""
+    files: str = ""
+    """Long tags (`wheel_contents.py` of the suite) of the files of a source archive, and of a toolkit's wheel."""
+    native: bool = False
+    """A wheel has libraries: the pruner reads them in an image for one GPU architecture."""
+    bytecode: tuple[str, ...] = ()
+    """Digests of the bytecode of its sources (validate/probes/cpu/bytecode.py), one a Python that compiled them."""
+    pruned: Mapping[str, Contents] = field(default_factory=dict)
+    """The wheel as the pruner leaves it, by the pruner's key (`images/wheels/pruned.py`)."""
+
+
+Known = Mapping[str, FileContents]
+"""sha256 of a file -> what it brings."""
+
+
+def read(packages: Iterable[Package], folder: Path) -> Known:
+    """What is known of the files of these packages. `folder` is that of the locks. Raises UserError: a damaged file."""
+    known: dict[str, FileContents] = {}
+    for package in packages:
+        rows = every(folder / place(package))
+        known.update({digest: rows[digest] for digest in package.hashes if digest in rows})
+    return known
+
+
+def place(package: Package) -> str:
+    """Where the contents of a package's files lie below the folder of locks."""
+    return f"{FOLDER}/{package.name}-{package.version}.json"
+
+
+def every(file: Path) -> Known:
+    """What is known of all files of one package's release; nothing where there is no such file. Raises UserError."""
+    if not file.is_file():
+        return {}
+    try:
+        rows = json.loads(file.read_bytes())
+        return {digest: _file_contents(row) for digest, row in rows.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        then = f"`rm {paths.shown(file)}`, then `nox -s contents`"
+        raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then)) from None
+
+
+def _file_contents(row: Mapping[str, object]) -> FileContents:
+    pruned = row.get("pruned", {})
+    if not isinstance(pruned, Mapping):
+        raise TypeError("pruned")
+    return FileContents(
+        wheel=Contents(str(row["digest"]), str(row["tags"])) if "digest" in row else None,
+        files=str(row.get("files", "")),
+        native=bool(row.get("native")),
+        bytecode=_texts(row.get("bytecode", ())),
+        pruned={str(key): Contents(str(one["digest"]), str(one["tags"])) for key, one in pruned.items()},
+    )
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list | tuple):
+        raise TypeError("bytecode")
+    return tuple(map(str, found))
+
+
+def written(known: Known) -> bytes:
+    """The content of a package's file."""
+    rows = {digest: _row(one) for digest, one in sorted(known.items())}
+    return f"{json.dumps(rows, indent=1, sort_keys=True)}\n".encode()
+
+
+def _row(one: FileContents) -> dict[str, object]:
+    return {
+        **({"digest": one.wheel.digest, "tags": one.wheel.tags} if one.wheel else {}),
+        **({"files": one.files} if one.files else {}),
+        **({"native": True} if one.native else {}),
+        **({"bytecode": sorted(one.bytecode)} if one.bytecode else {}),
+        **(
+            {"pruned": {key: {"digest": row.digest, "tags": row.tags} for key, row in sorted(one.pruned.items())}}
+            if one.pruned
+            else {}
+        ),
+    }

@@ -1,0 +1,66 @@
+"""Keeps what a validated image showed of its bytecode, so that C12 need not compile the same sources in each image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from images.errors import Problem, UserError
+from images.locking import contents
+from images.locking.contents import FileContents
+from images.locking.lock_file import Lock
+from images.locking.uv import Package
+from validate.claims import Tier
+from validate.contracts.cpu import BytecodeEvidence
+from validate.contracts.provenance import WheelsEvidence
+from validate.evidence import Evidence
+from validate.judge import judge
+from validate.judging import Status
+
+_NEEDED = (("S2", "files"), ("S10", "wheels"), ("C12", "bytecode"))
+"""The sources are the lock's, and the bytecode is theirs."""
+
+
+def learned(evidence: Evidence, lock: Lock, folder: Path, where: str) -> dict[str, bytes]:
+    """Path below `folder`, that of the locks, -> content, of the files that change.
+
+    Raises UserError: the run did not show that the image's sources and its bytecode are right.
+    """
+    found = judge(evidence.claim_set, evidence, [Tier.STATIC, Tier.CPU])
+    verdicts = {(one.claim.id, one.claim.subject): one.status for one in found.claims}
+    if wrong := [" ".join(one) for one in _NEEDED if verdicts.get(one) is not Status.PASS]:
+        then = "`nox -s validate -- NAME --claim S2 --claim S10 --claim C12` of an image where they hold"
+        raise UserError(Problem(where=where, cause=f"{', '.join(wrong)} is not PASS in it", then=then), code=1)
+    digests = cast("BytecodeEvidence", _measured(evidence, "cpu.bytecode", "bytecode"))["digests"]
+    wheels = cast("WheelsEvidence", _measured(evidence, "static.wheels", "wheels"))["distributions"]
+    changed: dict[str, bytes] = {}
+    for package in lock.packages():
+        if package.name in digests and len(wheels.get(package.name, ())) == 1:
+            path = folder / contents.place(package)
+            known = contents.every(path)
+            new = dict(_with(known, package, wheels[package.name][0]["digest"], digests[package.name]))
+            if new != known:
+                changed[contents.place(package)] = contents.written(new)
+    return changed
+
+
+def _measured(evidence: Evidence, probe: str, subject: str) -> Mapping[str, object]:
+    record = evidence.of(probe)
+    found = record.of(subject) if record else None
+    return found.evidence if found else {}
+
+
+def _with(
+    known: Mapping[str, FileContents], package: Package, installed: str, bytecode: str
+) -> Iterator[tuple[str, FileContents]]:
+    """The rows of a package; the one whose file was installed with this bytecode, too."""
+    for digest, row in known.items():
+        is_it = digest in package.hashes and (row.wheel is None or installed in _digests(row))
+        new = tuple(sorted({*row.bytecode, bytecode})) if is_it else row.bytecode
+        yield digest, replace(row, bytecode=new)
+
+
+def _digests(row: FileContents) -> set[str]:
+    return {one.digest for one in (row.wheel, *row.pruned.values()) if one}

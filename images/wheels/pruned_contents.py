@@ -1,0 +1,135 @@
+"""What the pruner makes of the wheels of a lock, measured outside any image: claim S10 of images for one architecture.
+
+Each wheel with libraries is fetched whole, by its hash, and pruned in a scratch folder by the program that build steps
+run. The result depends on nothing but the wheel and the pruner.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from images.context import pruner
+from images.errors import Problem, UserError
+from images.host.hashing import sha256_of_file
+from images.locking import contents, remote_wheel, uv
+from images.locking.contents import FileContents
+from images.locking.lock_file import Lock
+from images.locking.uv import Package, Runner
+from images.planning.image import Image, Pruning
+from images.wheels import official
+from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Contents
+
+
+def update(
+    image: Image,
+    lock: Lock,
+    folder: Path,
+    *,
+    run: Runner = uv.run,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> dict[str, bytes]:
+    """Path below `folder`, that of the locks, -> content, of the files that change. What is known is not made again.
+
+    The wheels themselves must be known before (`measure_contents.update`). Raises UserError: a wheel that can't be
+    fetched, or is not the lock's, or can't be pruned.
+    """
+    if image.pruning is None:
+        return {}
+    lacking = list(_lacking(image.pruning, lock, folder))
+    exact = sorted({f"{package.name}=={package.version}" for package, _ in lacking})
+    addresses = uv.addresses(exact, lock.inputs.target, run=run, where=str(image.name)) if exact else {}
+    key, made = pruner.key(image.pruning), dict(pruner.files(image.pruning))
+    found: dict[str, dict[str, FileContents]] = {}
+    for number, (package, digest) in enumerate(lacking, start=1):
+        tell(f"{image.name}: pruning {package.name} {package.version} ({number} of {len(lacking)})")
+        place = contents.place(package)
+        rows = found.setdefault(place, dict(contents.every(folder / place)))
+        pruned = _pruned(addresses[digest], digest, made)
+        whole = rows[digest]
+        kept = Contents(pruned.digest, "") if whole.wheel and whole.wheel.digest == pruned.digest else pruned
+        rows[digest] = replace(whole, pruned={**whole.pruned, key: kept})
+    return {place: contents.written(rows) for place, rows in found.items()}
+
+
+def _lacking(wanted: Pruning, lock: Lock, folder: Path) -> Iterator[tuple[Package, str]]:
+    """Wheels that the pruner reads, and of which it is not known what it makes."""
+    key = pruner.key(wanted)
+    for package in lock.packages():
+        known = contents.every(folder / contents.place(package))
+        for digest in package.hashes:
+            row = known.get(digest)
+            if row and row.native and pruner.reads(wanted, package.name) and key not in row.pruned:
+                yield package, digest
+
+
+def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
+    """A wheel as the pruner leaves it."""
+    with tempfile.TemporaryDirectory(prefix="truetag-pruning-") as scratch:
+        folder = Path(scratch)
+        wheel = folder / "wheel.whl"
+        _fetch(url, wheel, digest)
+        with zipfile.ZipFile(wheel) as opened:
+            rows = remote_wheel.rows_of(opened)
+            record = _unpack(opened, rows, folder / "site")
+        wheel.unlink()
+        for path, content in program.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+        command = [sys.executable, "-I", "-B", str(folder / "pruner"), str(record)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            then = "the build of this image ends in the same way: report it"
+            raise UserError(Problem(where=remote_wheel.shown(url), cause=done.stderr.strip(), then=then), code=1)
+        return wheel_contents.contents(_rows_after(record, rows))
+
+
+def _fetch(url: str, target: Path, digest: str) -> None:
+    try:
+        official.download(url, target)
+    except OSError as error:
+        raise UserError(
+            Problem(where=remote_wheel.shown(url), cause=f"can't be fetched: {error}", then="`nox -s contents` again"),
+            code=1,
+        ) from None
+    if (found := sha256_of_file(target)) != digest:
+        cause = f"has sha256 {found}, the lock has {digest}: refused"
+        raise UserError(
+            Problem(where=remote_wheel.shown(url), cause=cause, then="ask whoever serves the index"), code=1
+        )
+
+
+def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
+    """The libraries of a wheel, and a RECORD of its rows below site-packages: all that the pruner looks at."""
+    info = next(name for name in wheel.namelist() if name.endswith(".dist-info/RECORD") and name.count("/") == 1)
+    for member in wheel.namelist():
+        path = wheel_contents.placed(member)
+        if path in rows and not path.startswith(":") and ".so" in path.rpartition("/")[2]:
+            target = site / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with wheel.open(member) as source, target.open("wb") as stream:
+                while chunk := source.read(1 << 20):
+                    stream.write(chunk)
+    record = site / info
+    record.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        (path, f"sha256={digest}", "") for path, digest in rows.items() if not path.startswith(":")
+    )
+    record.write_text(text.getvalue(), encoding="utf-8")
+    return record
+
+
+def _rows_after(record: Path, before: Mapping[str, str]) -> dict[str, str]:
+    """The rows of the pruned RECORD, and those of files outside site-packages, which the pruner does not know."""
+    with record.open(encoding="utf-8", newline="") as lines:
+        after = wheel_contents.of_wheel(csv.reader(lines))
+    return {**{path: digest for path, digest in before.items() if path.startswith(":")}, **after}

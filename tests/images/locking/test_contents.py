@@ -1,0 +1,167 @@
+"""What files of locks bring: read by ranges, kept beside the locks; damaged files and poor servers are told."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.config import matrix
+from images.errors import UserError
+from images.locking import contents, lock_file, measure_contents, remote_wheel
+from images.locking.contents import FileContents
+from images.locking.lock_file import Lock
+from images.locking.uv import Answer, Package
+from images.planning import plan
+from tests.support import wheels
+from tests.support.http_server import Reply, Server, serving
+from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Contents
+
+HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
+KNOWN = st.builds(
+    FileContents,
+    wheel=st.none() | st.builds(Contents, HEX, st.text("abc", max_size=8)),
+    files=st.text("abc", max_size=8),
+    native=st.booleans(),
+    bytecode=st.lists(HEX, max_size=2, unique=True).map(sorted).map(tuple),
+    pruned=st.dictionaries(HEX, st.builds(Contents, HEX, st.text("abc", max_size=8)), max_size=2),
+)
+
+
+@given(known=st.dictionaries(HEX, KNOWN, min_size=1, max_size=3))
+def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, known: dict[str, FileContents]) -> None:
+    folder = tmp_path_factory.mktemp("locks")
+    package = Package(name="small", version="1.0", hashes=tuple(known))
+    path = folder / contents.place(package)
+    path.parent.mkdir()
+    path.write_bytes(contents.written(known))
+    assert contents.read([package], folder) == known
+    assert contents.read([Package(name="other", version="1", hashes=("00",))], folder) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"00": {"digest": "x"}}', '{"00": {"pruned": 1}}', '{"00": {"bytecode": 1}}']
+)
+def test_a_damaged_file_is_told_with_the_next_command(tmp_path: Path, text: str) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "small-1.0.json").write_text(text)
+    with pytest.raises(UserError) as caught:
+        contents.read([Package(name="small", version="1.0", hashes=("00",))], tmp_path)
+    assert "is damaged" in caught.value.problems[0].cause and "nox -s contents" in caught.value.problems[0].then
+
+
+def by_ranges(content: bytes) -> Server:
+    """Answers as index servers do: `bytes=A-B` and `bytes=-N`."""
+
+    def answer(_method: str, _path: str, headers: dict[str, str], _body: bytes) -> Reply:
+        first, _, last = headers["Range"].removeprefix("bytes=").partition("-")
+        begin = int(first) if first else len(content) - int(last)
+        end = min(int(last) + 1, len(content)) if first else len(content)
+        told = {"Content-Range": f"bytes {begin}-{end - 1}/{len(content)}"}
+        return 206, told, content[begin:end]
+
+    return Server(answer=answer)
+
+
+def test_the_record_of_a_wheel_is_read_and_not_the_wheel(tmp_path: Path) -> None:
+    filler = {"small/big.bin": bytes(range(256)) * 20_000}
+    wheel = wheels.make(tmp_path, {**wheels.FILES, **filler})
+    with zipfile.ZipFile(wheel) as opened:
+        expected = remote_wheel.rows_of(opened)
+    content = wheel.read_bytes()
+    with serving() as server:
+        server.answer = by_ranges(content).answer
+        assert remote_wheel.rows(f"http://{server.host}/small.whl") == expected
+        asked = [headers["Range"] for _, _, headers in server.seen]
+    assert "small/big.bin" in expected
+    assert len(asked) < 6 and all("bytes=0-" not in one for one in asked)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ((200, {}, b"the whole file"), "does not answer range requests"),
+        ((404, {}, b""), "404"),
+        ((206, {"Content-Range": "bytes 0-9/10"}, b"no archive"), "can't be read"),
+    ],
+)
+def test_a_server_that_gives_no_wheel_is_told_with_the_next_command(reply: Reply, words: str) -> None:
+    with serving() as server, pytest.raises(UserError) as caught:
+        server.answer = lambda *_: reply
+        remote_wheel.rows(f"http://{server.host}/a/small.whl")
+    problem = caught.value.problems[0]
+    assert problem.where == "small.whl" and words in problem.cause and "nox -s contents" in problem.then
+
+
+def test_a_wheel_without_a_record_is_none(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
+        wheel.writestr("x.py", "")
+    with zipfile.ZipFile(tmp_path / "x.whl") as opened, pytest.raises(KeyError):
+        remote_wheel.rows_of(opened)
+
+
+def small_lock(digest: str) -> Lock:
+    inputs = lock_file.load(lock_file.located(None) / "cu126-torch27").inputs
+    package = Package(name="small", version="1.0", hashes=(digest,))
+    layers = {**dict.fromkeys(inputs.layers, ()), "light": (package,), "toolkit": (package,)}
+    return Lock(inputs=inputs, files={}, layers=layers)
+
+
+def test_files_are_measured_once_and_those_of_no_lock_are_left_over(tmp_path: Path) -> None:
+    wheel, digest, calls = wheels.make(tmp_path, {**wheels.FILES, "nvidia/part/lib/x.so.1": b"x"}), "ab" * 32, []
+    with serving() as server:
+        server.answer = by_ranges(wheel.read_bytes()).answer
+
+        def run(arguments: list[str]) -> Answer:
+            calls.append(arguments)
+            output = Path(arguments[arguments.index("-o") + 1])
+            url = f"http://{server.host}/small-1.0-py3-none-any.whl"
+            files = f'wheels = [{{ url = "{url}", hashes = {{ sha256 = "{digest}" }} }}]'
+            output.write_text(f'[[packages]]\nname = "small"\nversion = "1.0"\n{files}\n')
+            return Answer(0, "", "")
+
+        locks = {"x": small_lock(digest)}
+        found = measure_contents.update(locks, tmp_path, run=run)  # type: ignore[arg-type]
+        (tmp_path / "wheels").mkdir()
+        for path, content in found.items():
+            (tmp_path / path).write_bytes(content)
+        assert measure_contents.update(locks, tmp_path, run=run) == {}  # type: ignore[arg-type]
+    assert len(calls) == 2, "once for the layers, once for the toolkit"
+    row = json.loads(found["wheels/small-1.0.json"])[digest]
+    with zipfile.ZipFile(wheel) as opened:
+        rows = remote_wheel.rows_of(opened)
+    assert row["digest"] == wheel_contents.contents(rows).digest and row["native"]
+    (tmp_path / "wheels" / "gone-1.json").write_text("{}")
+    assert measure_contents.leftovers(locks.values(), tmp_path) == [tmp_path / "wheels" / "gone-1.json"]
+
+
+def test_a_file_that_the_index_lost_is_told(tmp_path: Path) -> None:
+    def run(arguments: list[str]) -> Answer:
+        Path(arguments[arguments.index("-o") + 1]).write_text("")
+        return Answer(0, "", "")
+
+    with pytest.raises(UserError, match=r"no longer has small 1\.0"):
+        measure_contents.update({"x": small_lock("ab" * 32)}, tmp_path, run=run)  # type: ignore[arg-type]
+
+
+def test_every_file_of_a_lock_of_the_repository_is_known() -> None:
+    """But for the toolkit's compiler of Debian, all that images hold is a wheel or a source archive of the lock."""
+    for folder in sorted(path for path in lock_file.located(None).iterdir() if (path / lock_file.RECORD).is_file()):
+        lock = lock_file.load(folder)
+        packages = [*lock.packages(), *lock.layers["toolkit"]]
+        known = contents.read(packages, folder.parent)
+        assert {one.name for one in packages for digest in one.hashes if digest not in known} == set(), folder.name
+        sources = {one.hashes[0] for one in lock.packages() if one.name in lock.inputs.from_source}
+        assert all(known[digest].files for digest in sources)
+
+
+def test_a_lock_that_is_read_has_its_contents() -> None:
+    (planned,) = plan.select(["cu126-torch27"], matrix.load())
+    assert planned.image
+    lock = lock_file.read(planned.image)
+    (torch,) = (package for package in lock.packages() if package.name == "torch")
+    wheel = lock.contents[torch.hashes[0]].wheel
+    assert wheel and len(wheel.digest) == 64

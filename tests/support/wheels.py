@@ -1,0 +1,56 @@
+"""Small wheels, made as the binary distribution format asks, and what uv installs of them."""
+
+import base64
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from uv import find_uv_bin
+
+_METADATA = "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
+_WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+FILES: Mapping[str, bytes] = {
+    "small/__init__.py": b"def main() -> None: ...\n",
+    "small/data.txt": b"a file\n",
+    "small-1.0.data/scripts/tool": b"#!python\nprint('a tool')\n",
+    "small-1.0.data/scripts/shell-tool": b"#!/bin/sh\necho\n",
+    "small-1.0.data/purelib/beside.py": b"x = 1\n",
+    "small-1.0.data/data/share/man/small.1": b"a page\n",
+    "small-1.0.data/headers/small.h": b"#define SMALL\n",
+    "small-1.0.dist-info/METADATA": _METADATA.encode(),
+    "small-1.0.dist-info/WHEEL": _WHEEL.encode(),
+    "small-1.0.dist-info/entry_points.txt": b"[console_scripts]\nsmall = small:main\nother = small:main.__call__\n",
+}
+
+
+def record_hash(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def make(folder: Path, files: Mapping[str, bytes] = FILES) -> Path:
+    """A wheel of these files, with their RECORD."""
+    path = folder / "small-1.0-py3-none-any.whl"
+    rows = [f"{name},{record_hash(content)},{len(content)}" for name, content in files.items()]
+    record = "small-1.0.dist-info/RECORD"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, content in {**files, record: "\n".join([*rows, f"{record},,", ""]).encode()}.items():
+            wheel.writestr(name, content)
+    return path
+
+
+def environment(folder: Path) -> Path:
+    """An empty virtual environment, as an image has one."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder
+
+
+def install(wheel: Path, target: Path, *, by: str) -> Path:
+    """Install it with `uv` or `pip`. Gives back site-packages."""
+    python = str(target / "bin" / "python")
+    uv = [find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-cache", "--python", python]
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index"]
+    subprocess.run([*(uv if by == "uv" else pip), "--no-deps", str(wheel)], check=True)
+    return next((target / "lib").glob("python*/site-packages"))

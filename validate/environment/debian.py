@@ -1,0 +1,81 @@
+"""Installed Debian packages as dpkg's own database tells them: which files they have, and the MD5 sums of those.
+
+https://manpages.debian.org/dpkg-query: `info/PACKAGE.list` and `.md5sums`; configuration files are in `status`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+DATABASE = "/var/lib/dpkg"
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What dpkg knows of the files of all packages, by real path: /bin is a link to /usr/bin."""
+
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Path -> the package that has it."""
+    md5: Mapping[str, str] = field(default_factory=dict)
+    """Path -> MD5 sum; links and folders have none."""
+
+
+def owned(database: str = DATABASE) -> Owned:
+    """Read the database; nothing where there is none."""
+    packages: dict[str, str] = {}
+    md5: dict[str, str] = {}
+    for listing in sorted(Path(database, "info").glob("*.list")):
+        for line in _lines(listing):
+            packages[real(line)] = listing.stem
+        for line in _lines(listing.with_suffix(".md5sums")):
+            digest, _, path = line.partition("  ")
+            md5[real(f"/{path}")] = digest
+    diverted = {real(path): real(to) for path, to in _diversions(Path(database, "diversions"))}
+    for path, to in diverted.items():
+        if path in packages:
+            packages[to] = packages[path]
+            md5[to] = md5.pop(path, "")
+    for path, digest in _configuration(Path(database, "status")):
+        md5[real(path)] = digest
+    return Owned(packages, {path: digest for path, digest in md5.items() if digest})
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def _diversions(file: Path) -> Iterator[tuple[str, str]]:
+    """Three lines each: the file, where it is instead, the package that has it there."""
+    lines = _lines(file)
+    yield from zip(lines[0::3], lines[1::3], strict=False)
+
+
+def _configuration(status: Path) -> Iterator[tuple[str, str]]:
+    inside = False
+    for line in _lines(status):
+        if line.startswith("Conffiles:"):
+            inside = True
+        elif inside and line.startswith(" "):
+            path, digest, *_ = [*line.split(), ""]
+            yield path, digest
+        else:
+            inside = False
+
+
+def real(path: str) -> str:
+    """A path whose folders are no links; its last part may be one."""
+    folder, _, name = path.rstrip("/").rpartition("/")
+    return f"{_real_folder(folder)}/{name}" if name else "/"
+
+
+@cache
+def _real_folder(folder: str) -> str:
+    found = os.path.realpath(folder or "/")
+    return "" if found == "/" else found

@@ -1,0 +1,361 @@
+"""S10 files, lookup, privileges: every file of the image, and who brought it.
+
+Root walks the image's own file system. A file is explained by a Debian package, by the RECORD of a distribution (S10
+wheels holds that to the wheel), by a wheel of the toolkit, by what our build steps write, or by a rule of the claim.
+What is explained by content is hashed.
+"""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import hashlib
+import multiprocessing
+import os
+import re
+import stat
+import venv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from validate.binaries.elf import ElfError
+from validate.binaries.loader import SearchPath
+from validate.claims import Claim
+from validate.contracts.provenance import AlteredFile, OwnersEvidence, OwnersExpect, Privileged
+from validate.environment import debian, installed, interpreter, trust, user_environment, wheel_contents
+
+_NEVER = ("/proc", "/sys", "/dev", "/judge")
+_OF_ENGINE = frozenset(
+    {"/.dockerenv", "/run/.containerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
+)
+"""What an engine puts into each container."""
+_MOST_LISTED = 60
+_READ_BYTES = 1 << 20
+_FILES_A_TASK = 400
+_BYTECODE = re.compile(r"(?P<folder>.*)/__pycache__/(?P<name>[^/]+)\.[a-z]+-\d+(\.opt-\w+)?\.pyc")
+_VENV_LINKS = {"bin/python": "python3", "bin/python3": "/usr/bin/python3", "lib64": "lib"}
+_VENV_SETTINGS = (b"home = /usr/bin", b"include-system-site-packages = false")
+_SPECIAL = stat.S_ISUID | stat.S_ISGID
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
+    expect = cast(OwnersExpect, next(claim.expect for claim in claims))
+    evidence = look(expect)
+    for claim in claims:
+        yield claim.subject, evidence
+
+
+def look(expect: OwnersExpect) -> OwnersEvidence:
+    """Everything that is asked of the image's files."""
+    given = user_environment.recorded()
+    start = interpreter.start(given)
+    environment = os.path.realpath(start.prefix)
+    distributions = installed.distributions([entry or given.directory for entry in start.path])
+    packages, found = debian.owned(), dict(_walk("/"))
+    listed = {debian.real(entry.path) for one in distributions for entry in one.entries or ()}
+    places = {path: facts for path, facts in found.items() if not stat.S_ISDIR(facts.st_mode)}
+    altered, explained = _of_debian(packages, places)
+    explained |= listed & places.keys()
+    explained |= {path for path in places if _is_bytecode_of(path, explained)}
+    by_content: list[tuple[set[str], list[AlteredFile]]] = [
+        _of_toolkit(expect, places, explained),
+        _of_steps(expect, places),
+        _of_venv(environment, start.version, places),
+        _copies(expect, places),
+    ]
+    for more, wrong in by_content:
+        explained |= more
+        altered += wrong
+    links = {path for path, facts in places.items() if stat.S_ISLNK(facts.st_mode)}
+    explained |= {path for path in links - explained if _is_link_of(path, expect, explained)}
+    excused, unowned = _excused(sorted(places.keys() - explained - _OF_ENGINE), expect["generated"])
+    first = [path for path in unowned if _is_executable(places[path])]
+    return {
+        "files": len(places),
+        "unowned": unowned[:_MOST_LISTED],
+        "unowned_count": len(unowned),
+        "excused": excused,
+        "altered": altered[:_MOST_LISTED],
+        "altered_count": len(altered),
+        "path": given.environ.get("PATH", "").split(":"),
+        "in_front": list(_in_front(first, given.environ.get("PATH", ""))),
+        "loadable": list(_loadable(unowned, given.environ, given.directory)),
+        "plugins": _plugins(unowned, expect["plugins"]),
+        "privileged": list(_privileged(found)),
+        "writable": [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)][
+            :_MOST_LISTED
+        ],
+        "authorities": trust.unknown_authorities(),
+        "accounts": trust.accounts(),
+    }
+
+
+# ---- the files
+
+
+def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every path of the file system of `top`, folders too."""
+    device = os.lstat(top).st_dev
+    folders = [top]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            path = f"{'' if folder == '/' else folder}/{entry.name}"
+            if path in _NEVER:
+                continue
+            facts = entry.stat(follow_symlinks=False)
+            if facts.st_dev != device:
+                continue
+            yield path, facts
+            if stat.S_ISDIR(facts.st_mode):
+                folders.append(path)
+
+
+def _is_executable(facts: os.stat_result) -> bool:
+    return stat.S_ISLNK(facts.st_mode) or (stat.S_ISREG(facts.st_mode) and bool(facts.st_mode & 0o111))
+
+
+def _is_writable(facts: os.stat_result) -> bool:
+    """Whether every user may change it; folders with the sticky bit are for everybody on purpose."""
+    if stat.S_ISLNK(facts.st_mode) or not facts.st_mode & stat.S_IWOTH:
+        return False
+    return not (stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX)
+
+
+def _is_bytecode_of(path: str, explained: set[str]) -> bool:
+    """Whether it is bytecode of a source that is explained; C12 holds it to that source."""
+    found = _BYTECODE.fullmatch(path)
+    return bool(found) and f"{found['folder']}/{found['name']}.py" in explained if found else False
+
+
+def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:
+    """Pattern -> how many of the paths it has, and the rest."""
+    patterns = {pattern: re.compile(fnmatch.translate(pattern)) for pattern in generated}
+    counts: dict[str, int] = {}
+    rest = []
+    for path in paths:
+        pattern = next((text for text, match in patterns.items() if match.match(path)), None)
+        if pattern is None:
+            rest.append(path)
+        else:
+            counts[pattern] = counts.get(pattern, 0) + 1
+    return counts, rest
+
+
+# ---- by content
+
+
+def _of_debian(packages: debian.Owned, places: Mapping[str, os.stat_result]) -> tuple[list[AlteredFile], set[str]]:
+    owned = packages.packages.keys() & places.keys()
+    hashed = [path for path in owned & packages.md5.keys() if stat.S_ISREG(places[path].st_mode)]
+    found = hashes(hashed, "md5")
+    return [
+        {"path": path, "owner": f"Debian's {packages.packages[path]}"}
+        for path in sorted(hashed)
+        if found[path] != packages.md5[path]
+    ], owned
+
+
+def _of_toolkit(
+    expect: OwnersExpect, places: Mapping[str, os.stat_result], explained: set[str]
+) -> tuple[set[str], list[AlteredFile]]:
+    """Files below the toolkit's folder that its wheels brought, and links to those or to files that have an owner."""
+    home = expect["toolkit"]["home"]
+    inside = [path for path in places if path.startswith(f"{home}/")]
+    known = wheel_contents.knows(expect["toolkit"]["files"])
+    regular = [path for path in inside if stat.S_ISREG(places[path].st_mode)]
+    found = {path: _as_record(digest) for path, digest in hashes(regular, "sha256").items()}
+    ours = {path for path in regular if known(_toolkit_path(path, home), found[path])}
+    known_files = ours | explained
+    return ours | {path for path in inside if _leads_to(path, places, known_files)}, []
+
+
+def _toolkit_path(path: str, home: str) -> str:
+    inside = path[len(home) + 1 :]
+    return "licenses" if inside.startswith("licenses/") else inside
+
+
+def _leads_to(path: str, places: Mapping[str, os.stat_result], known: set[str]) -> bool:
+    """Whether it is a link to a known file, or to a folder that holds some."""
+    if not stat.S_ISLNK(places[path].st_mode):
+        return False
+    target = os.path.realpath(path)
+    return target in known or (Path(target).is_dir() and any(one.startswith(f"{target}/") for one in known))
+
+
+def _of_steps(expect: OwnersExpect, places: Mapping[str, os.stat_result]) -> tuple[set[str], list[AlteredFile]]:
+    """What our build steps write: their content is known."""
+    there = [path for path in expect["steps"] if path in places and stat.S_ISREG(places[path].st_mode)]
+    found = hashes(there, "sha256")
+    wrong: list[AlteredFile] = [
+        {"path": path, "owner": "our build step"} for path in there if found[path] != expect["steps"][path]
+    ]
+    return set(there), wrong
+
+
+def _of_venv(
+    environment: str, version: str, places: Mapping[str, os.stat_result]
+) -> tuple[set[str], list[AlteredFile]]:
+    """What `python3 -m venv` writes, made again of the system's own templates (venv, `install_scripts`)."""
+    ours, wrong = set[str](), list[AlteredFile]()
+    for path, content in _filled(environment, version).items():
+        if path in places:
+            ours.add(path)
+            wrong += [{"path": path, "owner": "venv"}] if _content(path) != content else []
+    for link, target in {**_VENV_LINKS, f"bin/python{version}": "python3"}.items():
+        path = f"{environment}/{link}"
+        if path in places and stat.S_ISLNK(places[path].st_mode):
+            ours.add(path)
+            wrong += [{"path": path, "owner": "venv"}] if str(Path(path).readlink()) != target else []
+    settings = f"{environment}/pyvenv.cfg"
+    if settings in places:
+        ours.add(settings)
+        lines = _content(settings).splitlines()
+        wrong += [] if all(line in lines for line in _VENV_SETTINGS) else [{"path": settings, "owner": "venv"}]
+    return ours, wrong
+
+
+def _filled(environment: str, version: str) -> dict[str, bytes]:
+    """Path -> content of the scripts that activate an environment, made of the templates of this Python."""
+    name = Path(environment).name
+    made = SimpleNamespace(
+        env_dir=environment, env_name=name, prompt=f"({name}) ", bin_name="bin", env_exe=f"{environment}/bin/python3"
+    )
+    filled = {}
+    for template in sorted(Path(f"/usr/lib/python{version}/venv/scripts").glob("*/*")):
+        made.script_path = str(template)
+        text = template.read_bytes().decode()
+        filled[f"{environment}/bin/{template.name}"] = venv.EnvBuilder().replace_variables(text, made).encode()
+    return filled
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _copies(expect: OwnersExpect, places: Mapping[str, os.stat_result]) -> tuple[set[str], list[AlteredFile]]:
+    """Files that a package's installation copies from one of its own."""
+    ours, wrong = set[str](), list[AlteredFile]()
+    for path, source in expect["copies"].items():
+        if path in places:
+            ours.add(path)
+            if _content(path) != _content(source):
+                wrong.append({"path": path, "owner": source})
+    return ours, wrong
+
+
+def _is_link_of(path: str, expect: OwnersExpect, explained: set[str]) -> bool:
+    """Whether a link that nobody lists stands where such links are made, and leads to a file that is explained."""
+    if not any(fnmatch.fnmatchcase(path, pattern) for pattern in expect["links"]):
+        return False
+    target = os.path.realpath(path)
+    return target in explained or not Path(target).exists() or Path(target).is_dir()
+
+
+# ---- what is found first
+
+
+def _in_front(executable: Sequence[str], path: str) -> Iterator[str]:
+    """Programs of no owner that stand in a folder of the PATH before one of the same name."""
+    folders = [os.path.realpath(folder) for folder in path.split(":") if folder]
+    for file in executable:
+        folder, _, name = file.rpartition("/")
+        if folder in folders:
+            later = folders[folders.index(folder) + 1 :]
+            if any(Path(one, name).exists() for one in later if one != folder):
+                yield file
+
+
+def _loadable(unowned: Sequence[str], environ: Mapping[str, str], directory: str) -> Iterator[str]:
+    """Libraries of no owner in folders that the loader searches."""
+    try:
+        search = SearchPath.of(environ, directory)
+    except ElfError:
+        search = SearchPath()
+    folders = {os.path.realpath(folder) for folder in (*search.library_path, *search.defaults, *_configured())}
+    cached = {os.path.realpath(path) for paths in search.cache.values() for path in paths}
+    for path in unowned:
+        folder, _, name = path.rpartition("/")
+        if ".so" in name and (folder in folders or os.path.realpath(path) in cached):
+            yield path
+
+
+def _plugins(unowned: Sequence[str], patterns: Mapping[str, str]) -> dict[str, str]:
+    """Path -> who loads a file of no owner if it is there."""
+    found = {}
+    for path in unowned:
+        name = path.rpartition("/")[2]
+        fitting = [one for one in patterns if fnmatch.fnmatchcase(path if "/" in one else name, one)]
+        if fitting:
+            found[path] = patterns[max(fitting, key=len)]
+    return found
+
+
+def _configured() -> Iterator[str]:
+    """Folders of /etc/ld.so.conf.d, whether ldconfig has run since or not."""
+    for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
+        yield from (line.strip() for line in file.read_text(errors="replace").splitlines() if line.startswith("/"))
+
+
+# ---- what has rights
+
+
+def _privileged(found: Mapping[str, os.stat_result]) -> Iterator[Privileged]:
+    for path, facts in found.items():
+        if not stat.S_ISREG(facts.st_mode):
+            continue
+        capable = _has_capabilities(path)
+        if facts.st_mode & _SPECIAL or capable:
+            yield {"path": path, "mode": f"{stat.S_IMODE(facts.st_mode):o}", "capabilities": capable}
+
+
+def _has_capabilities(path: str) -> bool:
+    try:
+        return bool(os.getxattr(path, "security.capability", follow_symlinks=False))
+    except OSError:
+        return False
+
+
+# ---- hashing
+
+
+def hashes(paths: Sequence[str], kind: str) -> dict[str, str]:
+    """Path -> hexadecimal hash; empty where a file can't be read. By as many processes as there are cores."""
+    tasks = [(kind, paths[start : start + _FILES_A_TASK]) for start in range(0, len(paths), _FILES_A_TASK)]
+    if not tasks:
+        return {}
+    results: dict[str, str] = {}
+    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(tasks))) as pool:
+        for part in pool.imap_unordered(_hash_some, tasks):
+            results.update(part)
+    return results
+
+
+def _hash_some(task: tuple[str, Sequence[str]]) -> dict[str, str]:
+    kind, paths = task
+    make: Callable[[], hashlib._Hash] = lambda: hashlib.new(kind, usedforsecurity=False)  # noqa: E731
+    results = {}
+    for path in paths:
+        digest = make()
+        try:
+            with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  thousands of times
+                while chunk := stream.read(_READ_BYTES):
+                    digest.update(chunk)
+            results[path] = digest.hexdigest()
+        except OSError:
+            results[path] = ""
+    return results
+
+
+def _as_record(digest: str) -> str:
+    """RECORD's form of a hexadecimal hash."""
+    return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
