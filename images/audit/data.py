@@ -35,7 +35,10 @@ def evidence(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def generated() -> dict[str, bytes]:
     """docs/schema/audit.schema.json."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **AuditFile.model_json_schema()}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **AuditFile.model_json_schema(mode="serialization"),
+    }
     title = "audit.json: what an audit found in an image that nobody validated"
     return {
         "docs/schema/audit.schema.json": (

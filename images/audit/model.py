@@ -103,7 +103,7 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchWeight:
-    """What an image for one architecture alone would weigh, in bytes. Upper bound of the saving: see docs/audit.md."""
+    """Bytes of device code that GPUs of one architecture have no use for (docs/audit.md says how far that holds)."""
 
     arch: str
     removable: int

@@ -51,7 +51,7 @@ def _page(audit: Audit) -> Iterator[str]:
     sizes = insight.bytes_by_arch(audit.device_code).items()
     yield from _table("Device code", ("GPUs", "MB"), [(arch, f"{size / 1e6:.1f}") for arch, size in sizes])
     yield from _table(
-        "An image for one architecture alone", ("GPUs", "at least", "NVIDIA's pruned too"), _weights(audit)
+        "An image for one architecture alone, on disk", ("GPUs", "at least", "NVIDIA's pruned too"), _weights(audit)
     )
     licences = [(one.name, one.version, one.licence) for one in audit.licences]
     yield from _table("Licences of NVIDIA's parts", ("part", "version", "licence, as its metadata says"), licences)

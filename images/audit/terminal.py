@@ -26,7 +26,8 @@ def render(audit: Audit) -> Iterator[RenderableType]:
     yield _facts(audit)
     if audit.faults():
         yield _faults(audit)
-    yield _not_measured(audit)
+    if audit.of(Outcome.NOT_MEASURED):
+        yield _not_measured(audit)
     if audit.runs:
         yield _gpus(audit)
         yield _weights(audit)
@@ -122,7 +123,10 @@ def _weights(audit: Audit) -> Table:
     by_arch = insight.bytes_by_arch(audit.device_code)
     total = sum(by_arch.values())
     table = _table(
-        f"Device code: {total / 1e9:.2f} GB of {audit.size / 1e9:.2f} GB", "GPUs", "MB", "an image for it alone"
+        f"Device code: {total / 1e9:.2f} GB of {audit.size / 1e9:.2f} GB",
+        "GPUs",
+        "MB",
+        "an image for it alone, on disk",
     )
     alone = {one.arch: one for one in audit.weights}
     shown: Sequence[str] = [

@@ -58,7 +58,7 @@ def audit_verb(
     engine: EngineUrl = None,
 ) -> None:
     """Look for faults in any image: what is broken, where it runs, what it weighs. An audit is no validation."""
-    failing = _failing(how.fail_on)
+    severities = failing(how.fail_on)
     sources = common.sources()
     images = [one.image for one in plan.plan(sources) if one.image]
     with trials.open_engine(engine) as docker_engine:
@@ -82,10 +82,11 @@ def audit_verb(
             typer.echo(line)
     if report.out:
         _write(found, report.out, report.location)
-    raise typer.Exit(1 if found.audit.faults(*failing) and failing else 0)
+    raise typer.Exit(1 if severities and found.audit.faults(*severities) else 0)
 
 
-def _failing(word: str) -> tuple[Severity, ...]:
+def failing(word: str) -> tuple[Severity, ...]:
+    """The severities that make the exit status 1. Raises UserError for a word that names none."""
     known = {"error": (Severity.ERROR,), "warning": (Severity.ERROR, Severity.WARNING), "never": ()}
     if word not in known:
         raise UserError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate.binaries import elf, fatbin
+from validate.binaries import elf, fatbin, kernel_states
 from validate.binaries.elf import ElfError
 from validate.binaries.fatbin import Entry, FatbinError, Region
 
@@ -43,9 +43,9 @@ def _row(path: str) -> dict[str, Any] | None:
             if data[:4] != elf.MAGIC:
                 return None
             found = tuple(fatbin.regions(data, fatbin.ALL))
+            entries = [entry for region in found for entry in kernel_states.left(data, region)]
     except (FatbinError, ElfError, OSError, ValueError) as error:
         return {"path": path, "error": str(error)}
-    entries = [entry for region in found for entry in region.entries]
     return {"path": path, "archs": _by_arch(entries), "needed": _needed(found, entries)} if entries else None
 
 
