@@ -40,6 +40,7 @@ VERBS: Mapping[str, str] = {
     "admission": "A Kubernetes policy: only images whose tiers passed lately. kyverno --key cosign.pub --images REPO",
     "scan": "Known vulnerabilities of an image, since when, against the limits. NAME --findings FILE [--debian] ...",
     "vex": "Say of a vulnerability that it does not affect us, and why. ID --package PURL --state STATE --because TEXT",
+    "updates": "Debian's security updates for an image; rebuilt, validated and proposed. NAME [--rebuild] ...",
     "choose": "Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] ...",
     "record": "Append a validation run to results/runs.jsonl. FOLDER --as WHERE [--keep-evidence]",
     "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",

@@ -47,6 +47,7 @@ VERBS: Mapping[str, str] = {
     "admission": "attesting",
     "scan": "scanning",
     "vex": "scanning",
+    "updates": "updating",
     "choose": "publishing",
     "record": "record",
     "site": "site",

@@ -12,11 +12,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from images.commands import common, trials
+from images.commands import common, inventories
+from images.commands.inventories import ImageArguments
 from images.commands.options import EngineUrl, OneName, grouped
 from images.config import paths
 from images.errors import Problem, UserError, problem_of
-from images.publish import attachments, sbom
+from images.publish import attachments
 from images.registry.client import Registry
 from images.registry.distribution import File
 from images.registry.reference import Reference
@@ -31,7 +32,7 @@ _COLOURS = {Standing.OVERDUE: "bold red", Standing.OPEN: "yellow"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanArguments:
+class ScanArguments(ImageArguments):
     """What is scanned, and who says what is vulnerable."""
 
     findings: Annotated[
@@ -41,8 +42,6 @@ class ScanArguments:
     debian: Annotated[bool, typer.Option("--debian", help="Ask Debian's security archive, by this machine's apt.")] = (
         False
     )
-    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to scan; default: NAME itself.")] = ""
-    sbom: Annotated[Path | None, typer.Option("--sbom", metavar="FILE", help="Its SBOM, where it is not here.")] = None
     attach: Annotated[
         str, typer.Option("--attach", metavar="REF", help="Attach our statements to this published image.")
     ] = ""
@@ -52,7 +51,7 @@ class ScanArguments:
 def scan_verb(name: OneName, wanted: ScanArguments, engine: EngineUrl = None) -> None:
     """Known vulnerabilities of an image: what is open, since when, against the limits. Without findings: UNPROVEN."""
     (image,) = common.accepted([name], common.sources(), exactly_one=True)
-    found = _inventory(str(image.name), wanted, engine)
+    found = inventories.find(str(image.name), wanted, engine)
     told = [(str(path), _read(path)) for path in wanted.findings or ()]
     if wanted.debian:
         told.append(("--debian", debian.scan(found.of(inventory.DEB), common.say)))
@@ -73,23 +72,6 @@ def scan_verb(name: OneName, wanted: ScanArguments, engine: EngineUrl = None) ->
         _attach(wanted.attach, found)
     _print(made)
     raise typer.Exit(1 if made.unproven or made.of(Standing.OVERDUE) else 0)
-
-
-def _inventory(name: str, wanted: ScanArguments, engine: str | None) -> Inventory:
-    if wanted.sbom:
-        try:
-            return inventory.read(wanted.sbom.read_bytes())
-        except OSError as error:
-            raise UserError(problem_of(error, str(wanted.sbom))) from None
-        except (ValueError, LookupError, TypeError) as error:
-            then = "`oras pull` fetches the one that is attached to a published image"
-            raise UserError(Problem(where=str(wanted.sbom), cause=f"is no SBOM of ours: {error}", then=then)) from None
-    reference = wanted.image or name
-    with trials.open_engine(engine, install=False) as docker_engine:
-        info = docker_engine.inspect(reference)
-        packages = sbom.read(docker_engine, info.id)
-    created = datetime.fromisoformat(info.created)
-    return inventory.read(sbom.cyclonedx(packages, name=name, digest=info.id, created=created))
 
 
 def _read(path: Path) -> Findings:

@@ -63,6 +63,8 @@ def _check_statements(image: PublishedImage, key: str) -> Check:
         faults = list(attest.faults(image, key))
     except UserError as error:
         return Check.of(subject, [error.problems[0].cause], "")
+    if faults:
+        faults.append("`nox -s attest` signs what is attached")
     names = ", ".join(intoto.NAMES.values())
     return Check.of(subject, faults, f"cosign accepts {names}; they say what is attached")
 

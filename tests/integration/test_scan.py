@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from images.bench import loopback
 from images.publish import sbom
+from images.registry.client import Registry
+from images.registry.reference import Repository
 from images.vulnerabilities import findings, record, vex
 from images.vulnerabilities.debian import SOURCE
 from images.vulnerabilities.record import ScanRecord, Standing
 from tests.support.checkout import ROOT
 from tests.support.commands import Called, call
+from tests.support.published import days_ago, published
 
 PLANTED = ROOT / "tests" / "support" / "findings" / "planted-grype.json"
 NAME, DIGEST = "cu126-torch27", "sha256:" + "ab" * 32
@@ -102,3 +106,39 @@ def test_what_we_say_of_it_is_kept_and_counts(workspace: Path) -> None:
     assert scan(workspace, "--findings", str(PLANTED)).returncode == 0
     assert "openssl" not in found(workspace) and len(found(workspace)) == 19
     assert [row.because for row in recorded(workspace).of(Standing.NOT_AFFECTED)] == ["no TLS server"]
+
+
+def test_our_statements_are_attached_to_the_image_that_was_scanned(workspace: Path, tmp_path: Path) -> None:
+    """By the SBOM that is attached to it, from a registry."""
+    matrix = ["--matrix", str(workspace / "matrix.yaml")]
+    with loopback.registry(tmp_path / "registry") as host, Registry(Repository(host, "images")) as target:
+        one, other = (published(target, name, date=days_ago(1)) for name in ("one", "other"))
+        scanned = ["scan", NAME, "--published", one.reference, *matrix, "--attach"]
+        assert "there are no statements" in call(*scanned, one.reference).stderr
+        said = ["--package", "pkg:pypi/pip@26.3", "--state", "will-not-fix", "--because", "minor"]
+        assert call("vex", "CVE-2026-1", *said, *matrix).returncode == 0
+        assert "the scanned image is" in call(*scanned, other.reference).stderr.replace("\n", " ")
+        assert "UNPROVEN" in call(*scanned, one.reference).stdout
+        (entry,) = [row for row in target.referrers(one.manifest.digest) if row.artifact_type == vex.MEDIA_TYPE]
+        (layer,) = target.get(entry.digest).layers
+        assert target.blob(layer) == (workspace / vex.FILE).read_bytes()
+        assert not [row for row in target.referrers(other.manifest.digest) if row.artifact_type == vex.MEDIA_TYPE]
+
+
+def test_updates_are_proposed_by_package(workspace: Path) -> None:
+    """The rebuild itself is `build`, which has tests of its own."""
+    file = workspace / "sbom.json"
+    content = json.loads(file.read_bytes())
+    content["components"] = [row for row in content["components"] if row["name"] in ("torch", "less")]
+    file.write_text(json.dumps(content))
+    arguments = ["--sbom", str(file), "--out", str(workspace), "--matrix", str(workspace / "matrix.yaml")]
+    done = call("updates", NAME, *arguments)
+    less = TWENTY["less"]
+    assert done.returncode == 1 and f"{NAME}  less  590-2 -> {less.fixed[0]}  " in done.stdout
+    assert (
+        less.id in done.stdout
+        and f"| less | 590-2 | {less.fixed[0]} |" in (workspace / NAME / "CHANGES.md").read_text()
+    )
+    file.write_text(file.read_text().replace("590-2", less.fixed[0]))
+    done = call("updates", NAME, *arguments)
+    assert done.returncode == 0 and "no package has a newer version" in done.stdout

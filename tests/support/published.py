@@ -37,9 +37,16 @@ def attested_files(digest: str, date: str, claims: Sequence[Claim] = CLAIMS.clai
     return attested.files(replace(attested.evidence(*claims, **more), digest=digest, host=host))
 
 
-def published(target: Registry, content: str, *, date: str, claims: Sequence[Claim] = CLAIMS.claims) -> PublishedImage:
+def published(
+    target: Registry,
+    content: str,
+    *,
+    date: str,
+    claims: Sequence[Claim] = CLAIMS.claims,
+    revision: str = LABELS["matrix-revision"],
+) -> PublishedImage:
     """Store an image of its own for each `content`, judged on a day."""
-    labels = {f"dev.truetag.{key}": value for key, value in LABELS.items()}
+    labels = {f"dev.truetag.{key}": value for key, value in {**LABELS, "matrix-revision": revision}.items()}
     created = "2026-11-21T02:20:00Z"
     data = {"architecture": "amd64", "os": "linux", "created": created, "config": {"Labels": labels}, "x": content}
     config, layer = json.dumps(data).encode(), content.encode()
@@ -57,7 +64,7 @@ def published(target: Registry, content: str, *, date: str, claims: Sequence[Cla
         repository=str(target.repository),
         digest=manifest.digest,
         image_id=image_id,
-        revision=LABELS["matrix-revision"],
+        revision=revision,
         source="",
         locks={},
         build=provenance.BuildRecord.model_validate(
