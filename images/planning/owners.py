@@ -1,7 +1,8 @@
 """Files of an image that no package lists: what installations generate, and what something loads if it is there.
 
 Each row says why. Sources: the maintainer scripts of Debian bookworm's and trixie's packages, read where an image had a
-file that dpkg does not list.
+file that dpkg does not list; and debuerreotype, which makes Debian's official base images (its scripts
+minimizing-config, debian-sources-list, fixup; no such image could be pulled where this was written).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ GENERATED: Mapping[str, str] = {
         "accounts: S10 privileges reads them",
     ),
     "/etc/apt/sources.list": "where Debian's packages come from",
+    "/etc/apt/sources.list.d/debian.sources": "Debian's official base image: where its packages come from",
     "/etc/apt/apt.conf.d/docker-*": "Debian's official base image",
     "/etc/dpkg/dpkg.cfg.d/99mmdebstrap": "which files are left out of packages",
     "/etc/dpkg/dpkg.cfg.d/docker*": "Debian's official base image",
@@ -73,6 +75,7 @@ GENERATED: Mapping[str, str] = {
     "/var/lib/shells.state": "debianutils",
     "/var/lib/systemd/*": "deb-systemd-helper",
     "/var/lib/ucf/*": "ucf",
+    "/var/log/*": "logs, which nothing loads: Debian's official base image has some",
     "/opt/truetag/validate/*": "the image's own copy of the suite: no verdict of ours comes from it",
     "/opt/truetag/examples/*": "the image's own copy of the examples",
     "/opt/truetag/claims.json": "the image's own copy of its claims",
