@@ -202,7 +202,8 @@ def validate_verb(
     with trials.open_engine(engine, install=False) as docker_engine:
         records.forget_trial(folder)
         keep = partial(records.record_evidence, folder)
-        common.talk.print(_lineage(docker_engine, str(wanted.name), reference, out), style="dim", highlight=False)
+        if told := _lineage(docker_engine, str(wanted.name), reference, out):
+            common.talk.print(told, style="dim", highlight=False)
         tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=claim or (), on_evidence=keep)
     evidence, verdict = tried.evidence, tried.verdict
     records.record_trial(folder, evidence, verdict, tried.changes)
@@ -217,11 +218,11 @@ def validate_verb(
 
 
 def _lineage(engine: Engine, name: str, reference: str, out: Path) -> str:
-    """What an image is beside the build of its name: of the recorded one, else of what the engine calls so."""
+    """What an image is beside the recorded build of its name, or what the engine calls so; empty: none is there."""
     known, where = records.recorded_layers(out / name), f"{name} as {out / name}/build.json records it"
     if not known and reference != name and (held := engine.find(name)):
         known, where = tuple(held.layers), name
-    return f"{reference}: {lineage.relation(where if known else name, known, engine.inspect(reference).layers)}"
+    return f"{reference}: {lineage.relation(where, known, engine.inspect(reference).layers)}" if known else ""
 
 
 def judge_verb(

@@ -141,7 +141,9 @@ def read(image: Image, folder: Path | None = None) -> Lock:
         raise UserError(Problem(where=where, cause=cause, then=f"{command} makes a new one"))
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
-    return replace(lock, contents=contents.read(packages, folder))
+    # By hash, so locks elsewhere (a nightly run's) may be told by what the workspace knows.
+    known = {**contents.read(packages, located(None)), **contents.read(packages, folder)}
+    return replace(lock, contents=known)
 
 
 def load(place: Path) -> Lock:

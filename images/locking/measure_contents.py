@@ -17,7 +17,7 @@ from images.errors import Problem, UserError
 from images.host.hashing import sha256
 from images.locking import contents, remote_wheel, uv
 from images.locking.contents import FileContents, Known
-from images.locking.lock_file import Lock
+from images.locking.lock_file import Lock, located
 from images.locking.uv import Package, Runner
 from validate.environment import wheel_contents
 
@@ -80,7 +80,8 @@ def _files(lock: Lock) -> Iterator[_File]:
 
 
 def _is_lacking(one: _File, folder: Path) -> bool:
-    known = contents.read([one.package], folder).get(one.digest)
+    elsewhere = contents.read([one.package], located(None))
+    known = contents.read([one.package], folder).get(one.digest) or elsewhere.get(one.digest)
     return known is None or not (known.files if one.source or one.toolkit else known.wheel)
 
 

@@ -12,7 +12,7 @@ from images.engine import Engine, ImageInfo
 from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
 from images.errors import UserError
-from images.locking import lock_file
+from images.locking import lock_file, measure_contents
 from images.nightly.canary import Locked
 from images.nightly.options import Judge
 from images.nightly.results import ClaimRow
@@ -46,6 +46,9 @@ def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings
         folder, name = options.out / "locks", f"{locked.image.name}-{label}"
         files = lock_file.written(locked.lock).items()
         lock_file.write({f"{locked.image.lock_name}/{path}": content for path, content in files}, folder)
+        lock_file.write(
+            measure_contents.update({name: locked.lock}, folder), folder
+        )  # S10 asks what new versions bring
         own = replace(options, locks=folder, suffix=f"-{label}", tiers=tiers or options.tiers)
         try:
             (result,) = pipeline.build_all(engine, [locked.image], own, host, progress, 1)

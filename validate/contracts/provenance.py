@@ -24,6 +24,8 @@ class LockedSource(TypedDict):
 
 
 class WheelsExpect(TypedDict):
+    versions: dict[str, str]
+    """Distribution -> its version in the lock, without a local part: what was moved is S1's affair."""
     wheels: dict[str, list[LockedWheel]]
     """Distribution -> the wheels of it that the lock has, one of which was installed."""
     sources: dict[str, LockedSource]
@@ -35,6 +37,7 @@ class HeldDistribution(TypedDict):
     """One installed distribution that the lock names."""
 
     record: str
+    version: str
     digest: str
     files: int
     strange: list[str]

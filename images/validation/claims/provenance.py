@@ -35,7 +35,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
         yield _of_wheels(
             name,
             f"the files of {name}, which no lock has, are those of its wheel",
-            {"wheels": {}, "sources": {}, "unknown": {}},
+            {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}},
             "its wheel is not on this machine: what it brings is known where it was compiled or fetched",
         )
 
@@ -44,7 +44,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
 
 
 def _of_owners(context: ClaimContext, lock: Lock) -> Iterator[Claim]:
-    expect = _owners(context, lock)
+    expect, unknown = _owners(context, lock), _unknown_toolkit(context, lock)
     statements = {
         "files": "every file has an owner, and is as its owner has it",
         "lookup": "what the shell, the loader and loaders of plugins find first is the image's own",
@@ -59,8 +59,16 @@ def _of_owners(context: ClaimContext, lock: Lock) -> Iterator[Claim]:
             statement=statement,
             required=not context.custom_base,
             expect=expect,
-            unproven=_CUSTOM_BASE if context.custom_base else "",
+            unproven=_CUSTOM_BASE if context.custom_base else unknown if subject == "files" else "",
         )
+
+
+def _unknown_toolkit(context: ClaimContext, lock: Lock) -> str:
+    """Why it is not known what the toolkit's wheels bring; empty: it is."""
+    files = {digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes}
+    if all(digest in lock.contents and lock.contents[digest].files for digest in files):
+        return ""
+    return f"`nox -s contents -- {context.image.name}` reads what the toolkit's wheels bring"
 
 
 def _owners(context: ClaimContext, lock: Lock) -> OwnersExpect:
@@ -135,14 +143,17 @@ def _is_outside(context: ClaimContext, pin: Pin) -> bool:
 
 
 def _wheels(context: ClaimContext) -> WheelsExpect:
-    expect: WheelsExpect = {"wheels": {}, "sources": {}, "unknown": {}}
+    expect: WheelsExpect = {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}}
     lock, image = context.lock, context.image
+    pins = {pin.name: pin.version for pin in image.pins}
     for name, brought in context.outside.items():
+        expect["versions"][name] = _public(pins[name])
         expect["wheels"][name] = [{"digest": brought.digest, "tags": brought.tags}]
     unheld = {*context.outside, *_outside(context)}
     for package in lock.packages() if lock else ():
         if package.name in unheld:
             continue
+        expect["versions"][package.name] = _public(package.version)
         rows = [lock.contents[digest] for digest in package.hashes if digest in lock.contents] if lock else []
         wheels = [one for row in rows if (one := _wheel(row, package.name, image))]
         if rows and package.name in image.from_source:
@@ -153,6 +164,10 @@ def _wheels(context: ClaimContext) -> WheelsExpect:
         else:
             expect["unknown"][package.name] = f"`nox -s contents -- {image.name}` reads what its wheel brings"
     return expect
+
+
+def _public(version: str) -> str:
+    return version.partition("+")[0]
 
 
 def _wheel(row: FileContents, name: str, image: Image) -> LockedWheel | None:

@@ -12,9 +12,11 @@ EXPECT: dict[str, Any] = {
     "wheels": {"torch": [{"digest": "good", "tags": ""}, {"digest": "other", "tags": ""}]},
     "sources": {"deepspeed": {"files": "", "made": ["deepspeed/made.py"]}},
     "unknown": {},
+    "versions": {"torch": "2.7.1", "deepspeed": "2.7.1"},
 }
 HELD: dict[str, Any] = {
     "record": "/v/torch.dist-info/RECORD",
+    "version": "2.7.1",
     "digest": "good",
     "files": 10,
     "strange": [],
@@ -71,3 +73,9 @@ def test_what_is_not_known_is_unproven_and_hides_no_fault() -> None:
 def test_nothing_that_the_lock_names_is_no_pass() -> None:
     claim = Claim(id="S10", subject="wheels", tier=Tier.STATIC, probe="static.wheels", statement="", expect=EXPECT)
     assert JUDGES["S10"](claim, {"distributions": {}}).status is Status.FAIL
+
+
+def test_a_distribution_that_was_moved_is_left_to_s1() -> None:
+    """A child may move what is no pin: it is named, and no fault."""
+    assert judged({"digest": "of another version", "version": "2.8.0"}).status is Status.PASS
+    assert judged({"digest": "of another version"}).status is Status.FAIL

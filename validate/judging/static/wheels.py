@@ -11,8 +11,8 @@ from validate.judging.text import conclude, matches
 
 @typed
 def judge(_subject: str, expect: WheelsExpect, evidence: WheelsEvidence) -> Finding:
-    """S10 wheels. A distribution that is not installed is S1's affair; a file that is not as in RECORD, S2's."""
-    found = evidence["distributions"]
+    """S10 wheels. A distribution that is missing or was moved is S1's affair; a file that is not as in RECORD, S2's."""
+    found = {name: _unmoved(copies, expect["versions"][name]) for name, copies in evidence["distributions"].items()}
     if not found and not expect["wheels"] and not expect["sources"]:
         return unproven(_unknown(expect))
     if not found:
@@ -30,6 +30,11 @@ def judge(_subject: str, expect: WheelsExpect, evidence: WheelsEvidence) -> Find
     if finding.status is Status.PASS and expect["unknown"]:
         return unproven(_unknown(expect))
     return finding
+
+
+def _unmoved(copies: Sequence[HeldDistribution], version: str) -> list[HeldDistribution]:
+    """Those of the lock's version."""
+    return [one for one in copies if one["version"] == version]
 
 
 def _unknown(expect: WheelsExpect) -> str:

@@ -49,6 +49,7 @@ def _held(distribution: Distribution, environment: str, expect: WheelsExpect) ->
         strange, lacking = ([], 0) if known else min(_differences(own.rows, [one["tags"] for one in wheels]))
     return {
         "record": record or distribution.location,
+        "version": distribution.version.partition("+")[0],
         "digest": digest,
         "files": len(own.rows),
         "strange": strange[:_MOST_LISTED],
