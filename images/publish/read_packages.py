@@ -14,7 +14,7 @@ RUNTIMES = {"libgomp", "libiomp5", "libomp", "libgfortran", "libquadmath", "libo
 LINKED = (
     ("CUTLASS", b"7cutlass", b""),
     ("FBGEMM", b"6fbgemm", b""),
-    ("LLVM", b"LLVM", rb"LLVM ?(?:version )?([0-9]+\.[0-9]+\.[0-9]+[a-z]*)"),
+    ("LLVM", b"4llvm", rb"LLVM ?(?:version )?([0-9]+\.[0-9]+\.[0-9]+[a-z]*)"),
     ("oneDNN", b"dnnl_primitive_create", b""),
     ("oneMKL", b"Intel(R) Math Kernel Library", b""),
     ("OpenBLAS", b"OpenBLAS ", rb"OpenBLAS ([0-9]+\.[0-9]+\.[0-9]+)"),
@@ -105,12 +105,13 @@ def os_release() -> Dict[str, str]:  # noqa: UP006
     return {key: value.strip("'\"") for key, _, value in (line.partition("=") for line in lines) if key}
 
 
-json.dump(
-    {
-        "python": python_packages(),
-        "toolkit": toolkit_packages(),
-        "debian": debian_packages(),
-        "os": {key: os_release().get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
-    },
-    sys.stdout,
-)
+if __name__ == "__main__":
+    json.dump(
+        {
+            "python": python_packages(),
+            "toolkit": toolkit_packages(),
+            "debian": debian_packages(),
+            "os": {key: os_release().get(key, "") for key in ("ID", "VERSION_ID", "VERSION_CODENAME")},
+        },
+        sys.stdout,
+    )
