@@ -26,7 +26,10 @@ _WARNINGS = frozenset(
     ("S2 strays", "S3 rivals", "S7 start", "S8 leftovers", "C3 c-extension", "C7 threads", "C9 avx512")
 )
 """Claims whose fault is no more than a warning, by `ID SUBJECT`."""
-_ALLOWED = ("PIP_*", "UV_*", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XFORMERS_IGNORE_FLASH_VERSION_CHECK")
+_ALLOWED = (
+    *("PIP_*", "UV_*", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
+    *("XFORMERS_IGNORE_FLASH_VERSION_CHECK", "FLASH_ATTENTION_FORCE_BUILD"),
+)
 """Variables that others set for good reasons and that change no result: how pip installs, where caches lie."""
 _GRAVE = (
     "LD_PRELOAD",

@@ -72,7 +72,15 @@ def test_a_variable_that_misleads_is_told(env: dict[str, str], key: str, severit
 
 
 @pytest.mark.parametrize(
-    "name", ["PIP_NO_CACHE_DIR", "UV_SYSTEM_PYTHON", "TRITON_CACHE_DIR", "CUDA_HOME", "http_proxy"]
+    "name",
+    [
+        "PIP_NO_CACHE_DIR",
+        "UV_SYSTEM_PYTHON",
+        "TRITON_CACHE_DIR",
+        "FLASH_ATTENTION_FORCE_BUILD",
+        "CUDA_HOME",
+        "http_proxy",
+    ],
 )
 def test_a_variable_that_changes_no_result_is_none(name: str) -> None:
     assert _faults(replace(INFO, env={name: "" if name == "http_proxy" else "1"})) == {}

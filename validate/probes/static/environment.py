@@ -17,7 +17,7 @@ from typing import cast
 
 from validate.claims import Claim
 from validate.contracts.static import EnvironmentEvidence, EnvironmentExpect, ShellAssignment, StartCode
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import debian, installed, interpreter, user_environment
 from validate.environment.user_environment import UserEnvironment
 
 _SHELL_FILES = (
@@ -131,23 +131,23 @@ def _start_code(start: interpreter.Start, given: UserEnvironment) -> Iterator[St
         for file in sorted(Path(entry).glob("*.pth"))
         if interpreter.runs(file)
     }
+    packages = debian.owned()
     for path in sorted({os.path.realpath(path) for path in imported} | lines):
         yield {
             "file": path,
             "owners": sorted({owner.name for owner in owners.get(path, ())}),
-            "of_debian": _of_debian(path),
+            "of_debian": _of_debian(path, packages),
             "does_nothing": _does_nothing(Path(path)),
         }
 
 
-def _of_debian(path: str) -> bool:
-    """Whether this is a configuration file that Debian's packages own, unchanged (its MD5 stands in dpkg's status)."""
-    status = Path("/var/lib/dpkg/status")
-    if not status.is_file() or not Path(path).is_file():
+def _of_debian(path: str, packages: debian.Owned) -> bool:
+    """Whether this is a file that one of Debian's packages brought, unchanged."""
+    recorded = packages.md5.get(debian.real(path))
+    if recorded is None or not Path(path).is_file():
         return False
     # Not a matter of security: dpkg records nothing stronger, and S2 does not cover these files.
-    digest = hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest()
-    return f" {path} {digest}" in status.read_text(encoding="utf-8", errors="replace")
+    return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest() == recorded
 
 
 def _does_nothing(file: Path) -> bool:
