@@ -30,6 +30,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
         f"the files of {len(wheels['wheels']) + len(wheels['sources'])} distributions are those of the locked wheels",
         wheels,
         _CUSTOM_BASE if context.custom_base else "",
+        required=not _unmeasured(context),
     )
     for name in _outside(context):
         yield _of_wheels(
@@ -115,14 +116,31 @@ def written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, b
     }
 
 
-def _of_wheels(subject: str, statement: str, expect: WheelsExpect, unproven: str) -> Claim:
+def _unmeasured(context: ClaimContext) -> bool:
+    """Whether nobody has read yet what today's pruner leaves of a wheel. Then the claim is UNPROVEN, and required of no
+    build: a changed pruner would otherwise take their names from all images for one GPU architecture.
+    """
+    pruning = context.image.pruning
+    if not pruning or not context.lock:
+        return False
+    key = pruner.key(pruning)
+    return any(
+        key not in context.lock.contents[digest].pruned
+        for package in context.lock.packages()
+        if pruner.reads(pruning, package.name)
+        for digest in package.hashes
+        if digest in context.lock.contents and context.lock.contents[digest].native
+    )
+
+
+def _of_wheels(subject: str, statement: str, expect: WheelsExpect, unproven: str, *, required: bool = True) -> Claim:
     return Claim(
         id="S10",
         subject=subject,
         tier=Tier.STATIC,
         probe="static.wheels",
         statement=statement,
-        required=not unproven,
+        required=required and not unproven,
         expect=expect,
         unproven=unproven,
     )
