@@ -39,6 +39,7 @@ class Groups(LoadScopeScheduling):
 
 
 BIG_IMAGES = (
+    "audit",
     "bench",
     "examples",
     "faults",
@@ -49,6 +50,7 @@ BIG_IMAGES = (
     "nightly",
     "on_image",
     "reproduce",
+    "sbom",
 )
 """Tests that build, name and untag images of the matrix, and two that look at the whole build cache: one after another.
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
