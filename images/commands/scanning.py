@@ -60,7 +60,7 @@ def scan_verb(name: OneName, wanted: ScanArguments, engine: EngineUrl = None) ->
     place = paths.workspace().results / "vulnerabilities" / f"{image.name}.json"
     made = record.make(
         found,
-        matching.merged(matches),
+        matches,
         _statements(),
         sources,
         today=datetime.now(UTC).date(),

@@ -10,8 +10,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from images.vulnerabilities.findings import Severity
-from images.vulnerabilities.inventory import KINDS, Inventory
+from images.vulnerabilities import matching
+from images.vulnerabilities.findings import Finding, Severity
+from images.vulnerabilities.inventory import KINDS, Installed, Inventory
 from images.vulnerabilities.matching import Match
 from images.vulnerabilities.vex import State, Statement
 
@@ -94,15 +95,40 @@ def make(
     before: ScanRecord | None,
 ) -> ScanRecord:
     """The record of a day. `sources`: type of packages -> who looked at them. `before`: the record until now."""
-    # What nobody looked at this time is as it was: a scan of Debian's part closes nothing of Python's.
-    kept = [row for row in (before.rows if before else ()) if not sources.get(kind(row)) and _has(inventory, row)]
-    rows = [_row(one, statements, today, before) for one in matches]
+    told = matching.merged([*_kept(inventory, sources, before), *matches])
     return ScanRecord(
         image=inventory.image,
         digest=inventory.digest,
         date=today,
         sources={name: list(sources.get(name, ())) for name in KINDS if inventory.of(name)},
-        rows=[*rows, *kept],
+        rows=[_row(one, statements, today, before) for one in told],
+    )
+
+
+def _kept(inventory: Inventory, sources: Mapping[str, Sequence[str]], before: ScanRecord | None) -> Iterator[Match]:
+    """What earlier sources told that were not asked this time: only they can say that it has ended.
+
+    Debian's archive, say, knows no vulnerability without an update, so its silence closes nothing of Grype's.
+    """
+    packages = {one.purl: one for one in inventory.packages}
+    for row in before.rows if before else ():
+        unasked = [name for name in row.source.split(", ") if name not in sources.get(kind(row), ())]
+        if unasked and row.purl in packages:
+            package = packages[row.purl]
+            yield Match(finding=_finding(row, package, unasked), package=package)
+
+
+def _finding(row: VulnerabilityRow, package: Installed, sources: Sequence[str]) -> Finding:
+    """A row as these sources told it."""
+    return Finding(
+        id=row.id,
+        kind=package.kind,
+        package=package.name,
+        version=package.version,
+        severity=row.severity,
+        fixed=tuple(row.fixed),
+        aliases=frozenset(row.aliases),
+        source=", ".join(sources),
     )
 
 
@@ -134,10 +160,6 @@ def _row(one: Match, statements: Sequence[Statement], today: date, before: ScanR
 def kind(row: VulnerabilityRow) -> str:
     """Type of its package URL."""
     return row.purl.removeprefix("pkg:").partition("/")[0]
-
-
-def _has(inventory: Inventory, row: VulnerabilityRow) -> bool:
-    return any(one.purl == row.purl for one in inventory.packages)
 
 
 def dumps(record: ScanRecord) -> bytes:

@@ -8,6 +8,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from images.vulnerabilities import record, vex
+from images.vulnerabilities.debian import SOURCE
 from images.vulnerabilities.findings import Finding, Severity
 from images.vulnerabilities.inventory import Installed, Inventory
 from images.vulnerabilities.matching import Match
@@ -29,9 +30,11 @@ SAID = Statement(
 )
 
 
-def match(package: Installed, name: str = "CVE-1", severity: Severity = Severity.CRITICAL, **more: object) -> Match:
+def match(
+    package: Installed, name: str = "CVE-1", severity: Severity = Severity.CRITICAL, source: str = "grype"
+) -> Match:
     finding = Finding(
-        id=name, kind=package.kind, package=package.name, version=package.version, severity=severity, source="grype"
+        id=name, kind=package.kind, package=package.name, version=package.version, severity=severity, source=source
     )
     return Match(finding=finding, package=package)
 
@@ -81,6 +84,22 @@ def test_a_scan_of_debian_closes_nothing_of_python() -> None:
     before = made(match(TORCH), match(LIBC), today=date(2026, 11, 1))
     after = made(sources={"deb": ["grype"]}, before=before)
     assert [row.purl for row in after.rows] == [TORCH.purl] and after.unproven == ("pypi",)
+
+
+def test_debians_archive_closes_only_what_it_told_itself() -> None:
+    by_debian = {"deb": [SOURCE]}
+    first = made(match(LIBC), match(LIBC, "CVE-2", source=SOURCE), today=date(2026, 11, 1))
+    second = made(sources=by_debian, today=date(2026, 11, 10), before=first)
+    assert [(row.id, row.since, row.standing) for row in second.rows] == [("CVE-1", date(2026, 11, 1), Standing.OPEN)]
+    assert made(today=date(2026, 11, 20), before=second).rows == []
+
+
+def test_what_an_earlier_source_told_keeps_its_severity_and_grows_overdue() -> None:
+    first = made(match(LIBC), today=date(2026, 11, 1))
+    again = match(LIBC, severity=Severity.UNKNOWN, source=SOURCE)
+    (row,) = made(again, sources={"deb": [SOURCE]}, before=first).rows
+    assert (row.severity, row.source) == (Severity.CRITICAL, f"grype, {SOURCE}")
+    assert (row.since, row.standing) == (date(2026, 11, 1), Standing.OVERDUE)
 
 
 @pytest.mark.parametrize(
