@@ -11,7 +11,7 @@ from images.config.paths import TEMPLATES
 from images.context.templates import environment
 from images.publish.statements.intoto import TEST_RESULT
 from images.publish.statements.test_results import EXTENSION
-from images.registry.reference import Repository
+from images.registry.reference import DOCKER_HUB, Repository
 from validate.claims import Tier
 
 
@@ -45,7 +45,8 @@ _FILES: Mapping[Reader, str] = {
 def policy(rule: AdmissionRule, reader: Reader, now: datetime) -> str:
     """The policy as a file of its reader. `now` counts for cosign alone: the others have a clock of their own."""
     rego = rego_rule(rule, package="sigstore", name="isCompliant").strip()  # policy-controller's query (its pkg/policy)
-    return _render(_FILES[reader], rule, rego=rego, oldest=_utc(now - timedelta(days=rule.days)), newest=_utc(now))
+    dates = {"oldest": _utc(now - timedelta(days=rule.days)), "newest": _utc(now)}
+    return _render(_FILES[reader], rule, rego=rego, docker_hub=f"{DOCKER_HUB}/", **dates)
 
 
 def rego_rule(rule: AdmissionRule, *, package: str, name: str) -> str:

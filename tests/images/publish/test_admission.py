@@ -7,6 +7,7 @@ Neither program nor its command-line validator is in a package index.
 import json
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,15 @@ def test_the_policy_controller_gets_the_key_the_rule_and_every_repository() -> N
     rego = admission.rego_rule(RULE, package="sigstore", name="isCompliant")
     assert attestation["policy"] == {"type": "rego", "data": rego}
     assert 'passed_lately("gpu")' in rego and 'passed_lately("cpu")' in rego and "30 * 24" in rego
+
+
+def test_docker_hub_has_the_name_that_its_reader_gives_it() -> None:
+    rule = replace(RULE, repositories=[Repository.parse("docker.io/me/images")])
+    policies = {reader: yaml.safe_load(admission.policy(rule, reader, NOW)) for reader in SCHEMAS}
+    globs = [one["glob"] for one in policies[Reader.POLICY_CONTROLLER]["spec"]["images"]]
+    assert globs == ["index.docker.io/me/images:*", "index.docker.io/me/images@*"]
+    (images,) = policies[Reader.KYVERNO]["spec"]["rules"][0]["verifyImages"]
+    assert images["imageReferences"] == ["docker.io/me/images:*", "docker.io/me/images@*"]
 
 
 def test_kyverno_asks_for_each_tier() -> None:
