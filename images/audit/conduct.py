@@ -187,7 +187,6 @@ def _torch_code(environment: Mapping[str, Any] | None, code: Sequence[LibraryCod
 
 def _environment(found: Mapping[str, Any]) -> Environment:
     torch = found["torch"]
-    cuda = str(torch.get("cuda", ""))
     return Environment(
         prefix=str(found["prefix"]),
         kind=str(found["kind"]),
@@ -195,7 +194,7 @@ def _environment(found: Mapping[str, Any]) -> Environment:
         version=str(found["version"]),
         first=bool(found["first"]),
         torch=str(torch.get("version", "")),
-        cuda="" if cuda == "None" else cuda,
+        cuda=str(torch.get("cuda", "")),
         distributions=len(found["distributions"]),
     )
 

@@ -60,5 +60,10 @@ def _torch(one: environments.Environment) -> dict[str, str]:
         if file.is_file():
             lines = (line.partition("=") for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
             values = {name.partition(":")[0].strip(): value.strip(" '\"") for name, _, value in lines}
-            return {"file": str(file), "version": values.get("__version__", ""), "cuda": values.get("cuda", "")}
+            cuda = values.get("cuda", "")
+            return {
+                "file": str(file),
+                "version": values.get("__version__", ""),
+                "cuda": "" if cuda == "None" else cuda,  # A torch for the CPU has no CUDA, and writes Python's None.
+            }
     return {}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fatbins
+from images.audit import checks, insight
+from tests.support import fatbins, site_samples
 from tests.support.fatbins import Code
-from validate.survey import devices, environments
+from validate.survey import devices, environments, main
 
 
 def _site(prefix: Path, version: str = "3.11", kind: str = "site-packages", *, python: bool = True) -> str:
@@ -88,6 +89,19 @@ def test_metadata_tells_who_installed_what(tmp_path: Path, suffix: str) -> None:
         "MIT",
         ["six>=1"],
     )
+
+
+def test_a_torch_for_the_cpu_has_no_cuda(tmp_path: Path) -> None:
+    own = _site(tmp_path / "a")
+    Path(own, "torch").mkdir()
+    Path(own, "torch/version.py").write_text("__version__ = '2.7.1+cpu'\ncuda: Optional[str] = None\n")
+    (one,), _ = environments.find([own], {})
+    torch = main._torch(one)
+    assert (torch["version"], torch["cuda"]) == ("2.7.1+cpu", "")
+    found = {**one.__dict__, "distributions": [], "torch": torch}
+    toolkit = {"home": "/usr/local/cuda", "version": "12.8"}
+    assert not [row for row in checks.of_environment(found, [toolkit]) if "CUDA None" in row.text]
+    assert insight.drivers([found], site_samples.sources().facts) == ()
 
 
 def test_device_code_is_counted_by_architecture(tmp_path: Path) -> None:
