@@ -52,19 +52,20 @@ def scan_verb(name: OneName, wanted: ScanArguments, engine: EngineUrl = None) ->
     """Known vulnerabilities of an image: what is open, since when, against the limits. Without findings: UNPROVEN."""
     (image,) = common.accepted([name], common.sources(), exactly_one=True)
     found = inventories.find(str(image.name), wanted, engine)
+    place = paths.workspace().results / "vulnerabilities" / f"{image.name}.json"
+    before = _before(place)
     told = [(str(path), _read(path)) for path in wanted.findings or ()]
     if wanted.debian:
         told.append(("--debian", debian.scan(found.of(inventory.DEB), common.say)))
     matches = [one for where, said in told for one in _matched(found, where, said)]
     sources = {kind: [said.scanner for _, said in told if kind in said.covers] for kind in inventory.KINDS}
-    place = paths.workspace().results / "vulnerabilities" / f"{image.name}.json"
     made = record.make(
         found,
         matches,
         _statements(),
         sources,
         today=datetime.now(UTC).date(),
-        before=record.loads(place.read_bytes()) if place.is_file() else None,
+        before=before,
     )
     if told:
         _write(place, record.dumps(made))
@@ -72,6 +73,16 @@ def scan_verb(name: OneName, wanted: ScanArguments, engine: EngineUrl = None) ->
         _attach(wanted.attach, found)
     _print(made)
     raise typer.Exit(1 if made.unproven or made.of(Standing.OVERDUE) else 0)
+
+
+def _before(file: Path) -> ScanRecord | None:
+    """The record until now. Raises UserError for one that can't be read: it holds since when everything is open."""
+    try:
+        return record.loads(file.read_bytes()) if file.is_file() else None
+    except (OSError, ValueError) as error:
+        then = f"`git restore {file}`; or remove it, and what is open counts from today"
+        cause = f"can't be read: {str(error).splitlines()[0]}"
+        raise UserError(Problem(where=str(file), cause=cause, then=then)) from None
 
 
 def _read(path: Path) -> Findings:

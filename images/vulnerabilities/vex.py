@@ -110,7 +110,10 @@ def _vulnerability(one: Statement) -> Any:
 
 def loads(content: bytes) -> tuple[Statement, ...]:
     """Read the document. Raises ValueError, LookupError, TypeError."""
-    rows = json.loads(content).get("vulnerabilities", ())
+    document = json.loads(content)
+    if not isinstance(document, dict):
+        raise ValueError("it is no CycloneDX document")
+    rows = document.get("vulnerabilities", ())
     return tuple(_statement(row, target["ref"]) for row in rows for target in row["affects"])
 
 
