@@ -125,7 +125,6 @@ def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
     found = {canonical(str(one["name"])): str(one["version"]) for one in reversed(environment["distributions"])}
     markers = {
         "python_version": str(environment["version"]),
-        "python_full_version": f"{environment['version']}.0",
         "platform_system": "Linux",
         "sys_platform": "linux",
         "platform_machine": "x86_64",
@@ -134,16 +133,22 @@ def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
         "platform_python_implementation": "CPython",
         "extra": "",
     }
+    # The files tell X.Y alone: a marker counts where the first and the last release of X.Y both meet it.
+    releases = [
+        {**markers, "python_full_version": full, "implementation_version": full}
+        for full in (f"{environment['version']}.0", f"{environment['version']}.999")
+    ]
     for one in environment["distributions"]:
         for line in one["requires"]:
-            if problem := _unmet(str(line), found, markers):
+            if problem := _unmet(str(line), found, releases):
                 yield f"{one['name']} {one['version']} {problem}"
 
 
-def _unmet(line: str, found: Mapping[str, str], markers: Mapping[str, str]) -> str:
+def _unmet(line: str, found: Mapping[str, str], releases: Sequence[Mapping[str, str]]) -> str:
+    """`releases`: what markers are evaluated with."""
     try:
         wanted = Requirement(line)
-        if wanted.marker and not wanted.marker.evaluate(dict(markers)):
+        if wanted.marker and not all(wanted.marker.evaluate(dict(one)) for one in releases):
             return ""
         version = found.get(canonical(wanted.name))
         if version is None:
