@@ -7,7 +7,8 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, cast
 
@@ -115,15 +116,18 @@ class Container:
         with asking(self.name):
             self._sdk.put_archive(self.id, to, pack(files, uid=uid, gid=gid))
 
-    def get_file(self, path: str) -> bytes:
-        """The content of a file, also after the end (but a tmpfs is gone then). Raises FileNotFoundError."""
+    def get_file(self, path: str, *, most: int = -1) -> bytes:
+        """The content of a file, or its first `most` bytes, also after the end (but a tmpfs is gone then).
+
+        Raises FileNotFoundError where there is no file, or something else: a link, a folder.
+        """
         try:
             with asking(self.name, missing=path):
                 chunks, _ = self._sdk.get_archive(self.id, path)
                 with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|") as archive:
                     for member in archive:
-                        if data := archive.extractfile(member):
-                            return data.read()
+                        if member.isreg() and (data := archive.extractfile(member)):
+                            return data.read(most)
         except docker.errors.NotFound:
             pass
         raise FileNotFoundError(path)
@@ -142,17 +146,32 @@ class Container:
         if self._output is None:
             raise RuntimeError("lines() of a container that was not started")
         out, err = _Lines(stream="stdout"), _Lines(stream="stderr")
-        printed = 0
-        with self._deadline(timeout), asking(self.name):
-            for stdout, stderr in self._output:
-                printed += len(stdout or b"") + len(stderr or b"")
-                if most is not None and printed > most:
-                    self.kill()
-                    raise TooMuchOutput(self.name, most)
-                yield from out.feed(stdout or b"")
-                yield from err.feed(stderr or b"")
+        printed, ended = 0, False
+        try:
+            with self._deadline(timeout), asking(self.name):
+                for stdout, stderr in self._output:
+                    printed += len(stdout or b"") + len(stderr or b"")
+                    if most is not None and printed > most:
+                        raise TooMuchOutput(self.name, most)
+                    yield from out.feed(stdout or b"")
+                    yield from err.feed(stderr or b"")
+                ended = True
+        finally:
+            if not ended:
+                self._kill_while_reading(self._output)
         yield from out.end()
         yield from err.end()
+
+    def _kill_while_reading(self, output: Iterator[object]) -> None:
+        """Kill it, and take what it still prints.
+
+        An engine ends no container whose output nobody takes, and other calls wait for it meanwhile (seen with 20.10).
+        """
+        with ThreadPoolExecutor(max_workers=1) as pool, suppress(OSError, docker.errors.DockerException):
+            killing = pool.submit(self.kill)
+            for _ in output:
+                if killing.done() and killing.exception():
+                    break
 
     def wait(self, timeout: float | None = None) -> Exit:
         """Wait for its end. Kills it and raises TimedOut after `timeout` seconds."""

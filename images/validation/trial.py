@@ -142,7 +142,9 @@ def _containers(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_C
     special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
     yield _ContainerPlan(claims=static.less(special))
-    yield _ContainerPlan(claims=static.only(AS_ROOT), writable=(), user="0", environment={"TMPDIR": _INSIDE})
+    # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
+    alone = {"TMPDIR": _INSIDE, "NVIDIA_VISIBLE_DEVICES": "void"}
+    yield _ContainerPlan(claims=static.only(AS_ROOT), writable=(), user="0", environment=alone)
     yield _ContainerPlan(claims=cpu.less(special), writable=run_in)
     yield _ContainerPlan(claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}")
     yield from map(_of_one_claim, cpu.only(IN_OWN_CONTAINER).claims)

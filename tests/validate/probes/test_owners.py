@@ -151,3 +151,21 @@ def test_hashes_are_those_of_the_files_and_empty_where_there_is_none(tmp_path: P
     (tmp_path / "a").write_bytes(b"a")
     found = owners.hashes([str(tmp_path / "a"), str(tmp_path / "b")], "sha256")
     assert found == {str(tmp_path / "a"): hashlib.sha256(b"a").hexdigest(), str(tmp_path / "b"): ""}
+
+
+def test_a_link_in_place_of_a_packages_file_and_one_that_leads_elsewhere_are_told(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"git")
+    (tmp_path / "git").symlink_to("other")
+    (tmp_path / "other").write_bytes(b"not git")
+    (tmp_path / "libz.so.1").symlink_to("real")
+    (tmp_path / "libm.so.6").symlink_to("other")
+    names = ("real", "git", "libz.so.1", "libm.so.6")
+    digest = hashlib.md5(b"git").hexdigest()
+    owned = debian.Owned(
+        {str(tmp_path / name): name for name in names}, {str(tmp_path / name): digest for name in names[:2]}
+    )
+    places = {str(path): path.lstat() for path in tmp_path.iterdir()}
+    altered, explained = owners._of_debian(owned, places)
+    assert [Path(one["path"]).name for one in altered] == ["git"]
+    assert [Path(one["path"]).name for one in owners._redirected(owned, places, explained)] == ["libm.so.6"]
+    assert not list(owners._redirected(owned, places, explained | {str(tmp_path / "other")}))

@@ -31,6 +31,8 @@ _OF_ENGINE = frozenset(
     {"/.dockerenv", "/run/.containerenv", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab"}
 )
 """What an engine puts into each container."""
+_LED_TO = ("/etc/ssl/certs/ca-certificates.crt",)
+"""Generated, and led to by a link of openssl's package: S10 privileges reads what it holds."""
 _MOST_LISTED = 60
 _READ_BYTES = 1 << 20
 _FILES_A_TASK = 400
@@ -55,6 +57,8 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
     distributions = installed.distributions([entry or given.directory for entry in start.path])
     packages, found = debian.owned(), dict(_walk("/"))
     listed = {debian.real(entry.path) for one in distributions for entry in one.entries or ()}
+    # A RECORD may list any path: what lies outside the environment is explained by others.
+    listed = {path for path in listed if path.startswith(f"{environment}/")}
     places = {path: facts for path, facts in found.items() if not stat.S_ISDIR(facts.st_mode)}
     altered, explained = _of_debian(packages, places)
     explained |= listed & places.keys()
@@ -68,6 +72,7 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
     for more, wrong in by_content:
         explained |= more
         altered += wrong
+    altered += _redirected(packages, places, explained)
     links = {path for path, facts in places.items() if stat.S_ISLNK(facts.st_mode)}
     explained |= {path for path in links - explained if _is_link_of(path, expect, explained)}
     excused, unowned = _excused(sorted(places.keys() - explained - _OF_ENGINE), expect["generated"])
@@ -152,14 +157,26 @@ def _excused(paths: Sequence[str], generated: Mapping[str, str]) -> tuple[dict[s
 
 
 def _of_debian(packages: debian.Owned, places: Mapping[str, os.stat_result]) -> tuple[list[AlteredFile], set[str]]:
+    """What packages have, and what of it is not as they have it: a link in place of a file, too."""
     owned = packages.packages.keys() & places.keys()
-    hashed = [path for path in owned & packages.md5.keys() if stat.S_ISREG(places[path].st_mode)]
-    found = hashes(hashed, "md5")
-    return [
-        {"path": path, "owner": f"Debian's {packages.packages[path]}"}
-        for path in sorted(hashed)
-        if found[path] != packages.md5[path]
-    ], owned
+    hashed = owned & packages.md5.keys()
+    found = hashes([path for path in hashed if stat.S_ISREG(places[path].st_mode)], "md5")
+    return [_altered(packages, path) for path in sorted(hashed) if found.get(path) != packages.md5[path]], owned
+
+
+def _altered(packages: debian.Owned, path: str) -> AlteredFile:
+    return {"path": path, "owner": f"Debian's {packages.packages[path]}"}
+
+
+def _redirected(
+    packages: debian.Owned, places: Mapping[str, os.stat_result], explained: set[str]
+) -> Iterator[AlteredFile]:
+    """Links of Debian's packages that lead to a file of no owner. dpkg does not record where a link leads."""
+    for path in sorted(packages.packages.keys() & places.keys() - packages.md5.keys()):
+        if stat.S_ISLNK(places[path].st_mode):
+            target = os.path.realpath(path)
+            if target in places and target not in explained and target not in _LED_TO:
+                yield _altered(packages, path)
 
 
 def _of_toolkit(
