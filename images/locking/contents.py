@@ -32,7 +32,7 @@ class FileContents:
     bytecode: tuple[str, ...] = ()
     """Digests of the bytecode of its sources (validate/probes/cpu/bytecode.py), one a Python that compiled them."""
     pruned: Mapping[str, Contents] = field(default_factory=dict)
-    """The wheel as the pruner leaves it, by the pruner's key (`images/wheels/pruned.py`)."""
+    """The wheel as the pruner leaves it, by the pruner's key (`images/wheels/pruned_contents.py`)."""
 
 
 Known = Mapping[str, FileContents]

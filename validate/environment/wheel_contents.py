@@ -135,7 +135,6 @@ class Installed:
 def of_installed(distribution: Distribution, environment: str) -> Installed:
     """Read the RECORD of a distribution in the virtual environment in this folder. Reads its scripts, too."""
     python = f"{environment}/bin/python"
-    location = os.path.relpath(distribution.location, environment)
     wanted = _launchers(distribution, python)
     rows, made = {}, set()
     for entry in distribution.entries or ():
@@ -146,7 +145,7 @@ def of_installed(distribution: Distribution, environment: str) -> Installed:
             else _HEADERS.sub(":include/site/", f":{os.path.relpath(entry.path, environment)}")
         )
         name = path[len(":bin/") :] if path.startswith(":bin/") else ""
-        if _is_noted(path) or f"/{location}/../" in path:
+        if _is_noted(path):
             continue
         if entry.sha256 in wanted.get(name, ()):
             made.add(name)
