@@ -49,7 +49,7 @@ class PublicKey:
 def require(key: str) -> None:
     """Raises UserError when there is no cosign, or no such key, before anything is sent."""
     if not shutil.which("cosign"):
-        then = "install it (Debian trixie: `apt-get install cosign`), or leave --key out and publish unsigned"
+        then = "install it (Debian trixie: `apt-get install cosign`); without --key, `publish` signs nothing"
         raise UserError(Problem(where=f"--key {key}", cause="there is no cosign on this machine", then=then))
     if "://" not in key and not Path(key).is_file():
         then = "`cosign generate-key-pair` makes one: cosign.key signs, cosign.pub verifies"
