@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +18,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from images.building import pipeline
-from images.commands import common, trials
+from images.commands import common, rebuilding, trials, updating
 from images.commands.options import EngineUrl, ImageInputArguments, Selectors, grouped, in_workspace
+from images.commands.rebuilding import RebuildArguments
 from images.commands.trials import TrialArguments
 from images.config import matrix, paths
 from images.config.matrix import Sources
@@ -27,15 +29,18 @@ from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
-from images.nightly import judge, overlay, proposal
+from images.nightly import judge, overlay, proposal, security
 from images.nightly import report as nightly_report
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
 from images.nightly.options import Judge, NightlyOptions
+from images.nightly.results import Outcome
 from images.nightly.run import ImageResult
+from images.nightly.security import Security, SecurityUpdate
 from images.nightly.state import State
 from images.planning import plan
 from images.planning.plan import Planned
+from images.vulnerabilities import updates
 from images.wheels import cache as wheel_cache
 
 
@@ -80,11 +85,29 @@ class OutputArguments:
         """The folder of an image's update proposal."""
         return self.out / "proposals" / image
 
+    def update(self, image: str) -> Path:
+        """The proposal to take Debian's security updates into an image."""
+        return self.out / "updates" / image / updates.LOG
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a nightly run found, an image each, and what stopped some of it."""
+
+    images: Sequence[ImageResult]
+    updates: Mapping[str, SecurityUpdate]
+    problems: Sequence[Problem]
+
+    @property
+    def broken(self) -> bool:
+        return any(one.broken for one in self.images) or any(one.broken for one in self.updates.values())
+
 
 @grouped
 def nightly_verb(
     run: RunArguments,
     output: OutputArguments,
+    rebuild: RebuildArguments,
     inputs: ImageInputArguments,
     trial: TrialArguments,
     selectors: Selectors = None,
@@ -116,13 +139,14 @@ def nightly_verb(
             tiers=trial.tiers,
             tell=progress.say,
         )
-        found, problems = _run_all(tracked, options)
-    _write_issues(found, output.reports)
-    proposals = {one.image: _proposal(one, sources, output) for one in found if one.proposed}
-    _tell(found, proposals, options.now(), as_json=output.as_json)
-    if problems:
-        raise UserError(problems, code=1)
-    raise typer.Exit(1 if any(one.broken for one in found) else 0)
+        archive = rebuilding.security(docker_engine, build, rebuild, progress) if rebuild.updates else None
+        found = _run_all(tracked, archive, options)
+    _write_reports(found, output)
+    proposals = {one.image: _proposal(one, sources, output) for one in found.images if one.proposed}
+    _tell(found, proposals, output, options.now())
+    if found.problems:
+        raise UserError(found.problems, code=1)
+    raise typer.Exit(1 if found.broken else 0)
 
 
 def _judge(
@@ -136,19 +160,31 @@ def _judge(
     return overlay.over(engine, controls, build, host, progress)
 
 
-def _run_all(tracked: Sequence[Planned], options: NightlyOptions) -> tuple[list[ImageResult], list[Problem]]:
-    """Every image: one that can't be run does not stop the others."""
-    found: list[ImageResult] = []
+def _run_all(tracked: Sequence[Planned], archive: Security | None, options: NightlyOptions) -> Found:
+    """Every image: one that can't be run does not stop the others. No archive: no updates are looked for."""
+    images: list[ImageResult] = []
+    rebuilt: dict[str, SecurityUpdate] = {}
     problems: list[Problem] = []
     for planned in tracked:
-        try:
-            if planned.image:
-                found.append(nightly.run(planned, planned.image, options))
-        except UserError as error:
-            problems += error.problems
-        except OSError as error:
-            problems.append(problem_of(error, planned.name))
-    return found, problems
+        if planned.image is None:
+            continue
+        with _collected(problems, planned.name):
+            images.append(nightly.run(planned, planned.image, options))
+        with _collected(problems, planned.name):
+            if archive and (update := security.run(planned, planned.image, archive, options)):
+                rebuilt[planned.name] = update
+    return Found(images=images, updates=rebuilt, problems=problems)
+
+
+@contextmanager
+def _collected(problems: list[Problem], name: str) -> Iterator[None]:
+    """What stops one piece of work is kept for the end of the run."""
+    try:
+        yield
+    except UserError as error:
+        problems.extend(error.problems)
+    except OSError as error:
+        problems.append(problem_of(error, name))
 
 
 def _tracked(selectors: list[str], sources: Sources) -> list[Planned]:
@@ -179,10 +215,15 @@ def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
     return found
 
 
-def _write_issues(found: Sequence[ImageResult], folder: Path) -> None:
-    for name, text in nightly_report.issues([line for one in found for line in one.breakages]).items():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+def _write_reports(found: Found, output: OutputArguments) -> None:
+    """Texts of issues, and what is proposed about Debian's security updates."""
+    texts = nightly_report.issues([line for one in found.images for line in one.breakages])
+    for name, update in found.updates.items():
+        if update.log:
+            updating.write(output.update(name), update.log)
+            texts.update([nightly_report.update_issue(name, update.log)])
+    for name, text in texts.items():
+        updating.write(output.reports / name, text)
 
 
 def _proposal(found: ImageResult, sources: Sources, output: OutputArguments) -> str:
@@ -246,21 +287,13 @@ def _commit(files: Mapping[str, str], name: str, message: str) -> str:
     return name
 
 
-def _tell(found: Sequence[ImageResult], proposals: Mapping[str, str], now: datetime, *, as_json: bool) -> None:
-    if as_json:
-        rows = [
-            {
-                "image": one.image,
-                "control": one.control.model_dump(mode="json"),
-                "canary": one.canary.model_dump(mode="json"),
-                "breakages": [line.model_dump(mode="json") for line in one.breakages],
-                "proposal": proposals.get(one.image, ""),
-            }
-            for one in found
-        ]
-        typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
+def _tell(found: Found, proposals: Mapping[str, str], output: OutputArguments, now: datetime) -> None:
+    if output.as_json:
+        rows = [_row(one, proposals.get(one.image, "")) for one in found.images]
+        lines = [one.line.model_dump(mode="json") for one in found.updates.values()]
+        typer.echo(json.dumps({"date": now.isoformat(), "images": rows, "rebuilds": lines}, indent=1))
         return
-    for one in found:
+    for one in found.images:
         for line in (one.control, one.canary):
             typer.echo(f"{one.image}  {nightly_report.job(line)}")
         for breakage in one.breakages:
@@ -268,3 +301,17 @@ def _tell(found: Sequence[ImageResult], proposals: Mapping[str, str], now: datet
             typer.echo(f"{one.image}  {breakage.sentence} ({searched})")
         if one.image in proposals:
             typer.echo(f"{one.image}  update proposal: {proposals[one.image]}")
+    for name, update in found.updates.items():
+        typer.echo(f"{name}  {nightly_report.job(update.line)}")
+        if update.line.outcome is not Outcome.UNCHANGED:
+            typer.echo(f"{name}  security updates: {output.update(name)}")
+
+
+def _row(one: ImageResult, proposal: str) -> dict[str, object]:
+    return {
+        "image": one.image,
+        "control": one.control.model_dump(mode="json"),
+        "canary": one.canary.model_dump(mode="json"),
+        "breakages": [line.model_dump(mode="json") for line in one.breakages],
+        "proposal": proposal,
+    }

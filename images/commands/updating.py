@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,10 @@ from images.commands.inventories import ImageArguments
 from images.commands.options import EngineUrl, ImageInputArguments, OneName, grouped, in_workspace
 from images.config.matrix import Sources
 from images.context.hosting import host_settings
+from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of
+from images.nightly import report
 from images.planning.image import Image
 from images.vulnerabilities import debian, inventory, updates
 from images.vulnerabilities.inventory import Inventory
@@ -37,6 +40,10 @@ class UpdateArguments(ImageArguments):
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Update proposals, evidence.", callback=in_workspace)
     ] = Path("out/updates")
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FOLDER", help="Also the text of an issue.", callback=in_workspace),
+    ] = None
 
 
 @grouped
@@ -45,7 +52,7 @@ def updates_verb(name: OneName, wanted: UpdateArguments, inputs: ImageInputArgum
     sources = common.sources()
     (image,) = common.accepted([name], sources, exactly_one=True)
     before = inventories.find(str(image.name), wanted, engine)
-    found = updates.pending(debian.scan(before.of(inventory.DEB), common.say).findings)
+    found = pending(before)
     for one in found:
         typer.echo(f"{image.name}  {one}")
     if not found:
@@ -53,10 +60,16 @@ def updates_verb(name: OneName, wanted: UpdateArguments, inputs: ImageInputArgum
         return
     rebuilt, failed = None, False
     if wanted.rebuild:
-        options = _options(sources, wanted, inputs)
-        rebuilt, failed = _rebuild(image, options, engine, (before, found))
+        with trials.open_engine(engine) as docker_engine, Progress() as progress:
+            built, rebuilt = rebuild(docker_engine, image, _options(sources, wanted, inputs), (before, found), progress)
+        failed = bool(built.withheld)
+        _tell(image, rebuilt)
     place = wanted.out / str(image.name) / updates.LOG
-    _write(place, updates.log(before, found, rebuilt, _next(image, wanted, rebuilt, failed)))
+    log = updates.log(before, found, rebuilt, _next(image, wanted, rebuilt, failed))
+    write(place, log)
+    if wanted.report:
+        file, text = report.update_issue(str(image.name), log)
+        write(wanted.report / file, text)
     typer.echo(f"{image.name}  update proposal: {place}")
     raise typer.Exit(1 if failed or rebuilt is None or rebuilt.left else 0)
 
@@ -76,26 +89,35 @@ def _options(sources: Sources, wanted: UpdateArguments, inputs: ImageInputArgume
     )
 
 
-def _rebuild(
+def pending(before: Inventory) -> tuple[PackageChange, ...]:
+    """What Debian's security archive has for an image. Raises UserError: no apt, no such suite, no network."""
+    return updates.pending(debian.scan(before.of(inventory.DEB), common.say).findings)
+
+
+def rebuild(
+    engine: Engine,
     image: Image,
     options: pipeline.BuildOptions,
-    engine: str | None,
-    known: tuple[Inventory, tuple[PackageChange, ...]],
-) -> tuple[Rebuilt, bool]:
-    """The rebuild, and whether its name was withheld. Raises UserError where it can't be built."""
+    known: tuple[Inventory, Sequence[PackageChange]],
+    progress: Progress,
+) -> tuple[pipeline.Built, Rebuilt]:
+    """The rebuild as NAME-updated, and what it moved. `known`: the image's packages, and what is pending.
+
+    Raises UserError where it can't be built.
+    """
     before, found = known
-    with trials.open_engine(engine) as docker_engine, Progress() as progress:
-        built = pipeline.build(docker_engine, image, options, host_settings(), progress)
-        after = inventories.of_engine(docker_engine, built.info.id, str(image.name))
-    left = updates.pending(debian.scan(after.of(inventory.DEB), common.say).findings)
+    built = pipeline.build(engine, image, options, host_settings(), progress)
+    after = inventories.of_engine(engine, built.info.id, str(image.name))
     passed = len(built.verdict.of(Status.PASS))
     sentence = f"withheld: {built.withheld}" if built.withheld else f"validated, {passed} claims PASS"
     changes = updates.changes(before, after, found)
-    for one in changes:
+    return built, Rebuilt(digest=built.info.id, sentence=sentence, changes=changes, left=pending(after))
+
+
+def _tell(image: Image, rebuilt: Rebuilt) -> None:
+    for one in rebuilt.changes:
         typer.echo(f"{image.name}{SUFFIX}  {one}")
-    typer.echo(f"{image.name}{SUFFIX}  {built.info.id[:19]}  {sentence}")
-    rebuilt = Rebuilt(digest=built.info.id, sentence=sentence, changes=changes, left=left)
-    return rebuilt, bool(built.withheld)
+    typer.echo(f"{image.name}{SUFFIX}  {rebuilt.digest[:19]}  {rebuilt.sentence}")
 
 
 def _next(image: Image, wanted: UpdateArguments, rebuilt: Rebuilt | None, failed: bool) -> list[str]:
@@ -111,7 +133,8 @@ def _next(image: Image, wanted: UpdateArguments, rebuilt: Rebuilt | None, failed
     return [publish, *([renew] if renew else [])]
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """A proposal, in a folder that is made for it. Raises UserError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -23,6 +23,13 @@ def run(
 ) -> tuple[Trial, JobLine]:
     """Build and validate one job, and append its line."""
     found = tried(locked, options.tiers, str(job), options)
+    return found, judged(planned, locked, job, changed, found, options)
+
+
+def judged(
+    planned: Planned, locked: Locked, job: Job, changed: Sequence[Change], found: Trial, options: NightlyOptions
+) -> JobLine:
+    """The line of a trial, appended."""
     rows = xfail.rows_for(planned, locked.versions, options.sources.matrix.xfail)
     expected = xfail.expected(found.claims, rows)
     failing = [claim for claim in found.claims if is_open(claim)]
@@ -42,7 +49,7 @@ def run(
             "changes": list(changed),
         }
     )
-    return found, appended(line, options)
+    return appended(line, options)
 
 
 def tried(locked: Locked, tiers: Sequence[Tier], label: str, options: NightlyOptions) -> Trial:

@@ -41,6 +41,16 @@ def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
     return {f"{name}.md": _issue(name, group) for name, group in groups.items()}
 
 
+def update_issue(image: str, log: str) -> tuple[str, str]:
+    """File name and Markdown of the issue for an image that misses security updates. `log`: its CHANGES.md."""
+    name = f"updates-{image}"
+    return f"{name}.md", f"{log}\n{_marker(name)}\n"
+
+
+def _marker(name: str) -> str:
+    return f"<!-- truetag: {name} -->"
+
+
 def _issue(name: str, group: Sequence[BreakageLine]) -> str:
     first = group[0]
     moved = " with ".join(f"{one.name} {one.after}" for one in first.culprits)
@@ -55,7 +65,7 @@ def _issue(name: str, group: Sequence[BreakageLine]) -> str:
     lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
     claim, culprit = first.claims[0], first.culprits[0]
     row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'
-    lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", f"<!-- truetag: {name} -->", ""]
+    lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", _marker(name), ""]
     return "\n".join(lines)
 
 

@@ -29,6 +29,8 @@ class Job(StrEnum):
     """The committed lock."""
     CANARY = "canary"
     """The newest that the matrix's ranges allow."""
+    REBUILD = "rebuild"
+    """The committed lock again, with Debian's newest packages."""
 
 
 class Outcome(StrEnum):
@@ -46,7 +48,7 @@ class Outcome(StrEnum):
     UNRESOLVED = "UNRESOLVED"
     """No set of versions fits together: `cause` has the resolver's message."""
     UNCHANGED = "UNCHANGED"
-    """The newest versions are the locked ones: there was nothing to build."""
+    """The newest versions are those of the image: there was nothing to build."""
 
 
 class Row(BaseModel):
@@ -60,9 +62,9 @@ class Change(Row):
 
     name: str
     before: str
-    """Version in the committed lock; empty: it was not there."""
+    """Version in the committed lock, or in the image before its rebuild; empty: it was not there."""
     after: str
-    """Version in the canary; empty: it is gone."""
+    """Version in the canary, or in the rebuild; empty: it is gone."""
     pinned: bool
     """matrix.yaml pins it; else it is a dependency."""
 
@@ -140,7 +142,7 @@ class JobLine(Row):
     gpus: list[str]
     """Names of the GPUs that the trial saw."""
     changes: list[Change]
-    """What moved against the committed lock (canary only)."""
+    """What moved against the committed lock (canary), or between the image and its rebuild (Debian packages)."""
     ranges: dict[str, str]
     """Ranges asked for on the command line, over the matrix's: an experiment, no regular nightly run."""
     cause: str

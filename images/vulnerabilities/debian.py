@@ -30,7 +30,7 @@ SOURCE = "Debian's security archive"
 _CVE = re.compile(r"CVE-\d{4}-\d{4,}")
 _TRIES = 3
 """Binary packages of one source that are asked for a changelog: the documentation of some is a link to another's."""
-_THEN = "make `apt-get update` work here; or leave --debian out"
+_THEN = "run it on a Debian machine where `apt-get update` works; or leave --debian out (`nightly`: --no-updates)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ def _archive(suite: str) -> Iterator[_Archive]:
     lines = [line for line in mirrors(suite) if "-security" in line]
     if not lines:
         cause = "apt on this machine has no source of Debian's security archive"
-        raise UserError(Problem(where="--debian", cause=cause, then=_THEN))
+        raise UserError(Problem(where="Debian's updates", cause=cause, then=_THEN))
     with tempfile.TemporaryDirectory(prefix="truetag-apt-") as name:
         folder = Path(name)
         for path in ("lists/partial", "cache/archives/partial"):
