@@ -39,6 +39,9 @@ which tell more, so their tier's lies above what those add up to (probes/multigp
 LONGER_SECONDS: Mapping[str, float] = dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), 2400)
 """Probes with limits of their own: each of their examples has one, too, which tells more."""
 
+LONGEST = ("cpu.imports", "cpu.examples", "cpu.compile", "cpu.quantized_llama", "static.files")
+"""Probes that begin first, so that no core waits for one of them at the end."""
+
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
 _ISOLATED = ("-I", "-S")
@@ -86,7 +89,7 @@ def run(
         environ = {**(os.environ if user else given.environ), **marker}
         running = [
             pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout)
-            for probe in probes
+            for probe in sorted(probes, key=lambda probe: probe not in LONGEST)
             if probe not in EXCLUSIVE
         ]
         for future in as_completed(running):

@@ -4,7 +4,9 @@ suite and claims come from this checkout, over whatever copy the image holds."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -23,6 +25,8 @@ _INSIDE = "/judge"
 _GIB = 1024**3
 _PAGE = 1 << 16
 """No machine that we know of has larger pages."""
+_AT_ONCE = 2
+"""Containers of a trial that run side by side: one that reads files waits for the disk, one that runs code does not."""
 _MOST_ON_GPUS = 6
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
@@ -81,6 +85,7 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     image = engine.inspect(reference)
     asked = claims.of(trial.tiers)
     records: list[Record] = []
+    one_at_a_time = threading.Lock()
     host: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": engine.facts.version,
@@ -92,19 +97,50 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
         return Evidence(image=claims.image, digest=image.id, records=tuple(found), host=host, claims=asked.claims)
 
     def keep(record: Record) -> None:
-        records.append(record)
-        trial.on_record(record)
-        trial.on_evidence(evidence(_finished(merged(records), asked)))
+        with one_at_a_time:
+            records.append(record)
+            trial.on_record(record)
+            trial.on_evidence(evidence(_finished(merged(records), asked)))
 
-    for record in inspection.records(engine, image, asked):
-        keep(record)
-    for plan in _containers(image, asked.inside(), trial):
-        if plan.claims.claims:
-            _, end, refused = _run_suite(engine, image, plan, replace(trial, on_record=keep))
+    def measure(plan: _ContainerPlan) -> None:
+        _, end, refused = _run_suite(engine, image, plan, replace(trial, on_record=keep))
+        with one_at_a_time:
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
             if refused:
                 host["ulimits"] = refused
+
+    for record in inspection.records(engine, image, asked):
+        keep(record)
+    plans = [plan for plan in _containers(image, asked.inside(), trial) if plan.claims.claims]
+    _side_by_side(engine, measure, [plan for plan in plans if not plan.gpus.attached])
+    for plan in plans:
+        if plan.gpus.attached:
+            measure(plan)
     return evidence(merged(records))
+
+
+def _side_by_side(engine: Engine, measure: Callable[[_ContainerPlan], None], plans: Sequence[_ContainerPlan]) -> None:
+    """Measure in some containers at once. After an error none begins any more; an interrupt stops those that run."""
+    over = threading.Event()
+
+    def unless_over(plan: _ContainerPlan) -> None:
+        try:
+            if not over.is_set():
+                measure(plan)
+        except BaseException:
+            over.set()
+            raise
+
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        try:
+            running = [pool.submit(unless_over, plan) for plan in plans]
+            wait(running)
+        except BaseException:
+            over.set()
+            engine.cancel()
+            raise
+    for future in running:
+        future.result()
 
 
 def _finished(records: Sequence[Record], asked: ClaimSet) -> list[Record]:
@@ -134,18 +170,18 @@ def _and(one: Record, other: Record) -> Record:
 
 
 def _containers(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_ContainerPlan]:
-    """Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
-    gets an empty, writable home. Only the gpu tiers' container gets GPUs: what attaches them (the driver's libraries,
-    LD_LIBRARY_PATH) is never taken for the image's.
+    """The container that takes longest first. Files are read with the image's home as it is, some by root, as users may
+    not see all; what runs the image's code gets an empty, writable home. Only the gpu tiers' container gets GPUs: what
+    attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken for the image's.
     """
     run_in = ["/tmp", image.env.get("HOME", "/root")]
     special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
+    yield _ContainerPlan(claims=cpu.less(special), writable=run_in)
     yield _ContainerPlan(claims=static.less(special))
     # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
     alone = {"TMPDIR": _INSIDE, "NVIDIA_VISIBLE_DEVICES": "void"}
     yield _ContainerPlan(claims=static.only(AS_ROOT), writable=(), user="0", environment=alone)
-    yield _ContainerPlan(claims=cpu.less(special), writable=run_in)
     yield _ContainerPlan(claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}")
     yield from map(_of_one_claim, cpu.only(IN_OWN_CONTAINER).claims)
     if trial.gpus.attached:

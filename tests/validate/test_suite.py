@@ -15,6 +15,7 @@ from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status, failed, passed
+from validate.suite import LONGEST
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +34,7 @@ PROBES = {
         "    yield 'a', {'own': os.environ.get('TRITON_CACHE_DIR'), 'given': given.environ.get('TRITON_CACHE_DIR'),\n"
         "                'optimize': os.environ.get('PYTHONOPTIMIZE')}\n"
     ),
+    "static/files": "def measure(claims):\n    yield 'a', {'ok': True}\n",
     "multigpu/bandwidth": "import time\ndef measure(claims):\n    yield 'a', {'started': time.monotonic()}\n",
     "cpu/slow": (
         "import time\ndef measure(claims):\n    time.sleep(0.7)\n    yield 'a', {'ended': time.monotonic()}\n"
@@ -145,3 +147,14 @@ def test_a_probe_that_asks_to_be_alone_starts_once_all_others_have_ended(suite: 
         for probe, what in (("multigpu.bandwidth", "started"), ("cpu.slow", "ended"))
     )
     assert started >= ended
+
+
+def test_what_takes_longest_begins_first(suite: Path, tmp_path: Path) -> None:
+    assert "static.files" in LONGEST
+    asked = claims("static.good", "static.files", "static.flags")
+    assert list(run(suite, tmp_path, asked, "--jobs", "1")) == ["static.files", "static.good", "static.flags"]
+
+
+def test_what_takes_longest_is_there() -> None:
+    for probe in LONGEST:
+        assert (ROOT / "validate" / "probes" / f"{probe.replace('.', '/')}.py").is_file()

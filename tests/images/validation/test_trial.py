@@ -1,6 +1,9 @@
 """A trial's containers: what they may use, and what happens where the engine may not set a limit."""
 
-from collections.abc import Iterator
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -128,3 +131,69 @@ def test_what_was_measured_so_far_is_told_after_each_record(monkeypatch: pytest.
     assert told == [[host]] * len(homes.claims) + [[host, "cpu.home"]]
     assert [one.probe for one in evidence.records] == [host, "cpu.home"]
     assert evidence.claims == homes.claims
+
+
+# ---- side by side
+
+
+def tried(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[[str], None], cancel: Callable[[], None] = lambda: None
+) -> Any:
+    """A trial of all claims of static and cpu, each container replaced by `run`, which gets its first claim's probe."""
+    engine: Any = SimpleNamespace(
+        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1"), inspect=lambda _reference: IMAGE, cancel=cancel
+    )
+    monkeypatch.setattr(trial.inspection, "records", lambda *_: iter(()))
+
+    def run_suite(_engine: object, _image: object, plan: Any, how: trial.Trial) -> tuple[list[Record], Exit, str]:
+        probe = plan.claims.claims[0].probe
+        run(probe)
+        how.on_record(Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0))
+        return [], Exit(code=0, oom=False, error=""), ""
+
+    monkeypatch.setattr(trial, "_run_suite", run_suite)
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
+    return trial.run(engine, "a:1", claims, trial.Trial(tiers=(Tier.STATIC, Tier.CPU)))
+
+
+def test_what_reads_files_runs_beside_what_runs_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the first two ends before the other has begun."""
+    begun: list[str] = []
+    both = threading.Barrier(2, timeout=60)
+
+    def run(probe: str) -> None:
+        begun.append(probe)
+        if probe in begun[:2]:
+            both.wait()
+
+    evidence = tried(monkeypatch, run)
+    assert {probe.partition(".")[0] for probe in begun[:2]} == {"static", "cpu"}
+    assert {record.probe for record in evidence.records} == set(begun) >= {"static.hygiene", "cpu.arbitrary_uid"}
+
+
+def test_after_an_error_no_container_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    both = threading.Barrier(2, timeout=60)
+
+    def run(probe: str) -> None:
+        begun.append(probe)
+        both.wait()
+        raise EngineError(Problem(where="a:1", cause="gone"), EngineErrorKind.OTHER)
+
+    with pytest.raises(EngineError, match="gone"):
+        tried(monkeypatch, run)
+    assert len(begun) == 2
+
+
+def test_an_interrupt_stops_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = threading.Event()
+
+    def run(_probe: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert cancelled.wait(60), "it runs on, and nobody stops it"
+
+    with pytest.raises(KeyboardInterrupt):
+        tried(monkeypatch, run, cancelled.set)
+    assert cancelled.is_set()

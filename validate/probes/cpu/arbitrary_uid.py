@@ -22,13 +22,15 @@ from validate.harness.forked import attempt, in_fork
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ArbitraryUidEvidence]]:
     for claim in claims:
-        steps: Mapping[str, Callable[[], Step]] = {
+        alone: Mapping[str, Callable[[], Step]] = {
             "user name": lambda: {"answer": getpass.getuser()},
             "home": _home,
             "temporary files": _temporary,
-            "compiler caches": _caches,
-            "training": _train,
         }
+        with_torch: Mapping[str, Callable[[], Step]] = {"compiler caches": _caches, "training": _train}
+        steps = {name: in_fork(step) for name, step in alone.items()}
+        attempt(_import_torch)  # once, for both; what it raises, each of them raises
+        steps |= {name: in_fork(step) for name, step in with_torch.items()}
         yield (
             claim.subject,
             {
@@ -36,7 +38,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ArbitraryUidEvidence
                 "known": _known(os.getuid()),
                 "root_is_writable": os.access("/", os.W_OK) and not _is_read_only("/"),
                 "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
-                "steps": {name: in_fork(step) for name, step in steps.items()},
+                "steps": steps,
             },
         )
 
@@ -85,6 +87,11 @@ class _Cache(Measured, total=False):
 
 def _triton_cache() -> _Cache:
     return {"folder": str(Path.home() / ".triton" / "cache")}
+
+
+def _import_torch() -> Measured:
+    importlib.import_module("torch")
+    return {}
 
 
 def _train() -> Step:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import cast
 
@@ -30,13 +31,17 @@ _PROGRAM = f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.imp
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ImportsEvidence]]:
     """Yield what importing the modules of each claim raised and printed, in each order."""
     asked = {claim.subject: cast(ImportsExpect, claim.expect) for claim in claims}
-    first = {subject: _in_new_process(expect["modules"]) for subject, expect in asked.items() if expect["first"]}
-    importlib.import_module("torch")
-    for subject, expect in asked.items():
-        orders = {"first": first[subject]} if subject in first else {}
-        if expect["after"]:
-            orders["after torch"] = in_fork(partial(_after_torch, expect["modules"]))
-        yield subject, {"orders": orders}
+    with ThreadPoolExecutor(max_workers=1) as beside:  # it only waits for those processes
+        first = {
+            subject: beside.submit(_in_new_process, expect["modules"])
+            for subject, expect in asked.items()
+            if expect["first"]
+        }
+        importlib.import_module("torch")
+        for subject, expect in asked.items():
+            after = in_fork(partial(_after_torch, expect["modules"])) if expect["after"] else None
+            orders = {"first": first[subject].result()} if subject in first else {}
+            yield subject, {"orders": orders if after is None else {**orders, "after torch": after}}
 
 
 def _in_new_process(modules: Sequence[str]) -> Imported:

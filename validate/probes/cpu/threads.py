@@ -23,8 +23,9 @@ from validate.harness.forked import attempt, in_fork
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
 _SIZE = 1200
 _SECONDS = 1.0
-"""Long enough for the kernel's clock, which ticks a hundred times a second."""
+"""At most, where two threads have worked: until then all of them may have."""
 _BUSY_TICKS = 5
+"""Of the kernel's clock, which ticks a hundred times a second."""
 _MOST_SECONDS = 20.0
 """Of this process's own processor time, until a second thread has worked: beside load it may be seconds in coming."""
 
@@ -41,8 +42,8 @@ def _worked(modules: Sequence[str]) -> ThreadsEvidence:
     matrix = torch.randn(_SIZE, _SIZE)
     before = _ticks()
     end, most = time.monotonic() + _SECONDS, time.process_time() + _MOST_SECONDS
-    busy, wanted = 0, min(2, len(os.sched_getaffinity(0)), torch.get_num_threads())
-    while time.monotonic() < end or (busy < wanted and time.process_time() < most):
+    busy, everyone = 0, min(len(os.sched_getaffinity(0)), torch.get_num_threads())
+    while (busy < everyone and time.monotonic() < end) or (busy < min(2, everyone) and time.process_time() < most):
         # One product for the BLAS, one loop for OpenMP's own scheduler.
         torch.tanh(matrix @ matrix)
         busy = sum(ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items())
