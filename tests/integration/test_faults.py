@@ -305,6 +305,21 @@ HIDDEN = [
         "/usr/local/sbin/helper has mode 4755",
     ),
     Fault(
+        "a-setuid-program-in-a-volume",
+        "RUN install -D --mode 4755 /usr/bin/id /opt/data/helper\nVOLUME /opt/data",
+        "S10",
+        "privileges",
+        "/opt/data/helper has mode 4755",
+    ),
+    Fault(
+        "a-library-among-bytecode",
+        f"RUN cp -L /usr/lib/x86_64-linux-gnu/libz.so.1 {SITE}/einops/__pycache__/z.so && "
+        f"echo 'einops/__pycache__/z.so,,' >>{SITE}/einops-0.8.2.dist-info/RECORD",
+        "S10",
+        "wheels",
+        "einops/__pycache__/z.so",
+    ),
+    Fault(
         "a-capability",
         "RUN cp /usr/bin/id /usr/local/sbin/helper && python3 -c \"import os; os.setxattr('/usr/local/sbin/helper', "
         "'security.capability', bytes.fromhex('0100000200200000000000000000000000000000'))\"",

@@ -217,7 +217,7 @@ def record_hash(content: bytes) -> str:
 
 def _is_noted(path: str) -> bool:
     """What an installer writes itself."""
-    return bool(_NOTES.fullmatch(path)) or "/__pycache__/" in f"/{path}"
+    return bool(_NOTES.fullmatch(path)) or ("/__pycache__/" in f"/{path}" and path.endswith(".pyc"))
 
 
 def _tag(path: str, digest: str) -> bytes:

@@ -101,11 +101,11 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
 
 
 def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every path of the file system of `top`, folders too."""
-    device = os.lstat(top).st_dev
-    folders = [top]
+    """Every path below `top`, folders too: those of declared volumes, and no single file that an engine mounts."""
+    root = os.lstat(top).st_dev
+    folders = [(top, root)]
     while folders:
-        folder = folders.pop()
+        folder, device = folders.pop()
         try:
             entries = list(os.scandir(folder))
         except OSError:
@@ -115,11 +115,12 @@ def _walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
             if path in _NEVER:
                 continue
             facts = entry.stat(follow_symlinks=False)
-            if facts.st_dev != device:
+            is_folder = stat.S_ISDIR(facts.st_mode)
+            if not is_folder and facts.st_dev not in (root, device):
                 continue
             yield path, facts
-            if stat.S_ISDIR(facts.st_mode):
-                folders.append(path)
+            if is_folder:
+                folders.append((path, facts.st_dev))
 
 
 def _is_executable(facts: os.stat_result) -> bool:
