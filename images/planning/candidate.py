@@ -8,6 +8,7 @@ from functools import cached_property
 
 from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from images.config.schema import SourceRow, ToolkitRow
 from images.planning.image import Base
 from images.planning.profiles import Resolved
@@ -66,5 +67,8 @@ class Candidate:
         if self.asked_archs:
             return self.asked_archs
         compiles = set(self.toolkit_facts.nvcc_archs) if self.toolkit_facts else set(self.variant.archs)
-        own = sorted(Arch.parse(text) for text in self.variant.archs if text in compiles)
+        boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
+        # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
+        served = [text for text, board in boards.items() if not board.unfit]
+        own = sorted({Arch.parse(text) for text in (*self.variant.archs, *served) if text in compiles})
         return tuple(arch for arch in own if all(code.covers(arch) == "cubin" for code in self.binaries.values()))
