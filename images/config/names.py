@@ -19,6 +19,8 @@ _NAME = re.compile(
     r"(?:-(?P<profile>(?!devel\b|(?:sm|py)\d+(?:-|$))[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?",
     re.ASCII,
 )
+_ARCHITECTURES = frozenset(platform.architecture for platform in Platform)
+"""No part of a profile's name, which the platform's stands behind."""
 
 
 @total_ordering
@@ -133,7 +135,7 @@ def _image_name(text: str) -> ImageName:
     # Taken off first: a profile's name may have hyphens, and would swallow it.
     rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
     match = _NAME.fullmatch(rest)
-    if not match or match["profile"] == Platform.ARM64.suffix:
+    if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
         then = f"names read {_GRAMMAR}; `nox -s plan` lists them"
         raise UserError(Problem(where=text, cause="is not an image name", then=then))
     return ImageName(

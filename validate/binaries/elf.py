@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAGIC = b"\x7fELF"
+X86_64 = 62
 
 _HEADER = struct.Struct("<HHIQQQIHHHHHH")
 HEADER_BYTES = 16 + _HEADER.size
@@ -38,7 +39,7 @@ class Elf:
     """The loader's view of one file."""
 
     machine: int
-    """e_machine, see binaries/machines.py."""
+    """e_machine: 62 is x86-64."""
     soname: str
     """Empty where the file has none."""
     needed: tuple[str, ...]

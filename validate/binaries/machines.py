@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from validate.binaries import elf
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -26,7 +28,7 @@ class Machine:
         return (f"/lib/{self.triplet}", f"/usr/lib/{self.triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
 
-X86_64 = Machine(name="x86_64", spoken="x86-64", number=62, triplet="x86_64-linux-gnu", cache_flags=0x0303)
+X86_64 = Machine(name="x86_64", spoken="x86-64", number=elf.X86_64, triplet="x86_64-linux-gnu", cache_flags=0x0303)
 AARCH64 = Machine(name="aarch64", spoken="AArch64", number=183, triplet="aarch64-linux-gnu", cache_flags=0x0A03)
 _ALL = (X86_64, AARCH64)
 

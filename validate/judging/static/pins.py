@@ -60,7 +60,7 @@ def _tag_faults(subject: str, expect: PinExpect, found: InstalledDistribution, e
         yield f"{subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
 
 
-def _tag_fits(tag: str, python: str, glibc: str, machine: str) -> bool:
+def _tag_fits(tag: str, python: str, glibc: str, machine: str = X86_64.name) -> bool:
     """A wheel tag against glibc Linux with CPython on a machine (packaging.python.org, platform compatibility tags)."""
     parts = tag.split("-")
     if len(parts) != 3:

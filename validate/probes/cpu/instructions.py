@@ -52,6 +52,9 @@ _ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|__cpu_featur
 
 _SVE = bytes(byte for byte in range(256) if byte & 0x1E == 0x04)
 """The last byte of an SVE instruction's word, whose bits are 24 to 31."""
+_VECTOR_LENGTH = re.compile(rb"\xe0\xe3\xe0\x04")
+"""`cntd x0`: libgcc's unwinder, linked into many libraries, runs it where a frame has saved SVE registers, and nowhere
+else (gcc, libgcc/config/aarch64/value-unwind.h). No loop does with it alone."""
 _ID_REGISTER = re.compile(rb"[\x00-\x1f\x80-\x9f\xa0-\xbf\xe0-\xff][\x00-\xff]\x38\xd5")
 """MRS from ID_AA64PFR0_EL1 and its like: op0 3, op1 0, CRn 0, which Linux lets programs read (Linux,
 Documentation/arch/arm64/cpu-feature-registers.rst)."""
@@ -123,8 +126,8 @@ def _look(machine: Machine, path: str) -> VectorCode | None:
 
 
 def _on_aarch64(path: str, data: mmap.mmap, parts: Sequence[tuple[int, int]]) -> VectorCode:
-    sve = sum(_sve(data[begin + 3 : end : 4]) for begin, end in parts)
-    asks = _asks_others(path) or any(_reads_id_register(data, begin, end) for begin, end in parts)
+    sve = sum(_sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end) for begin, end in parts)
+    asks = _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
     return {"path": path, "code": sum(end - begin for begin, end in parts), "avx512": 0, "sve": sve, "asks": asks}
 
 
@@ -132,8 +135,9 @@ def _sve(last_bytes: bytes) -> int:
     return len(last_bytes) - len(last_bytes.translate(None, _SVE))
 
 
-def _reads_id_register(data: mmap.mmap, begin: int, end: int) -> bool:
-    return any((found.start() - begin) % 4 == 0 for found in _ID_REGISTER.finditer(data, begin, end))
+def _aligned(pattern: re.Pattern[bytes], data: mmap.mmap | bytes, begin: int, end: int) -> int:
+    """How many whole words of these match: others lie across two instructions."""
+    return sum((found.start() - begin) % 4 == 0 for found in pattern.finditer(data, begin, end))
 
 
 def _asks_others(path: str) -> bool:
