@@ -256,6 +256,13 @@ class Arm64Bitsandbytes(Row):
     source: Source
 
 
+class Arm64Triton(Row):
+    """The aarch64 wheel of a triton release: GPUs of ARM boards that its own assembler does not know."""
+
+    lacks: list[Capability]
+    source: Source
+
+
 class Board(Row):
     """A GPU of boards and superchips with ARM processors."""
 
@@ -271,6 +278,8 @@ class Arm64Facts(Row):
     torch: dict[VersionText, Arm64Torch] = {}
     bitsandbytes: dict[VersionText, Arm64Bitsandbytes] = {}
     torchao: dict[VersionText, TorchaoFacts] = {}
+    triton: dict[VersionText, Arm64Triton] = {}
+    """Those that lack some; the others know all boards' GPUs."""
     lacking: dict[str, Sentence] = {}
     """Distributions of which no index has an aarch64 wheel -> what was looked at."""
     boards: dict[Capability, Board] = {}

@@ -31,7 +31,7 @@ def test_the_matrix_has_an_arm64_image_of_each_torch_from_2_11_on() -> None:
 
 
 def test_boards_whose_gpu_code_of_its_family_serves_are_supported() -> None:
-    archs = set(image("cu130-torch211-arm64").archs)
+    archs = set(image("cu130-torch213-arm64").archs)
     assert {Arch(9, 0), Arch(10, 0), Arch(10, 3), Arch(11, 0), Arch(12, 1)} < archs
     assert not {Arch(8, 7), Arch(10, 3), Arch(11, 0), Arch(12, 1)} & set(image("cu130-torch211").archs)
 
@@ -45,6 +45,7 @@ def test_boards_whose_gpu_code_of_its_family_serves_are_supported() -> None:
         ),
         ("cu126-torch211-arm64", "torch 2.11.0 has wheels for cu130: none for CUDA 12"),
         ("cu130-torch211-sm87-arm64", "sm_87 is the GPU of Jetson Orin: CUDA for it stays apart"),
+        ("cu130-torch211-sm110-arm64", "triton 3.6.0 can't assemble for sm_110: torch.compile would fail there"),
         ("cu130-torch211-devel-arm64", "-devel was tried on linux/amd64 alone"),
         ("cu130-torch213-axolotl-arm64", "the profile axolotl was resolved and tried on linux/amd64 alone"),
     ],
@@ -53,6 +54,11 @@ def test_what_cannot_be_is_refused_with_the_reason(name: str, reason: str) -> No
     found = planned(name)
     assert not found.accepted
     assert any(text.startswith(reason) for text in found.reasons), found.reasons
+
+
+def test_what_triton_cannot_assemble_for_is_not_supported() -> None:
+    assert Arch(11, 0) not in image("cu130-torch211-arm64").archs
+    assert image("cu130-torch213-sm110-arm64").archs == (Arch(11, 0),)
 
 
 def test_a_gpu_of_arm_boards_is_refused_on_amd64_and_accepted_on_arm64() -> None:
