@@ -7,7 +7,12 @@ import importlib
 import sys
 from pathlib import Path
 
-COMMANDS = {"validate": "validate.inside", "doctor": "validate.doctor.main", "survey": "validate.survey.main"}
+COMMANDS = {
+    "validate": "validate.inside",
+    "doctor": "validate.doctor.main",
+    "survey": "validate.survey.main",
+    "user": "validate.survey.user",
+}
 
 
 def main() -> int:

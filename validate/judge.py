@@ -33,6 +33,8 @@ class ClaimVerdict:
     reason: str
     seconds: float
     evidence: Mapping[str, Any]
+    emulated: str = ""
+    """What ran its probe in place of the image's own processor (`qemu-user 7.2`); empty: it ran on that."""
     hints: tuple[Hint, ...] = ()
     """Known errors that its reason or evidence speaks of, once the verdict was explained."""
 
@@ -46,6 +48,10 @@ class Verdict:
     claims: tuple[ClaimVerdict, ...]
     evidence_sha256: str = ""
     """Of the evidence that was judged; empty where there was none."""
+
+    def emulated(self, tier: Tier) -> bool:
+        """Some of a tier passed under an emulator, which is not the processor that it stands for."""
+        return any(one.emulated and one.status is Status.PASS for one in self.claims if one.claim.tier is tier)
 
     @property
     def overall(self) -> Status:
@@ -75,8 +81,16 @@ def judge(
         raise EvidenceMismatchError(f"the claims are {claims.image}'s, the evidence is {evidence.image}'s")
     if digest is not None and evidence.digest != digest:
         raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
-    verdicts = tuple(_judge_claim(claim, evidence.of(claim.probe), judges) for claim in claims.of(tiers).claims)
+    verdicts = tuple(
+        _marked(_judge_claim(claim, evidence.of(claim.probe), judges), evidence.emulated(claim.probe))
+        for claim in claims.of(tiers).claims
+    )
     return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
+
+
+def _marked(one: ClaimVerdict, emulator: str) -> ClaimVerdict:
+    """A verdict that says in its reason, wherever that is shown, that an emulator ran its probe."""
+    return replace(one, emulated=emulator, reason=f"emulated: {one.reason}") if emulator else one
 
 
 def explain(verdict: Verdict, rows: Sequence[Hint]) -> Verdict:

@@ -27,8 +27,10 @@ def rows(verdict: Verdict) -> list[Row]:
 
 
 def summary(verdict: Verdict) -> str:
-    """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`."""
+    """`cu126-torch27: PASS (28 PASS, 1 UNPROVEN)`; what passed emulated is counted apart, too."""
     counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
+    if emulated := [one for one in verdict.of(Status.PASS) if one.emulated]:
+        counts.append(f"{len(emulated)} of the PASS emulated")
     return f"{verdict.image}: {verdict.overall} ({', '.join(counts) or 'no claim was judged'})"
 
 
@@ -67,6 +69,7 @@ def _claim_data(one: ClaimVerdict) -> dict[str, Any]:
         "verdict": str(one.status),
         "reason": one.reason,
         "seconds": one.seconds,
+        **({"emulated": one.emulated} if one.emulated else {}),
         **({"hints": explained} if explained else {}),
     }
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from images.audit import own_python
 from images.audit.cleaning import cleaned
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.archive import Files
 from images.errors import Problem, UserError
-from images.validation import trial
+from images.validation import own_python, trial
 from validate.claims import ClaimSet
 from validate.evidence import Record
 

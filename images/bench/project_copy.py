@@ -164,7 +164,7 @@ def project_copy(engine: Engine, subject: str) -> Iterator[tuple[ProjectCopy, Im
 
 
 def _rows(project: ProjectCopy) -> list[dict[str, Any]]:
-    return [row.model_dump(exclude_defaults=True) for row in project.sources().matrix.images]
+    return [row.model_dump(mode="json", exclude_defaults=True) for row in project.sources().matrix.images]
 
 
 def _home(engine: Engine) -> Path:

@@ -32,14 +32,15 @@ _OTHERS = {"torch": 20, "libraries": 31}
 def text(sources: Sources, count: int) -> str:
     """A matrix.yaml of `count` accepted images. Raises ValueError for fewer than the project's aliases need."""
     combinations = tuple(_combinations(sources))
-    own = [row.model_dump(exclude_defaults=True) for row in sources.matrix.images]
-    if count < len(own):
-        raise ValueError(f"the project itself has {len(own)} images, more than {count}")
-    profiles = [f"team{number}" for number in range(-(-(count - len(own)) // len(combinations)))]
+    own = [row.model_dump(mode="json", exclude_defaults=True) for row in sources.matrix.images]
+    left = count - sum(len(row.names()) for row in sources.matrix.images)
+    if left < 0:
+        raise ValueError(f"the project itself has {count - left} images, more than {count}")
+    profiles = [f"team{number}" for number in range(-(-left // len(combinations)))]
     made = (str(replace(name, profile=profile)) for profile in profiles for name in combinations)
     data = sources.matrix.model_dump(mode="json", exclude_defaults=True)
     data["profiles"] |= {profile: _profile(sources.matrix, number) for number, profile in enumerate(profiles)}
-    data["images"] = [*own, *({"name": name} for name in itertools.islice(made, count - len(own)))]
+    data["images"] = [*own, *({"name": name} for name in itertools.islice(made, left))]
     return written(data)
 
 

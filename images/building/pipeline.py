@@ -26,10 +26,10 @@ from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.wheels.prebuilt import FindWheel
+from validate import report
 from validate.claims import Tier
 from validate.evidence import Evidence, Record
 from validate.judge import Verdict
-from validate.judging import Status
 
 ROOM_NEEDED = 11 * 1000**3
 """Bytes a cold build wants free where the engine keeps its data: images have 6 to 9 GB, and the installer keeps the
@@ -107,6 +107,7 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
     """
     job = _Job(engine=engine, image=image, options=options, host=host, progress=progress)
     locked = lock_file.read(image, options.locks)
+    validating.require_platform(engine, image, job.warn)
     attachment, tiers = _find_gpus(job)
     base = base_images.acquire_for(engine, image, options.base, pinned=options.pinned_bases, host=host, say=job.warn)
     prepared = _prepare(job, locked, base)
@@ -153,7 +154,7 @@ def _build_candidate(job: _Job, files: Context) -> BuildResult:
     return job.engine.build(
         files,
         candidate,
-        BuildSpec(network_mode=network, no_cache=job.options.no_cache),
+        BuildSpec(network_mode=network, no_cache=job.options.no_cache, platform=job.image.platform),
         on_event=job.progress.job(job.name),
         redact=job.host.redact,
     )
@@ -245,7 +246,7 @@ def _tell_missing(job: _Job, missing: Mapping[str, str]) -> None:
 
 
 def _summary(built: Built) -> str:
-    counts = ", ".join(f"{len(built.verdict.of(status))} {status}" for status in Status if built.verdict.of(status))
+    counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
     size = f"{built.info.size / 1e9:.2f} GB"
     state = f"stays {built.name}-candidate: {built.withheld}" if built.withheld else "named"
     return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from images.engine import Engine, gpus
 from images.engine.gpus import NO_GPU, Attachment
+from images.host import emulation
 from images.planning.image import Image
 from images.validation import trial
 from validate import hints
@@ -24,6 +26,9 @@ def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) 
     Raises UserError: a way that can't be had, a driver below the image's minimum.
     """
     gpus.parse(wanted)
+    if image.platform.architecture != engine.facts.architecture:
+        no_gpu = replace(NO_GPU, reason=f"programs of {image.platform} run emulated here, and reach no GPU")
+        return no_gpu, tiers or ANYWHERE
     if tiers and Tier.GPU not in tiers and Tier.MULTIGPU not in tiers:
         return NO_GPU, tiers
     attachment = gpus.attach(engine, wanted, min_driver=image.min_driver)
@@ -31,6 +36,17 @@ def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) 
         return attachment, tiers or ANYWHERE
     several = attachment.inventory is not None and len(attachment.inventory.gpus) > 1
     return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
+
+
+def require_platform(engine: Engine, image: Image, say: Callable[[str], None]) -> None:
+    """See that the engine's machine runs the image's programs. Raises UserError, see images/host/emulation.py.
+
+    An engine elsewhere is taken to have what it needs: its first step says so otherwise.
+    """
+    if image.platform.architecture == engine.facts.architecture or not engine.facts.local:
+        return
+    emulation.require(image.platform, say)
+    say(f"is for {image.platform}: on this machine its programs run emulated, by qemu")
 
 
 def validate_image(

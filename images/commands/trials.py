@@ -103,6 +103,7 @@ def tried(
     """
     locked = lock_file.read(image)
     info = engine.inspect(reference)
+    validating.require_platform(engine, image, say)
     attachment, judged = validating.find_gpus(engine, image, how.gpus, how.tiers)
     talk.print(str(attachment), style="dim", highlight=False)
     claims = image_claims(_claim_context(image, locked, info.labels, sources).on_host(attachment))

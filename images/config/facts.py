@@ -15,6 +15,7 @@ from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from images.config.names import Arch, Minor
+from images.config.platforms import Platform
 from validate import compute_capability
 
 
@@ -239,6 +240,51 @@ class Replacement(Row):
     source: Source
 
 
+class Arm64Torch(Row):
+    """The aarch64 wheel of a torch release on the default index, by its CUDA version."""
+
+    variants: dict[MinorText, DeviceCode]
+    hollow: list[str] = []
+    """Libraries that have device code in the x86-64 wheel and none here."""
+    source: Source
+
+
+class Arm64Bitsandbytes(Row):
+    """The aarch64 wheel of a bitsandbytes release."""
+
+    libraries: dict[MinorText, DeviceCode]
+    source: Source
+
+
+class Arm64Triton(Row):
+    """The aarch64 wheel of a triton release: GPUs of ARM boards that its own assembler does not know."""
+
+    lacks: list[Capability]
+    source: Source
+
+
+class Board(Row):
+    """A GPU of boards and superchips with ARM processors."""
+
+    names: list[str]
+    unfit: Sentence | None = None
+    """Why images for linux/arm64 do not run there."""
+    source: Source
+
+
+class Arm64Facts(Row):
+    """What differs on linux/arm64, each measured in the aarch64 wheels; the rest holds on either platform."""
+
+    torch: dict[VersionText, Arm64Torch] = {}
+    bitsandbytes: dict[VersionText, Arm64Bitsandbytes] = {}
+    torchao: dict[VersionText, TorchaoFacts] = {}
+    triton: dict[VersionText, Arm64Triton] = {}
+    """Those that lack some; the others know all boards' GPUs."""
+    lacking: dict[str, Sentence] = {}
+    """Distributions of which no index has an aarch64 wheel -> what was looked at."""
+    boards: dict[Capability, Board] = {}
+
+
 class Facts(Row):
     """The whole of facts.yaml."""
 
@@ -256,6 +302,7 @@ class Facts(Row):
     """Distributions that pages still name though they are dead."""
     cuda: dict[MinorText, CudaFacts]
     minimum_drivers: dict[str, MinimumDriver]
+    arm64: Arm64Facts = Arm64Facts()
 
     def model_post_init(self, _context: Any) -> None:
         unknown = sorted({cuda for torch in self.torch.values() for cuda in torch.variants} - set(self.driver_majors))
@@ -267,3 +314,30 @@ class Facts(Row):
         """Every CUDA version whose major has a minimum driver."""
         cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}
         return {cuda for cuda in cudas if cuda.split(".")[0] in self.minimum_drivers}
+
+    def on(self, platform: Platform) -> Facts:
+        """What the world ships for a platform. Of what was not measured there, nothing is known."""
+        return _on_arm64(self) if platform is Platform.ARM64 else self
+
+
+def _on_arm64(facts: Facts) -> Facts:
+    own = facts.arm64
+    torch = {
+        version: facts.torch[version].model_copy(update={"variants": _variants(facts.torch[version], row)})
+        for version, row in own.torch.items()
+    }
+    bitsandbytes = {
+        version: facts.bitsandbytes[version].model_copy(update={"libraries": row.libraries})
+        for version, row in own.bitsandbytes.items()
+    }
+    changed = {"torch": torch, "bitsandbytes": bitsandbytes, "torchao": own.torchao, "xformers": {}, "prebuilt": []}
+    return facts.model_copy(update=changed)
+
+
+def _variants(torch: TorchFacts, row: Arm64Torch) -> dict[str, TorchVariant]:
+    """The measured builds. The C++ ABI is that of the release, on every platform."""
+    return {
+        cuda: TorchVariant(archs=code.archs, ptx=code.ptx, cxx11_abi=torch.variants[cuda].cxx11_abi)
+        for cuda, code in row.variants.items()
+        if cuda in torch.variants
+    }

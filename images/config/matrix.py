@@ -7,9 +7,11 @@ import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from images.config import consistency, paths, yamlfile
 from images.config.facts import Facts
+from images.config.platforms import Platform
 from images.config.schema import Defaults, Matrix
 from images.config.validating import validated
 from images.config.yamlfile import YamlFile
@@ -33,9 +35,21 @@ class Sources:
 
     @cached_property
     def revision(self) -> str:
-        """Short hash of what images are made from, in matrix and facts; comments and order of keys do not change it."""
-        matrix = self.matrix.model_dump(exclude={"nightly", "xfail"})
-        content = json.dumps([matrix, self.facts.model_dump()], sort_keys=True)
+        """Short hash of what images are made from, in matrix and facts; comments and order of keys do not change it.
+
+        Of linux/amd64: what other platforms add stands in none of its images, and moves none of their digests.
+        """
+        left_out: dict[str, Any] = {"nightly": True, "xfail": True, "images": {"__all__": {"platforms"}}}
+        content = json.dumps(
+            [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})], sort_keys=True
+        )
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    def revision_on(self, platform: Platform) -> str:
+        """The same for the images of a platform."""
+        if platform is Platform.AMD64:
+            return self.revision
+        content = json.dumps([self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

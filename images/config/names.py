@@ -1,4 +1,4 @@
-"""The grammar of image names: `cu126-torch25[-py312][-sm90][-devel][-PROFILE]`. The name is the API."""
+"""The grammar of image names: `cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]`. The name is the API."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import cache, cached_property, total_ordering
 
+from images.config.platforms import Platform
 from images.errors import Problem, UserError
 
-_GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE]"
+_GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]"
 _NAME = re.compile(
     r"cu(?P<cuda_major>[1-9]\d)(?P<cuda_minor>0|[1-9]\d?)"
     r"-torch(?P<torch_major>[1-9])(?P<torch_minor>0|[1-9]\d{0,2})"
@@ -18,6 +19,8 @@ _NAME = re.compile(
     r"(?:-(?P<profile>(?!devel\b|(?:sm|py)\d+(?:-|$))[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?",
     re.ASCII,
 )
+_ARCHITECTURES = frozenset(platform.architecture for platform in Platform)
+"""No part of a profile's name, which the platform's stands behind."""
 
 
 @total_ordering
@@ -101,6 +104,7 @@ class ImageName:
     arch: Arch | None = None
     devel: bool = False
     profile: str | None = None
+    platform: Platform = Platform.AMD64
 
     @classmethod
     def parse(cls, text: str) -> ImageName:
@@ -121,13 +125,17 @@ class ImageName:
             parts.append("devel")
         if self.profile:
             parts.append(self.profile)
+        if self.platform.suffix:
+            parts.append(self.platform.suffix)
         return "-".join(parts)
 
 
 @cache
 def _image_name(text: str) -> ImageName:
-    match = _NAME.fullmatch(text)
-    if not match:
+    # Taken off first: a profile's name may have hyphens, and would swallow it.
+    rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
+    match = _NAME.fullmatch(rest)
+    if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
         then = f"names read {_GRAMMAR}; `nox -s plan` lists them"
         raise UserError(Problem(where=text, cause="is not an image name", then=then))
     return ImageName(
@@ -137,4 +145,5 @@ def _image_name(text: str) -> ImageName:
         arch=Arch.parse(f"sm{match['arch']}") if match["arch"] else None,
         devel=bool(match["devel"]),
         profile=match["profile"],
+        platform=Platform.AMD64 if rest == text else Platform.ARM64,
     )

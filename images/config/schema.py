@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 from packaging.version import InvalidVersion, Version
@@ -11,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from images.config import selectors
 from images.config.facts import Capability, MinorText, RangeText, RequirementText, Row, Sentence, VersionText
 from images.config.names import ImageName
+from images.config.platforms import Platform
 from images.errors import UserError
 from validate.claims import Tier
 
@@ -149,6 +151,19 @@ class ImageRow(Row):
     """Support these architectures alone; empty: all that torch and bitsandbytes have code for."""
     without: list[LeftOut] = []
     """Distributions of the stack that this image leaves out."""
+    platforms: list[Platform] = Field(default=[Platform.AMD64], min_length=1)
+    """What it is built for. The image of linux/arm64 has `-arm64` behind its name."""
+
+    @model_validator(mode="after")
+    def _plain_name(self) -> ImageRow:
+        if ImageName.parse(self.name).platform is not Platform.AMD64:
+            raise ValueError("the platform is no part of a row's name: list it under `platforms`")
+        return self
+
+    def names(self) -> tuple[ImageName, ...]:
+        """The images of this row, one a platform."""
+        name = ImageName.parse(self.name)
+        return tuple(replace(name, platform=platform) for platform in dict.fromkeys(self.platforms))
 
 
 class Profile(Row):
@@ -248,7 +263,8 @@ class Matrix(Row):
     xfail: list[ExpectedFailure] = []
 
     def row(self, name: ImageName) -> ImageRow | None:
-        return next((row for row in self.images if row.name == str(name)), None)
+        """The row of an image that the matrix has, on whatever platform."""
+        return next((row for row in self.images if name in row.names()), None)
 
     def layer_of(self, distribution: str) -> str | None:
         return next((layer for layer, names in self.layers.items() if distribution in names), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import yaml
 
+from images.config.platforms import Platform
 from images.context import bootstrap
 from images.context.base_context import BaseContext, Origin
 from images.context.custom_base import BasePython, contradictions, read_python
@@ -55,7 +56,7 @@ def acquire(
     """
     with _ONE_AT_A_TIME:
         if wanted != AUTO:
-            return _custom(engine, wanted, say)
+            return _custom(engine, wanted, base.platform, say)
         found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)
         return found or _bootstrapped(engine, base, host, say)
 
@@ -75,11 +76,14 @@ def acquire_for(
     return base
 
 
-def _custom(engine: Engine, reference: str, say: Callable[[str], None]) -> AcquiredBase:
+def _custom(engine: Engine, reference: str, platform: Platform, say: Callable[[str], None]) -> AcquiredBase:
     info = engine.find(reference)
     if info is None:
         say(f"pulling {reference}")
-        info = engine.pull(reference)
+        info = engine.pull(reference, platform=platform)
+    elif info.architecture != platform.architecture:
+        cause = f"is for {info.architecture}, the image is for {platform}"
+        raise UserError(Problem(where=reference, cause=cause, then="give a base of that platform: --base REF"))
     python = read_python(engine, reference)
     return AcquiredBase(reference=reference, digest=_digest(info), origin=Origin.CUSTOM, python=python)
 
@@ -91,22 +95,22 @@ def _by_digest(
     if digest is None:
         return None
     reference = f"{base.reference.rpartition(':')[0]}@{digest}"
-    if engine.find(reference) is None:
+    if _held(engine, reference, base.platform) is None:
         if engine.registry_digest(reference) is None:
             say(f"no registry answers, so {base.reference} can't be had by its pinned digest")
             return None
         say(f"pulling {reference}")
-        engine.pull(reference)
+        engine.pull(reference, platform=base.platform)
     return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=read_python(engine, reference))
 
 
 def _by_tag(engine: Engine, base: Base, say: Callable[[str], None]) -> AcquiredBase | None:
-    info = engine.find(base.reference)
+    info = _held(engine, base.reference, base.platform)
     if info is None:
         if engine.registry_digest(base.reference) is None:
             return None
         say(f"pulling {base.reference} by its tag: no digest is pinned (`nox -s pin`)")
-        info = engine.pull(base.reference)
+        info = engine.pull(base.reference, platform=base.platform)
     python = read_python(engine, base.reference)
     return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
 
@@ -121,15 +125,21 @@ def _bootstrapped(engine: Engine, base: Base, host: HostSettings, say: Callable[
             ),
             code=1,
         )
-    name = f"{BOOTSTRAPPED}:{base.suite}"
+    name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
     info = engine.find(name)
     if info is not None and info.labels.get(bootstrap.BASE_LABEL) == bootstrap.recipe(base.suite):
         say(f"no registry answers for {base.reference}: using {name}, made here before")
     else:
         say(f"no registry answers for {base.reference}: MAKING A BASE from a Debian mirror with mmdebstrap, as {name}")
         bootstrap.require_mmdebstrap(say)
-        info = bootstrap.bootstrap(engine, base.suite, name, host)
+        info = bootstrap.bootstrap(engine, base.suite, name, host, base.platform)
     return AcquiredBase(reference=name, digest=info.id, origin=Origin.BOOTSTRAPPED, python=read_python(engine, name))
+
+
+def _held(engine: Engine, reference: str, platform: Platform) -> ImageInfo | None:
+    """The image that the engine has under a name, if it is of this platform: a name of a registry means one of each."""
+    info = engine.find(reference)
+    return info if info and info.architecture == platform.architecture else None
 
 
 def _digest(info: ImageInfo) -> str:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from images.config.platforms import Platform, of_machine
 from images.context.hosting import HostSettings
 from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
@@ -49,24 +50,26 @@ _STRIP = (
 )
 
 
-def bootstrap(engine: Engine, suite: str, name: str, host: HostSettings) -> ImageInfo:
+def bootstrap(
+    engine: Engine, suite: str, name: str, host: HostSettings, platform: Platform = Platform.AMD64
+) -> ImageInfo:
     """Make a base from a Debian mirror, on this machine. What the mirror has decides its ID, and nothing else does."""
     with tempfile.NamedTemporaryFile(prefix="truetag-base-") as spool:
         layer = hashlib.sha256()
-        for chunk in _root_file_system(suite, host):
+        for chunk in _root_file_system(suite, host, platform):
             layer.update(chunk)
             spool.write(chunk)
         spool.flush()
-        config = json.dumps(_config(suite, layer.hexdigest()), sort_keys=True).encode()
+        config = json.dumps(_config(suite, layer.hexdigest(), platform), sort_keys=True).encode()
         manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
         return engine.load({"config.json": config, "layer.tar": Path(spool.name), "manifest.json": manifest}, name)
 
 
-def _config(suite: str, layer: str) -> dict[str, Any]:
+def _config(suite: str, layer: str, platform: Platform) -> dict[str, Any]:
     """An image's configuration (OCI image specification), with the files' time for that of its making."""
     created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
-        "architecture": "amd64",
+        "architecture": platform.architecture,
         "os": "linux",
         "created": created,
         "config": {"Env": [f"PATH={_PATH}"], "Cmd": ["bash"], "Labels": {BASE_LABEL: recipe(suite)}},
@@ -96,11 +99,15 @@ def require_mmdebstrap(say: Callable[[str], None]) -> None:
     apt.install("mmdebstrap", "debian-archive-keyring")
 
 
-def _root_file_system(suite: str, host: HostSettings) -> Iterator[bytes]:
-    """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails."""
+def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Iterator[bytes]:
+    """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails.
+
+    Debian's maintainer scripts run for a foreign platform, too: by the emulator that the kernel knows.
+    """
     command = [
         "mmdebstrap",
         "--variant=minbase",
+        *([] if platform is of_machine(os.uname().machine) else foreign(platform)),
         "--include=ca-certificates",
         "--format=tar",
         *(f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())),
@@ -132,6 +139,13 @@ def _root_file_system(suite: str, host: HostSettings) -> Iterator[bytes]:
             ),
             code=1,
         )
+
+
+def foreign(platform: Platform) -> list[str]:
+    """Options of mmdebstrap for another processor. Its own check wants a package (arch-test) to ask the kernel with:
+    images/host/emulation.py has asked.
+    """
+    return [f"--architectures={platform.architecture}", "--skip=check/qemu"]
 
 
 def _collect(stream: IO[bytes], lines: deque[str]) -> None:

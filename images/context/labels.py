@@ -20,6 +20,7 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
     ours = {
         "image": str(image.name),
+        "platform": str(image.platform) if image.platform.suffix else "",
         "torch": pins["torch"],
         "python": str(image.python),
         "wheel-cuda": str(image.wheel_cuda),

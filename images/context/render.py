@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.config.paths import TEMPLATES
+from images.config.platforms import Platform
 from images.context import additions, pruner
 from images.context.base_context import BaseContext
 from images.context.labels import labels
@@ -85,6 +86,8 @@ def render(
     files.update(parted(files, image.layers[0]))
     scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
     files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
+    if image.platform is not Platform.AMD64:
+        files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
     files.update(pruner.files(image.pruning) if image.pruning else ())
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
@@ -128,6 +131,7 @@ def _dockerfile(
             labels=labels(image, base_context, extras.missing),
             installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
             epoch=EPOCH,
+            native_installer=image.platform is not Platform.AMD64,
             **macros,
             suite=bool(extras.suite),
         )

@@ -13,7 +13,7 @@ from images.engine.docker_api import DockerApi
 from images.engine.docker_types import Message
 from images.engine.failures import BuildFailed
 from images.engine.responses import asking
-from images.engine.specs import PLATFORM, BuildSpec
+from images.engine.specs import BuildSpec
 from images.errors import Problem, UserError
 
 DOCKERFILE = "Dockerfile"
@@ -43,7 +43,7 @@ def _parameters(spec: BuildSpec, build_id: str) -> dict[str, str]:
         "buildid": build_id,
         "dockerfile": DOCKERFILE,
         "labels": json.dumps(dict(spec.labels)),
-        "platform": PLATFORM,
+        "platform": spec.platform,
         **({"networkmode": spec.network_mode} if spec.network_mode else {}),
         **({"target": spec.target} if spec.target else {}),
         **({"nocache": "1"} if spec.no_cache else {}),

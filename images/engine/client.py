@@ -26,7 +26,7 @@ from images.engine.failures import EngineError
 from images.engine.image_store import ImagePart
 from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile, saved_files
 from images.engine.retrying import Retries
-from images.engine.specs import BuildSpec, ContainerSpec
+from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
 
 _PUSH_ATTEMPTS = 4
 
@@ -183,9 +183,9 @@ class Engine:
         """
         return registries.digest(self._api, ref, timeout)
 
-    def pull(self, ref: str, *, on_event: Callable[[BuildEvent], None] = ignore) -> ImageInfo:
+    def pull(self, ref: str, *, platform: str = PLATFORM, on_event: Callable[[BuildEvent], None] = ignore) -> ImageInfo:
         """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
-        registries.pull(self._api, ref, on_event)
+        registries.pull(self._api, ref, on_event, platform)
         return self.inspect(ref)
 
     def push(self, ref: str, *, on_event: Callable[[BuildEvent], None] = ignore) -> None:

@@ -47,6 +47,7 @@ class VersionResponse(TypedDict, total=False):
     Version: str
     ApiVersion: str
     Os: str
+    Arch: str
     Components: Sequence[Component] | None
 
 

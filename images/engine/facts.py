@@ -30,6 +30,8 @@ class EngineFacts:
     runtimes: tuple[str, ...]
     cdi_devices: tuple[str, ...] = ()
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
+    architecture: str = "amd64"
+    """Of its processor, in Docker's words. Images of another run emulated."""
     containerd_images: bool = False
     """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
 
@@ -52,6 +54,7 @@ def engine_facts(url: str, version: VersionResponse, info: InfoResponse) -> Engi
         cdi_devices=tuple(
             str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"
         ),
+        architecture=version.get("Arch", "amd64"),
         containerd_images=dict(info.get("DriverStatus") or ()).get("driver-type", "").startswith("io.containerd."),
     )
     _require_buildkit(facts, version)

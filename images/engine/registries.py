@@ -40,12 +40,12 @@ def digest(api: DockerApi, ref: str, timeout: float) -> str | None:
         return None
 
 
-def pull(api: DockerApi, ref: str, on_event: OnEvent) -> None:
+def pull(api: DockerApi, ref: str, on_event: OnEvent, platform: str = PLATFORM) -> None:
     """Fetch an image from its registry. Raises EngineError with the registry's words."""
     repository, tag = parse_repository_tag(ref)
     name = f"pulling {ref}"
     with _step(ref, name, on_event), asking(ref, then=_PULL_HINT):
-        for message in api.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=PLATFORM):
+        for message in api.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=platform):
             if "error" in message:
                 raise _failed(ref, f"can't be pulled: {message['error']}", _PULL_HINT)
             if event := transfer_event(ref, name, message):

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from images.engine.docker_types import DeviceRequest
 
 PLATFORM = "linux/amd64"
-"""What the CUDA wheels are made for; an engine on another processor emulates it."""
+"""What is built and pulled unless something else is said; an engine on another processor emulates it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class BuildSpec:
     target: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     no_cache: bool = False
+    platform: str = PLATFORM
     attempts: int = 3
     """A build that failed for the network is repeated until it was tried so often."""
 

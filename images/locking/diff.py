@@ -22,6 +22,7 @@ def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
         ("index", old.index or "default", new.index or "default"),
         ("packages from source", _joined(old.from_source), _joined(new.from_source)),
         ("packages left out", _joined(old.excluded), _joined(new.excluded)),
+        ("machines of the installer", _joined(old.builders), _joined(new.builders)),
         ("requirements of compiled packages", _needs(old), _needs(new)),
     ):
         if left != right:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from images.config.names import Minor
+from images.config.platforms import Platform
 from images.locking.uv import Target
 from images.planning.image import Image
 
@@ -13,6 +14,9 @@ TOOLS = ("uv==0.13.8",)
 """What installs the rest inside a build and is left out of the image."""
 BUILD_TOOLS = ("setuptools==80.9.0", "setuptools-scm==8.3.1", "wheel==0.45.1")
 """What builds packages that are locked as source, and is left out of the image."""
+BUILDERS = tuple(f"{platform.machine}-unknown-linux-musl" for platform in Platform)
+"""Statically linked, the installer runs in an image of either platform, beside whatever C library that has."""
+INSTALLER = "tools"
 _NEWEST_GLIBC = Minor(2, 40)
 """The newest manylinux platform that uv knows by name."""
 
@@ -34,6 +38,9 @@ class LockInputs:
     """Distributions left out though something requires them."""
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Layer -> what its packages from outside any index require."""
+    builders: tuple[str, ...] = ()
+    """Platforms of machines that build it: the installer is locked for each, as it runs natively there. Empty: for the
+    image's own alone."""
     prebuilt: Mapping[str, str] = field(default_factory=dict)
     """File name -> sha256 of the official wheels that no index has. They are no part of what is resolved."""
 
@@ -72,7 +79,7 @@ def lock_inputs(image: Image) -> LockInputs:
     they have an official wheel, the lock records the file and its hash."""
     return LockInputs(
         python=str(image.python),
-        platform=f"x86_64-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
+        platform=f"{image.platform.machine}-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
         index=image.index,
         layers={
             layer: tuple(pin.requirement for pin in image.pins if pin.layer == layer and pin.locked)
@@ -90,5 +97,6 @@ def lock_inputs(image: Image) -> LockInputs:
         },
         from_source=image.from_source,
         excluded=image.waived,
+        builders=BUILDERS if image.platform is not Platform.AMD64 else (),
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from images.config import paths
+from images.config.platforms import Platform, of_machine
 from images.errors import Problem, UserError
 from images.host.hashing import sha256
 from images.locking import contents, diff
@@ -29,7 +30,7 @@ from images.planning.image import Image
 RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
 STALE_LOCK = "its lock is older than the pins: can't be built here"
-_HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux x86-64, each by hash.\n"
+_HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux {}, each by hash.\n"
 _ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
 _HASH = re.compile(r"--hash=sha256:(?P<digest>[0-9a-f]{64})")
 
@@ -166,6 +167,7 @@ def written(lock: Lock) -> dict[str, bytes]:
         "alone": lock.inputs.alone,
         **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
         **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
+        **({"builders": lock.inputs.builders} if lock.inputs.builders else {}),
         **({"needs": lock.inputs.needs} if lock.inputs.needs else {}),
         **({"prebuilt": lock.inputs.prebuilt} if lock.inputs.prebuilt else {}),
         "sha256": {name: sha256(content) for name, content in sorted(lock.files.items())},
@@ -193,13 +195,14 @@ def write(files: Mapping[str, bytes], folder: Path | None = None) -> None:
         partial.replace(target)
 
 
-def print_requirements(packages: Iterable[Package]) -> bytes:
-    """A requirements file, in the order given."""
+def print_requirements(packages: Iterable[Package], platform: str = "x86_64") -> bytes:
+    """A requirements file, in the order given. `platform` is uv's name of it, which begins with the machine's."""
     blocks = (
         " \\\n    ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{text}" for text in package.hashes)])
         for package in packages
     )
-    return (_HEADER + "".join(f"{block}\n" for block in blocks)).encode()
+    found = of_machine(platform.partition("-")[0]) or Platform.AMD64
+    return (_HEADER.format(found.spoken) + "".join(f"{block}\n" for block in blocks)).encode()
 
 
 def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
@@ -252,6 +255,7 @@ def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
             alone={str(name): tuple(map(str, pins)) for name, pins in data["alone"].items()},
             from_source=tuple(map(str, data.get("from_source", ()))),
             excluded=tuple(map(str, data.get("excluded", ()))),
+            builders=tuple(map(str, data.get("builders", ()))),
             needs={str(layer): tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
             prebuilt={str(file): str(digest) for file, digest in data.get("prebuilt", {}).items()},
         )

@@ -13,7 +13,7 @@ from images.config.names import Minor
 from images.errors import Problem, UserError
 from images.locking import lock_file, uv
 from images.locking.diff import distribution
-from images.locking.inputs import LockInputs, lock_inputs
+from images.locking.inputs import INSTALLER, LockInputs, lock_inputs
 from images.locking.lock_file import Lock, Status, state
 from images.locking.uv import IndexUnreachable, Package, Runner
 from images.planning.image import Image
@@ -80,9 +80,21 @@ def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] 
     if problems := [*_foreign_builds(image, everything), *_not_this_cuda(image, everything)]:
         raise UserError(problems)
     for name, exact in wanted.alone.items():
-        layers[name] = uv.packages(exact, wanted.target, chosen={}, run=run, where=where, dependencies=False)
-    files = {f"{layer}.txt": lock_file.print_requirements(found) for layer, found in layers.items()}
+        layers[name] = _alone(name, exact, wanted, run, where)
+    files = {f"{layer}.txt": lock_file.print_requirements(found, wanted.platform) for layer, found in layers.items()}
     return Lock(inputs=wanted, files=files, layers=layers)
+
+
+def _alone(name: str, exact: Sequence[str], wanted: LockInputs, run: Runner, where: str) -> tuple[Package, ...]:
+    """What is installed by itself; the installer with the wheels of all machines that may run it."""
+    platforms = wanted.builders if name == INSTALLER and wanted.builders else (wanted.platform,)
+    found: dict[str, Package] = {}
+    for platform in platforms:
+        target = replace(wanted.target, platform=platform)
+        for one in uv.packages(exact, target, chosen={}, run=run, where=where, dependencies=False):
+            others = found[one.name].hashes if one.name in found else ()
+            found[one.name] = replace(one, hashes=tuple(sorted({*others, *one.hashes})))
+    return tuple(found.values())
 
 
 def _split(wanted: LockInputs, chosen: Mapping[str, str], run: Runner, where: str) -> dict[str, tuple[Package, ...]]:

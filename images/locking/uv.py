@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name
 from uv import find_uv_bin
 
+from images.config.platforms import of_machine
 from images.errors import Problem, UserError
 
 
@@ -200,12 +201,18 @@ def _is_local(wheel: Mapping[str, Any]) -> bool:
     return "path" in wheel or urlsplit(wheel["url"]).scheme not in ("http", "https")
 
 
+def _spoken(target: Target) -> str:
+    found = of_machine(target.platform.partition("-")[0])
+    return found.spoken if found else target.platform
+
+
 def _failure(errors: str, requirements: Sequence[str], target: Target, where: str) -> UserError:
     """uv's words as a cause and a next step. What it says besides the error (warnings, hints) is left out."""
     told = errors.partition("error: ")[2].partition("\nhint:")[0] or errors
     text = " ".join(re.sub(r"\n\s+cause:", ":", told).split())
     if source := re.search(r"(\S+) has no usable wheels", text):
-        cause = f"{source[1]} is published as source only: there is no wheel for Python {target.python} on Linux x86-64"
+        wanted = f"Python {target.python} on Linux {_spoken(target)}"
+        cause = f"{source[1]} is published as source only: there is no wheel for {wanted}"
         then = "pin a version that has one, or name it in matrix.yaml: under `pure_python` if it is that, "
         then += "else under `optional`, and build with --wheelhouse"
         return UserError(Problem(where=where, cause=cause, then=then))

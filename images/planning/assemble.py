@@ -24,7 +24,7 @@ _ALLOCATOR = "PYTORCH_ALLOC_CONF"
 
 def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: tuple[str, ...]) -> Image:
     """The image of a candidate that no rule refuses."""
-    matrix, facts = sources.matrix, sources.facts
+    matrix, facts = sources.matrix, candidate.facts
     default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
     variant = f"cu{candidate.wheel_cuda.digits}"
     pins = tuple(_pins(candidate, matrix, "" if default_index else variant))
@@ -45,7 +45,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         nvcc_suite=_nvcc_suite(candidate),
         layers=profiles.layers(matrix, candidate.profile),
         environment=_environment(candidate, matrix),
-        revision=sources.revision,
+        revision=sources.revision_on(candidate.name.platform),
         prebuilt=tuple(
             wheel for name, version in candidate.pins.items() if (wheel := official_wheel(candidate, name, version))
         ),

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from images.config.schema import SourceRow, ToolkitRow
 from images.planning.image import Base
 from images.planning.profiles import Resolved
@@ -60,11 +61,21 @@ class Candidate:
             parts[f"bitsandbytes {version} cu{library.digits}"] = row.libraries[str(library)]
         return parts
 
+    @property
+    def unassembled(self) -> tuple[Arch, ...]:
+        """GPUs of ARM boards that the pinned triton can't assemble for: torch.compile would fail there."""
+        row = self.facts.arm64.triton.get(self.pins.get("triton", ""))
+        return tuple(map(Arch.parse, row.lacks)) if row and self.name.platform is Platform.ARM64 else ()
+
     @cached_property
     def supported_archs(self) -> tuple[Arch, ...]:
         """The asked architectures, else torch's that every other part has machine code for, too."""
         if self.asked_archs:
             return self.asked_archs
         compiles = set(self.toolkit_facts.nvcc_archs) if self.toolkit_facts else set(self.variant.archs)
-        own = sorted(Arch.parse(text) for text in self.variant.archs if text in compiles)
+        boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
+        # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
+        served = [text for text, board in boards.items() if not board.unfit]
+        archs = {Arch.parse(text) for text in (*self.variant.archs, *served) if text in compiles}
+        own = sorted(archs.difference(self.unassembled))
         return tuple(arch for arch in own if all(code.covers(arch) == "cubin" for code in self.binaries.values()))

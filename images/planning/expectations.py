@@ -386,3 +386,5 @@ HARMLESS: Mapping[str, str] = {
 
 AVX512_NOISE: InstructionsExpect = {"most": 3, "per_bytes": 8_000_000}
 """AVX-512 instructions that a file may seem to hold by chance: 3, and one more for each so many bytes of code."""
+SVE_NOISE: InstructionsExpect = {"most": 3, "per_bytes": 8_000_000, "extension": "sve"}
+"""The same of SVE's on AArch64."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from packaging.utils import parse_wheel_filename
 
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from validate import compute_capability
 
 
@@ -23,6 +24,7 @@ class Base:
     """The Debian suite mmdebstrap can make it from; None if only a registry has it."""
     python: Minor
     glibc: Minor
+    platform: Platform = Platform.AMD64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,10 @@ class Image:
     entrypoint: str = ""
     """A script of templates/entrypoints that each container starts with."""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def platform(self) -> Platform:
+        return self.name.platform
 
     @property
     def profile(self) -> str | None:

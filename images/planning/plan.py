@@ -12,6 +12,7 @@ from images.config import selectors, yamlfile
 from images.config.facts import Facts
 from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from images.config.schema import ImageRow, Matrix
 from images.errors import Problem, UserError
 from images.planning import profiles, rules
@@ -64,7 +65,7 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    return tuple(_planned(ImageName.parse(row.name), row, sources) for row in sources.matrix.images)
+    return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
 
 
 def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
@@ -112,10 +113,11 @@ def _ad_hoc(name: ImageName, everything: Sequence[Planned], sources: Sources) ->
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
     """The images that differ least: same profile, an arch that serves, then the torch minor, then the CUDA version."""
 
-    def distance(planned: Planned) -> tuple[bool, bool, bool, int, int, int, int, str]:
+    def distance(planned: Planned) -> tuple[bool, bool, bool, bool, int, int, int, int, str]:
         other = planned.image_name
         return (
             other.profile != name.profile,
+            other.platform is not name.platform,
             name.arch is not None and name.arch not in planned.archs,
             other.devel != name.devel,
             abs(other.torch.major - name.torch.major),
@@ -172,11 +174,12 @@ def _line(where: str) -> tuple[str, int]:
 
 def plan_one(name: ImageName, sources: Sources) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
-    return _planned(name, sources.matrix.row(name) or ImageRow(name=str(name)), sources)
+    plain = replace(name, platform=Platform.AMD64)
+    return _planned(name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources)
 
 
 def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
-    matrix, facts = sources.matrix, sources.facts
+    matrix, facts = sources.matrix, sources.facts.on(name.platform)
     if hopeless := _impossible(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
     candidate = _candidate(name, row, sources)
@@ -202,6 +205,10 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
 def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
     """Reasons that make a candidate impossible, checked before the rules: these need a torch wheel and a stack."""
     release = _release(name.torch, matrix, facts)
+    if name.platform is Platform.ARM64 and release not in facts.arm64.torch:
+        first = min(facts.arm64.torch, key=Version)
+        shown = f"torch {release or name.torch}"
+        return (f"{shown} has no wheel for CUDA on aarch64 that was measured: {first} is the first on the index",)
     if release is None:
         known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))
         return (f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})",)
@@ -216,7 +223,7 @@ def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...
     if unknown := profiles.refusal(matrix, name):
         reasons.append(unknown)
     if name.python and name.python == Minor.parse(matrix.bases[matrix.defaults.base].python):
-        plain = ImageName(cuda=name.cuda, torch=name.torch, arch=name.arch, devel=name.devel, profile=name.profile)
+        plain = replace(name, python=None)
         reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")
     return tuple(reasons)
 
@@ -229,18 +236,19 @@ def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
 
 
 def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
-    matrix, facts = sources.matrix, sources.facts
+    matrix, facts = sources.matrix, sources.facts.on(name.platform)
     stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
     profile = profiles.resolve(matrix, name)
     asked = {**stack, **(profile.pins if profile else {})}
-    pins = {key: version for key, version in asked.items() if key not in row.without}
+    declined = _without_a_wheel(name, asked, sources)
+    pins = {key: version for key, version in asked.items() if key not in row.without and key not in declined}
     torch = pins["torch"]
     wheel_cuda = torch_build.choose_variant(facts.torch[torch], name.cuda) or name.cuda
     key = _base_key(name, matrix)
     candidate = Candidate(
         name=name,
         facts=facts,
-        base=_base(key, matrix),
+        base=_base(key, matrix, name.platform),
         gcc=matrix.bases[key].gcc,
         torch=torch,
         torch_facts=facts.torch[torch],
@@ -256,8 +264,19 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
         profile=profile,
         stack=stack,
         sources=matrix.sources,
+        declined={f"{key} {asked[key]}": (reason,) for key, reason in declined.items() if key not in row.without},
     )
     return _with_optional(candidate) if profile else candidate
+
+
+def _without_a_wheel(name: ImageName, asked: Mapping[str, str], sources: Sources) -> dict[str, str]:
+    """Optional pins that an image of this platform goes without, with the reason."""
+    lacking = sources.facts.arm64.lacking if name.platform is Platform.ARM64 else {}
+    return {
+        key: f"no wheel for aarch64 ({lacking[key]})"
+        for key in sources.matrix.optional
+        if key in asked and key in lacking
+    }
 
 
 def _with_optional(candidate: Candidate) -> Candidate:
@@ -278,10 +297,10 @@ def _with_optional(candidate: Candidate) -> Candidate:
 
 def bases(sources: Sources) -> tuple[Base, ...]:
     """Every base of the matrix."""
-    return tuple(_base(key, sources.matrix) for key in sources.matrix.bases)
+    return tuple(_base(key, sources.matrix, Platform.AMD64) for key in sources.matrix.bases)
 
 
-def _base(key: str, matrix: Matrix) -> Base:
+def _base(key: str, matrix: Matrix, platform: Platform) -> Base:
     row = matrix.bases[key]
     return Base(
         key=key,
@@ -289,6 +308,7 @@ def _base(key: str, matrix: Matrix) -> Base:
         suite=row.suite or None,
         python=Minor.parse(row.python),
         glibc=Minor.parse(row.glibc),
+        platform=platform,
     )
 
 

@@ -27,7 +27,8 @@ class Unmet:
 
 
 def applying(row: PackageFacts, python: Minor) -> Iterator[Requirement]:
-    """The requirements that hold on Linux x86-64 with this Python."""
+    """The requirements that hold on Linux x86-64 with this Python. Profiles, whose packages these are, are built there
+    alone."""
     environment = {
         "extra": "",
         "implementation_name": "cpython",

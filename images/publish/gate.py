@@ -17,7 +17,8 @@ _ANYWHERE = (Tier.STATIC, Tier.CPU)
 def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], claims: ClaimSet | None) -> tuple[str, ...]:
     """Why these verdicts on one image don't open the gate; empty if they do.
 
-    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. `claims`
+    One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. What ran
+    under an emulator opens the gate for the static tier alone, which reads files. `claims`
     are those that the matrix writes today: a verdict on fewer is not enough. None where the matrix doesn't know the
     image.
     """
@@ -40,6 +41,8 @@ def _lacking(verdict: Verdict, tier: Tier, claims: ClaimSet | None) -> Iterator[
     for one in judged.values():
         if one.claim.required and one.status is not Status.PASS:
             yield f"{_title(one)} is {one.status}: {one.reason}"
+    if tier is not Tier.STATIC and (emulated := [one for one in judged.values() if one.emulated]):
+        yield f"the {tier} tier was measured under {emulated[0].emulated}, and not on the processor that it is for"
     missing = [claim for claim in claims.of([tier]).claims if not _is_judged(judged, claim)] if claims else []
     if missing:
         names = listed([f"{claim.id} {claim.subject}" for claim in missing])

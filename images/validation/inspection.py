@@ -25,6 +25,7 @@ def records(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Reco
     evidence = {
         "labels": dict(image.labels),
         "bytes": image.size,
+        "architecture": image.architecture,
         "user": image.user,
         "entrypoint": list(image.entrypoint),
         "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},

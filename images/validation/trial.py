@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -15,12 +16,13 @@ from images.config.paths import EXAMPLES, SUITE
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
-from images.validation import inspection
+from images.validation import foreign, inspection, own_python
+from images.validation.foreign import Foreign
 from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, Claim, ClaimSet, Tier
 from validate.contracts.home import HomeExpect
 from validate.evidence import Evidence, Outcome, Record
 
-_INSIDE = "/judge"
+_INSIDE = foreign.ROOT
 """A volume of its own: the container's root is read-only."""
 _GIB = 1024**3
 _PAGE = 1 << 16
@@ -28,6 +30,10 @@ _PAGE = 1 << 16
 _AT_ONCE = 2
 """Containers of a trial that run side by side: one that reads files waits for the disk, one that runs code does not."""
 _MOST_ON_GPUS = 6
+_START_SECONDS = 300
+"""For an emulated Python to say how it starts."""
+_EMULATED_SECONDS = 3000
+"""For an emulated probe: qemu takes ten to twenty times as long (docs/arm64.md)."""
 _GPU_MEMORY_EACH = 3 * _GIB
 """A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
 RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
@@ -75,6 +81,8 @@ class _ContainerPlan:
     gpus: Attachment = NO_GPU
     ranks: bool = False
     """Probes start a process a GPU."""
+    reader: Foreign | None = None
+    """What reads the files of an image of another processor in place of its own Python."""
 
 
 def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
@@ -111,11 +119,14 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
 
     for record in inspection.records(engine, image, asked):
         keep(record)
-    plans = [plan for plan in _containers(image, asked.inside(), trial) if plan.claims.claims]
-    _side_by_side(engine, measure, [plan for plan in plans if not plan.gpus.attached])
-    for plan in plans:
-        if plan.gpus.attached:
-            measure(plan)
+    with _reader(engine, image, asked) as reader:
+        if reader:
+            host["emulated"] = reader.emulated(asked.inside().claims)
+        plans = [plan for plan in _split(_containers(image, asked.inside(), trial), reader) if plan.claims.claims]
+        _side_by_side(engine, measure, [plan for plan in plans if not plan.gpus.attached])
+        for plan in plans:
+            if plan.gpus.attached:
+                measure(plan)
     return evidence(merged(records))
 
 
@@ -141,6 +152,35 @@ def _side_by_side(engine: Engine, measure: Callable[[_ContainerPlan], None], pla
             raise
     for future in running:
         future.result()
+
+
+@contextmanager
+def _reader(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Foreign | None]:
+    """What reads an image's files where its own Python would run emulated; None where that runs as it is."""
+    if not foreign.is_foreign(engine, image):
+        yield None
+        return
+    command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "user", f"{_INSIDE}/claims.json"]
+    spec = ContainerSpec(image.id, command, volumes=[_INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
+    with engine.container(spec) as container:
+        container.put(suite_files(claims), _INSIDE)
+        container.start()
+        lines = list(container.lines(timeout=_START_SECONDS))
+        container.wait(timeout=60)
+    told = next((line.text for line in lines if line.stream == "stdout" and line.text.startswith("{")), "")
+    with foreign.prepared(engine, image, told or "\n".join(line.text for line in lines)) as found:
+        yield found
+
+
+def _split(plans: Iterable[_ContainerPlan], reader: Foreign | None) -> Iterator[_ContainerPlan]:
+    """Each container as it is; of a foreign image, what is read natively in one of its own."""
+    for plan in plans:
+        if reader is None:
+            yield plan
+            continue
+        native = {claim.probe for claim in plan.claims.claims if reader.is_native(claim.probe)}
+        yield replace(plan, claims=plan.claims.only(native), reader=reader)
+        yield replace(plan, claims=plan.claims.less(native))
 
 
 def _finished(records: Sequence[Record], asked: ClaimSet) -> list[Record]:
@@ -218,7 +258,7 @@ def _run_in(
 ) -> tuple[list[Record], Exit]:
     gpus = plan.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
-    command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "--claims", f"{_INSIDE}/claims.json"]
+    command = _command(plan, foreign.is_foreign(engine, image))
     command += ["--jobs", str(_at_once(engine, plan))] if gpus.attached else []
     memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
     records: list[Record] = []
@@ -230,7 +270,7 @@ def _run_in(
         volumes=[_INSIDE, *(folder for folder, mount in plan.mounts.items() if mount == "foreign")],
         copied_volumes=[folder for folder, mount in plan.mounts.items() if mount == "volume"],
         memory=min(memory, engine.facts.memory * 3 // 4),
-        env={**gpus.environment(image.env), **plan.environment},
+        env={**gpus.environment(image.env), **plan.environment, **_of_reader(plan)},
         user=plan.user,
         binds=gpus.binds,
         devices=gpus.devices,
@@ -239,7 +279,8 @@ def _run_in(
         ulimits=ulimits,
     )
     with engine.container(spec) as container:
-        container.put(suite_files(plan.claims), _INSIDE)
+        own = foreign.files(plan.reader) if plan.reader else {}
+        container.put({**suite_files(plan.claims), **own}, _INSIDE)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None
@@ -253,6 +294,23 @@ def _run_in(
         name = image.tags[0] if image.tags else image.id
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
+
+
+def _command(plan: _ContainerPlan, is_foreign: bool) -> list[str]:
+    """The suite: by the image's own Python, which gets more time where it runs emulated, or by the reader's."""
+    arguments = ["--claims", f"{_INSIDE}/claims.json"]
+    if plan.reader:
+        return foreign.command(_INSIDE, [*arguments, "--user", f"{_INSIDE}/user.json"])
+    slow = ["--timeout", str(_EMULATED_SECONDS)] if is_foreign else []
+    return ["python3", "-I", "-S", f"{_INSIDE}/validate", *arguments, *slow]
+
+
+def _of_reader(plan: _ContainerPlan) -> dict[str, str]:
+    """Variables of the reader's own process: what a user's has stands in user.json."""
+    if plan.reader is None:
+        return {}
+    scratch = plan.environment.get("TMPDIR") or plan.writable[0]
+    return {**own_python.environment(_INSIDE), "TMPDIR": scratch}
 
 
 def _owned(plan: _ContainerPlan, bounds: Bounds) -> dict[str, str]:

@@ -156,6 +156,7 @@ def _dockerfile(image: Image, recipe: Recipe, base_context: BaseContext, inputs:
             jobs=inputs.jobs,
             installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
             epoch=EPOCH,
+            native_installer=False,
             **macros,
             layers=[*below, torch],
             compiler=Stage(

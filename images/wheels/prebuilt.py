@@ -175,7 +175,7 @@ def fits(filename: str, pin: Pin, image: Image) -> bool:
         return False
     if name != canonicalize_name(pin.name) or Version(version.public) != Version(pin.version):
         return False
-    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc)) and _same_build(
+    return not tags.isdisjoint(supported_tags(image.python, image.base.glibc, image.platform)) and _same_build(
         version.local or "", image
     )
 

@@ -62,7 +62,7 @@ VALUES = {
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
 SESSIONS = {*noxfile.VERBS, "lint", "tests", "unit", "docs"}
-STAND_INS = ("nox", "truetag", "git", "docker", "gh", "sudo", "pip", "cosign")
+STAND_INS = ("nox", "truetag", "git", "docker", "gh", "sudo", "pip", "pipx", "apt-get", "cosign")
 
 
 @dataclass(frozen=True)

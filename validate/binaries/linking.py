@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from validate.binaries import elf
+from validate.binaries import elf, machines
 from validate.binaries.elf import Elf, ElfError
 from validate.binaries.loader import Files, Missing, Process
 
@@ -63,8 +63,9 @@ def read_all(
         except (OSError, ElfError) as error:
             unreadable.append({"path": path, "error": str(error)})
             continue
-        if seen.machine != elf.X86_64:
-            unreadable.append({"path": path, "error": f"it is built for machine {seen.machine}, not x86-64"})
+        if seen.machine != files.machine.number:
+            wrong = f"it is built for {machines.spoken(seen.machine)}, not {files.machine.spoken}"
+            unreadable.append({"path": path, "error": wrong})
         elif files.loadable(path):
             found.append(Found(path, seen, owners.get(path, ())))
     return found, unreadable

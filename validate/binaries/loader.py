@@ -15,19 +15,16 @@ from pathlib import Path
 
 from validate.binaries import elf
 from validate.binaries.elf import Elf, ElfError
-
-DEFAULT_FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-"""Debian's and Red Hat's, in Debian's order."""
+from validate.binaries.machines import X86_64, Machine
 
 CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_ENTRY = struct.Struct("<iIIIQ")
 _CACHE_HEADER_BYTES = 48
-_X86_64_LIBC6 = 0x0303
 
 
-def read_cache(data: bytes) -> dict[str, list[str]]:
-    """Name to files of an ld.so.cache, in its order. Raises ElfError on a damaged one.
+def read_cache(data: bytes, machine: Machine = X86_64) -> dict[str, list[str]]:
+    """Name to files of an ld.so.cache, in its order, of one machine. Raises ElfError on a damaged one.
 
     Layout: glibc, sysdeps/generic/dl-cache.h (struct cache_file_new).
     """
@@ -41,7 +38,7 @@ def read_cache(data: bytes) -> dict[str, list[str]]:
     table: dict[str, list[str]] = {}
     for index in range(count):
         flags, name, path, _, _ = _CACHE_ENTRY.unpack_from(data, _CACHE_HEADER_BYTES + index * _CACHE_ENTRY.size)
-        if flags == _X86_64_LIBC6:
+        if flags == machine.cache_flags:
             table.setdefault(_text(data, name), []).append(_text(data, path))
     return table
 
@@ -60,15 +57,23 @@ class SearchPath:
     library_path: tuple[str, ...] = ()
     """LD_LIBRARY_PATH's folders; an empty entry is the working directory."""
     cache: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    defaults: tuple[str, ...] = DEFAULT_FOLDERS
+    defaults: tuple[str, ...] = X86_64.folders
+    triplet: str = X86_64.triplet
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], directory: str, cache: str = CACHE) -> SearchPath:
+    def of(
+        cls, environ: Mapping[str, str], directory: str, machine: Machine = X86_64, cache: str = CACHE
+    ) -> SearchPath:
         """The search path of a process with this environment and working directory. Raises ElfError, see read_cache."""
         value = environ.get("LD_LIBRARY_PATH", "")
         entries = value.replace(";", ":").split(":") if value else []
-        found = read_cache(Path(cache).read_bytes()) if Path(cache).exists() else {}
-        return cls(library_path=tuple(str(Path(directory, entry)) for entry in entries), cache=found)
+        found = read_cache(Path(cache).read_bytes(), machine) if Path(cache).exists() else {}
+        return cls(
+            library_path=tuple(str(Path(directory, entry)) for entry in entries),
+            cache=found,
+            defaults=machine.folders,
+            triplet=machine.triplet,
+        )
 
     def everywhere(self, name: str) -> Iterator[str]:
         """Each file that this search path alone offers under a name, in the loader's order."""
@@ -86,9 +91,11 @@ class Missing:
 
 
 class Files:
-    """Files by path, each read once; what can't be read counts as absent, as it does for the loader."""
+    """Files by path, each read once; what can't be read, or is for another machine, counts as absent, as it does for
+    the loader."""
 
-    def __init__(self, read: Callable[[str], Elf] = elf.read) -> None:
+    def __init__(self, machine: Machine = X86_64, read: Callable[[str], Elf] = elf.read) -> None:
+        self.machine = machine
         self._read = read
         self._known: dict[str, Elf | None] = {}
 
@@ -102,7 +109,7 @@ class Files:
 
     def loadable(self, path: str) -> bool:
         found = self.get(path)
-        return found is not None and found.dynamic and found.machine == elf.X86_64
+        return found is not None and found.dynamic and found.machine == self.machine.number
 
 
 class Process:
@@ -153,21 +160,20 @@ class Process:
             for path in (asking, *reversed(ancestors)):
                 found = self._files.get(path)
                 if found and not found.runpath:
-                    yield from _in(found.rpath, path, name)
+                    yield from self._in(found.rpath, path, name)
         yield from (f"{folder}/{name}" for folder in self._search.library_path)
-        yield from _in(runpath, asking, name)
+        yield from self._in(runpath, asking, name)
         yield from self._search.cache.get(name, ())
         yield from (f"{folder}/{name}" for folder in self._search.defaults)
+
+    def _in(self, folders: Iterable[str], path: str, name: str) -> Iterator[str]:
+        origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+        for folder in folders:
+            expanded = folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+            yield f"{expanded.replace('$LIB', f'lib/{self._search.triplet}')}/{name}"
 
     def _hold(self, name: str, path: str) -> None:
         found = self._files.get(path)
         self.held.setdefault(name, path)
         if found and found.soname:
             self.held.setdefault(found.soname, path)
-
-
-def _in(folders: Iterable[str], path: str, name: str) -> Iterator[str]:
-    origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-    for folder in folders:
-        expanded = folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
-        yield f"{expanded.replace('$LIB', 'lib/x86_64-linux-gnu')}/{name}"

@@ -275,15 +275,25 @@ class ArbitraryUidEvidence(TypedDict):
 # ---- C9
 
 
-class InstructionsExpect(TypedDict):
+class _OfExtension(TypedDict, total=False):
+    extension: str
+    """`sve` on AArch64; absent: AVX-512."""
+
+
+class InstructionsExpect(_OfExtension):
     most: int
-    """AVX-512 instructions that a file without a check may seem to hold."""
+    """Such instructions that a file without a check may seem to hold."""
     per_bytes: int
     """Bytes of code that may look like one more."""
 
 
-class VectorCode(TypedDict):
-    """What a file's machine code shows: bytes of it, AVX-512 instructions, whether it asks for the processor's kind."""
+class _OnAarch64(TypedDict, total=False):
+    sve: int
+
+
+class VectorCode(_OnAarch64):
+    """What a file's machine code shows: bytes of it, AVX-512 instructions or SVE's, whether it asks for the processor's
+    kind."""
 
     path: str
     code: int

@@ -19,7 +19,12 @@ class _TorchCuda(TypedDict, total=False):
     """Of torch alone: the CUDA that it must be built for."""
 
 
-class PinExpect(_TorchCuda):
+class _OfMachine(TypedDict, total=False):
+    machine: str
+    """In the kernel's words; absent: x86_64."""
+
+
+class PinExpect(_TorchCuda, _OfMachine):
     version: str
     locals: list[str]
     """Local versions that name this wheel."""
@@ -61,7 +66,7 @@ class _OfTorch(TypedDict, total=False):
     torch: TorchVersion
 
 
-class PinEvidence(_OfTorch):
+class PinEvidence(_OfTorch, _OfMachine):
     python: str
     glibc: str
     installed: list[InstalledDistribution]
@@ -300,7 +305,12 @@ class EnvironmentEvidence(TypedDict):
 # ---- S8
 
 
-class LabelsExpect(TypedDict):
+class _OfArchitecture(TypedDict, total=False):
+    architecture: str
+    """In Docker's words."""
+
+
+class LabelsExpect(_OfArchitecture):
     labels: dict[str, str]
 
 
@@ -323,7 +333,7 @@ class HostSecret(TypedDict):
     kind: str
 
 
-class HostImageEvidence(TypedDict):
+class HostImageEvidence(_OfArchitecture):
     """What the engine's host measures of an image."""
 
     labels: dict[str, str]

@@ -37,6 +37,7 @@ print("\\n" + MARK + json.dumps({
     "standard": sorted(sys.stdlib_module_names),
     "version": "%d.%d" % sys.version_info[:2],
     "prefix": sys.prefix,
+    "glibc": (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", ""),
     "found": {name: find(name) for name in sys.argv[1:]},
 }))
 """
@@ -62,6 +63,8 @@ class Start:
     version: str
     """`3.11`."""
     prefix: str
+    glibc: str = ""
+    """Its C library's version; empty where nobody ran it."""
     found: Mapping[str, Mapping[str, Any] | None]
     """Where each asked top-level module would be imported from; None: nowhere."""
 

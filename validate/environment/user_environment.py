@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ class UserEnvironment:
     """Working directory."""
     python: str
     """The interpreter that ran the suite: the environment's own."""
+    machine: str = field(default_factory=lambda: os.uname().machine)
+    """Whose programs it runs, in the kernel's words. An emulator answers as the machine that it stands for."""
     start: Mapping[str, Any] | None = None
     """How that interpreter would start (environment/interpreter.py), read from files because nobody may run it."""
 

@@ -12,6 +12,7 @@ from images.planning.rules import (
     compiled,
     extensions,
     optional,
+    platforms,
     profile_pins,
     python,
     required,
@@ -20,7 +21,7 @@ from images.planning.rules import (
 )
 from images.planning.rules.rule import Finding, Rule, registered
 
-SUBJECTS = (torch_build, toolkit, python, extensions, archs, profile_pins, required, optional, compiled)
+SUBJECTS = (torch_build, platforms, toolkit, python, extensions, archs, profile_pins, required, optional, compiled)
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in registered(subject.__name__))
 
 

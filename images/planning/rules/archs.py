@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from images.config.facts import DeviceCode
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.planning.candidate import Candidate
 from images.planning.rules.rule import Finding, refuse, rule, warn
 from validate.compute_capability import ON_ARM_ALONE
@@ -13,9 +14,15 @@ from validate.compute_capability import ON_ARM_ALONE
 
 @rule
 def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
+    on_arm = candidate.name.platform is Platform.ARM64
     for arch in candidate.asked_archs:
-        if arch.pair in ON_ARM_ALONE:
+        board = candidate.facts.arm64.boards.get(arch.capability)
+        if not on_arm and arch.pair in ON_ARM_ALONE:
             yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
+        if arch in candidate.unassembled:
+            yield refuse(f"triton {candidate.pins['triton']} can't assemble for {arch}: torch.compile would fail there")
+        if on_arm and board and board.unfit:
+            yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
 
 
 @rule

@@ -65,7 +65,7 @@ class ClaimContext:
         """The context of a built image, without a host."""
         return cls(
             image=image,
-            facts=facts,
+            facts=facts.on(image.platform),
             locked=closure(lock),
             lock=lock,
             outside=outside or {},

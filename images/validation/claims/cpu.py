@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from images.config.facts import Facts
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.planning import expectations, extensions
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
@@ -122,13 +123,7 @@ def _at_work(image: Image) -> Iterator[Claim]:
             "it works for a user whom it does not know, on a read-only root, without a network",
             {"uid": ARBITRARY_UID},
         ),
-        (
-            "C9",
-            "avx512",
-            "cpu.instructions",
-            "no native code needs AVX-512 without asking for it",
-            expectations.AVX512_NOISE,
-        ),
+        _vector_code(image.platform),
     ]
     if image.pin("torchvision"):
         rows.append(("C6", "torchvision", "cpu.bridges", "torchvision's own operators work", {}))
@@ -136,14 +131,28 @@ def _at_work(image: Image) -> Iterator[Claim]:
         yield Claim(id=id_, subject=subject, tier=Tier.CPU, probe=probe, statement=statement, expect=expect)
 
 
+def _vector_code(platform: Platform) -> tuple[str, str, str, str, _Expect]:
+    if platform is Platform.AMD64:
+        subject, name, noise = "avx512", "AVX-512", expectations.AVX512_NOISE
+    else:
+        subject, name, noise = "sve", "SVE", expectations.SVE_NOISE
+    return "C9", subject, "cpu.instructions", f"no native code needs {name} without asking for it", noise
+
+
 def _native(image: Image, pin: Pin, facts: Facts) -> NativeExpect | None:
     """What validate/probes/cpu/native.py loads of a distribution with compiled CUDA code; None: it has none."""
-    if pin.name not in expectations.NATIVE:
+    if pin.name not in expectations.NATIVE or _has_no_library(pin, facts):
         return None
     common = {"modules": [pin.name], "loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}
     own = _bitsandbytes_library(image, pin, facts) if pin.name == "bitsandbytes" else {}
     expect = {**common, "operators": [], **expectations.NATIVE[pin.name], **own, **_older_operators(pin)}
     return cast("NativeExpect", expect)
+
+
+def _has_no_library(pin: Pin, facts: Facts) -> bool:
+    """torchao's wheel for any machine is pure Python."""
+    row = facts.torchao.get(pin.version) if pin.name == "torchao" else None
+    return row is not None and row.cuda_major is None
 
 
 def _bytecode(context: ClaimContext) -> Claim:

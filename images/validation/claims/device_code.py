@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from images.config.facts import Facts
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.planning import device_code, expectations, extensions
 from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext
@@ -26,16 +27,19 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     """S5 of each library with kernels: for which archs it has them is the facts' word, not the image's."""
     image, facts = context.image, context.facts
     archs: dict[Arch, str] = dict.fromkeys(image.archs, "cubin")
-    yield kernel_code_claim(
-        image, "torch", [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")], archs
-    )
+    hollow = _hollow(image, facts)
+    libraries = [f"torch/lib/libtorch_{part}.so" for part in ("cuda", "cuda_linalg")]
+    solid = [library for library in libraries if library not in hollow]
+    yield kernel_code_claim(image, "torch", solid, archs, also=hollow)
     if bitsandbytes := image.pin("bitsandbytes"):
         library = [facts.bitsandbytes[bitsandbytes.version].file_for(image.wheel_cuda)]
         yield kernel_code_claim(image, "bitsandbytes", library, archs)
     if (xformers := image.pin("xformers")) and (row := facts.xformers.get(xformers.version)):
         covered: dict[Arch, str] = {arch: how for arch in archs if (how := row.covers(arch)) != "no"}
         yield kernel_code_claim(image, "xformers", ["xformers/_C.so"], covered, also=["xformers/**/_C*.so"])
-    if image.pin("torchao"):
+    torchao = image.pin("torchao")
+    # A release without a CUDA major has no library: pure Python, as on aarch64.
+    if torchao and (of_torchao := facts.torchao.get(torchao.version)) and of_torchao.cuda_major:
         for name, served in device_code.TORCHAO_DEVICE_CODE.items():
             if within := {arch: how for arch, how in archs.items() if _number(arch) in served}:
                 subject = f"torchao {name}"
@@ -51,6 +55,12 @@ def device_code_claims(context: ClaimContext) -> Iterator[Claim]:
     yield _library_code_claim(image, "cuda-libraries", patterns, archs)
     if image.pruning:
         yield _pruned(image.pruning, custom_base=context.custom_base)
+
+
+def _hollow(image: Image, facts: Facts) -> list[str]:
+    torch = image.pin("torch")
+    row = facts.arm64.torch.get(torch.version) if torch and image.platform is Platform.ARM64 else None
+    return list(row.hollow) if row else []
 
 
 def _of_extensions(context: ClaimContext) -> Iterator[Claim]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from images.config.platforms import Platform
 from images.context import labels as image_labels
 from images.context.base_context import BaseContext, Origin
 from images.planning import expectations
@@ -24,7 +25,7 @@ def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
     gigabytes = most // 1000**3
     leftovers: HygieneExpect = {"leftovers": dict(expectations.LEFTOVERS)}
     rows: Mapping[str, tuple[str, str, LabelsExpect | SizeExpect | SettingsExpect | HygieneExpect | HistoryExpect]] = {
-        "labels": (HOST_PROBE, "the labels are true", {"labels": _labels(context)}),
+        "labels": (HOST_PROBE, "the labels are true", _named(context)),
         "size": (HOST_PROBE, f"the image is at most {gigabytes} GB", {"bytes": most}),
         "settings": (
             HOST_PROBE,
@@ -41,6 +42,13 @@ def hygiene_claims(context: ClaimContext) -> Iterator[Claim]:
     }
     for subject, (probe, statement, expect) in rows.items():
         yield Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, statement=statement, expect=expect)
+
+
+def _named(context: ClaimContext) -> LabelsExpect:
+    expect: LabelsExpect = {"labels": _labels(context)}
+    if context.image.platform is not Platform.AMD64:
+        expect["architecture"] = context.image.platform.architecture
+    return expect
 
 
 def _labels(context: ClaimContext) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from images.config.platforms import Platform
 from images.planning import expectations, home
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
@@ -79,6 +80,8 @@ def _pinned(image: Image, pin: Pin) -> Claim:
         "python": str(image.python),
         "shares": list(expectations.NAMESPACES.get(pin.name, ())),
     }
+    if image.platform is not Platform.AMD64:
+        expect["machine"] = image.platform.machine
     if pin.name == "torch":
         expect["cuda"] = str(image.wheel_cuda)
     return Claim(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from images.audit import own_python
 from images.errors import UserError
+from images.validation import own_python
 from validate.binaries import elf
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from images.errors import UserError
 
 minors = st.builds(Minor, st.integers(10, 19), st.integers(0, 30))
@@ -15,6 +16,7 @@ names = st.builds(
     python=st.none() | st.builds(Minor, st.just(3), st.integers(8, 30)),
     arch=st.none() | st.builds(Arch, st.integers(5, 19), st.integers(0, 9)),
     devel=st.booleans(),
+    platform=st.sampled_from(Platform),
     profile=st.none() | st.from_regex(r"[a-z][a-z0-9]{0,9}(-[a-z0-9]{1,9}){0,2}", fullmatch=True),
 )
 
@@ -24,6 +26,8 @@ def ambiguous(name: ImageName) -> bool:
     if name.profile is None:
         return False
     first = name.profile.split("-")[0]
+    if {"amd64", "arm64"} & set(name.profile.split("-")):
+        return True
     return first == "devel" or (first.startswith(("sm", "py")) and first[2:].isdigit())
 
 

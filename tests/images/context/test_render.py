@@ -211,3 +211,17 @@ def test_an_image_may_say_that_it_goes_without_extensions_that_its_profile_would
     found = image_labels.declared_missing(image("cu124-torch25-colossalai"), labels)
     assert found == {"colossalai extensions": "not compiled"}
     assert image_labels.declared_missing(image("cu124-torch25"), labels) == {}
+
+
+def test_an_arm64_images_installer_is_of_the_machine_that_builds() -> None:
+    files = context(image("cu130-torch211-arm64"))
+    tools = stages(files["Dockerfile"])["tools"]
+    assert "ARG BUILDARCH" in tools and 'installer.sh /opt/venv/bin/python "$BUILDARCH"' in tools
+    assert b"musllinux" in files["scripts/installer.sh"]
+    assert 'dev.truetag.platform="linux/arm64"' in files["Dockerfile"].decode()
+
+
+def test_what_arm64_needs_is_in_no_context_of_amd64() -> None:
+    files = context(image("cu130-torch211"))
+    assert "scripts/installer.sh" not in files
+    assert not any(word in files["Dockerfile"] for word in (b"BUILDARCH", b"dev.truetag.platform", b"arm64"))

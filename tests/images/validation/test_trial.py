@@ -22,13 +22,13 @@ from validate.evidence import Measurement, Outcome, Record
 
 SOURCES = matrix.load()
 
-IMAGE: Any = SimpleNamespace(id="sha256:1", tags=("a:1",), env={})
+IMAGE: Any = SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64")
 
 
 class Engine:
     """Refuses containers with limits for one reason; the suite prints one record in any other."""
 
-    facts = SimpleNamespace(memory=1 << 34, cpus=2)
+    facts = SimpleNamespace(memory=1 << 34, cpus=2, architecture="amd64")
 
     def __init__(self, kind: EngineErrorKind) -> None:
         self.kind = kind
@@ -123,7 +123,7 @@ def test_what_was_measured_so_far_is_told_after_each_record(monkeypatch: pytest.
     alone = Record(probe=host, outcome=Outcome.COMPLETED, seconds=0.0)
     monkeypatch.setattr(trial.inspection, "records", lambda *_: iter([alone]))
     engine: Any = Engine(EngineErrorKind.OTHER)
-    engine.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1")
+    engine.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64")
     engine.inspect = lambda _reference: IMAGE
     told: list[list[str]] = []
     how = trial.Trial(tiers=tuple(Tier), on_evidence=lambda found: told.append([one.probe for one in found.records]))

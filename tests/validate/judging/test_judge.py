@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from validate import report
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import EvidenceMismatchError, Verdict, judge
@@ -113,3 +114,29 @@ def test_evidence_of_another_image_is_refused(image: str, digest: str) -> None:
 def test_evidence_survives_being_recorded() -> None:
     evidence = Evidence(image="i", digest="d", records=(record(Outcome.CRASHED, log="x"),))
     assert Evidence.loads(evidence.dumps()) == evidence
+
+
+def test_what_ran_emulated_is_said_in_every_view_and_counted_apart() -> None:
+    claims = tuple(
+        Claim(id="C6", subject="numpy", tier=Tier.CPU, probe=probe, statement="it works") for probe in ("cpu.bridges",)
+    )
+    measured = Measurement(subject="numpy", seconds=1.0, evidence={})
+    record = Record(probe="cpu.bridges", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(measured,))
+    host = {"emulated": {"by": "qemu-user 7.2", "platform": "linux/arm64", "probes": ["cpu.bridges"]}}
+    judges = {"C6": lambda _claim, _evidence: passed("as plain numpy")}
+    found = [
+        judge(
+            ClaimSet(image="a", claims=claims),
+            Evidence(image="a", digest="", records=(record,), host=of, claims=claims),
+            judges=judges,
+        )
+        for of in ({}, host)
+    ]
+    native, emulated = found
+    assert native.claims[0].reason == "as plain numpy" and not native.emulated(Tier.CPU)
+    assert emulated.claims[0].reason == "emulated: as plain numpy" and emulated.emulated(Tier.CPU)
+    assert not emulated.emulated(Tier.STATIC)
+    assert "emulated" not in report.json_data(native)["claims"][0]
+    assert report.json_data(emulated)["claims"][0]["emulated"] == "qemu-user 7.2"
+    assert report.summary(emulated) == "a: PASS (1 PASS, 1 of the PASS emulated)"
+    assert "emulated: as plain numpy" in report.text(emulated) and "emulated" in report.markdown(emulated)

@@ -477,5 +477,6 @@ def test_a_build_judges_the_tier_where_there_are_several_gpus(
         mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source="")
     )
     monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
-    _, found = validating.find_gpus(None, image(), "auto", ())  # type: ignore[arg-type]
+    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
+    _, found = validating.find_gpus(engine, image(), "auto", ())
     assert set(found) == {*validating.ANYWHERE, *tiers}

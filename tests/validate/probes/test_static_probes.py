@@ -76,7 +76,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
     given()
     # This machine's own libraries and settings are not what is tested.
-    monkeypatch.setattr(loader, "read_cache", lambda data: {})
+    monkeypatch.setattr(loader, "read_cache", lambda _data, _machine: {})
     at_home = tuple(file for file in environment._SETTINGS_FILES if file.startswith("~"))
     monkeypatch.setattr(environment, "_SETTINGS_FILES", at_home)
     return Site(packages, given)

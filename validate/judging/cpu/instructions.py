@@ -1,4 +1,4 @@
-"""C9: no AVX-512 without asking."""
+"""C9: no AVX-512, and no SVE, without asking."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from validate.judging.text import joined
 
 @typed
 def judge(_subject: str, expect: InstructionsExpect, evidence: InstructionsEvidence) -> Finding:
-    """C9. expect: {most, per_bytes}."""
+    """C9. expect: {most, per_bytes, extension}."""
+    extension = expect.get("extension", "avx512")
+    name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
     if not evidence["files"]:
         return failed("there is no native code to read")
     found = evidence["not_asking"]
     problems = [
-        f"{_shortened(one['path'])} of {listed(one['owners']) or 'no distribution'} holds {one['avx512']} AVX-512 "
+        f"{_shortened(one['path'])} of {listed(one['owners']) or 'no distribution'} holds {one.get(extension)} {name} "
         "instructions and never asks whether the processor has them"
         for one in found
     ]

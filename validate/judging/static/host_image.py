@@ -11,13 +11,16 @@ from validate.judging.text import conclude
 
 @typed
 def _labels(_subject: str, expect: LabelsExpect, evidence: HostImageEvidence) -> Finding:
-    """expect: {labels: {name: value}}. That the image holds what these values say is S1's to check."""
+    """expect: {labels: {name: value}, architecture}. That the image holds what these values say is S1's to check."""
     found, expected = evidence["labels"], expect["labels"]
     faults = [
         f"the label {name} is {found.get(name)!r}, {value!r} is true"
         for name, value in expected.items()
         if found.get(name) != value
     ]
+    architecture, wanted = evidence.get("architecture", ""), expect.get("architecture", "")
+    if wanted and architecture != wanted:
+        faults.append(f"its configuration says that it is for {architecture or 'no architecture'}, {wanted} is true")
     return conclude(faults, f"{len(expected)} labels say what the matrix says")
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import cast
 
+from validate.binaries.machines import X86_64
 from validate.contracts.static import (
     InstalledDistribution,
     LockEvidence,
@@ -49,15 +50,18 @@ def _version_faults(subject: str, expect: PinExpect, found: InstalledDistributio
 
 
 def _tag_faults(subject: str, expect: PinExpect, found: InstalledDistribution, evidence: PinEvidence) -> Iterator[str]:
+    machine, wanted = evidence.get("machine", X86_64.name), expect.get("machine", X86_64.name)
+    if machine != wanted:
+        yield f"the interpreter is of {machine}, {wanted} is expected"
     if evidence["python"] != expect["python"]:
         yield f"the interpreter is Python {evidence['python']}, {expect['python']} is expected"
     tags = found["tags"]
-    if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"]) for tag in tags):
+    if tags and not any(_tag_fits(tag, evidence["python"], evidence["glibc"], wanted) for tag in tags):
         yield f"{subject}'s wheel is for {listed(tags)}, not for this Python and glibc {evidence['glibc']}"
 
 
-def _tag_fits(tag: str, python: str, glibc: str) -> bool:
-    """A wheel tag against an x86-64 glibc Linux with CPython (packaging.python.org, platform compatibility tags)."""
+def _tag_fits(tag: str, python: str, glibc: str, machine: str = X86_64.name) -> bool:
+    """A wheel tag against glibc Linux with CPython on a machine (packaging.python.org, platform compatibility tags)."""
     parts = tag.split("-")
     if len(parts) != 3:
         return False
@@ -67,7 +71,7 @@ def _tag_fits(tag: str, python: str, glibc: str) -> bool:
     fits = exact in interpreters and bool({exact, "abi3", "none"} & set(abis))
     fits |= "abi3" in abis and any(_minor(one, "cp3") <= minor for one in interpreters)
     fits |= "none" in abis and any(_minor(one, "py3") <= minor for one in interpreters)
-    return fits and any(_platform_fits(platform, glibc) for platform in platforms)
+    return fits and any(_platform_fits(platform, glibc, machine) for platform in platforms)
 
 
 def _minor(interpreter: str, prefix: str) -> int:
@@ -76,13 +80,13 @@ def _minor(interpreter: str, prefix: str) -> int:
     return int(found[1] or 0) if found else 1000
 
 
-def _platform_fits(platform: str, glibc: str) -> bool:
+def _platform_fits(platform: str, glibc: str, machine: str) -> bool:
     legacy = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
     for old, new in legacy.items():
         platform = platform.replace(f"{old}_", f"{new}_")
-    if platform in ("any", "linux_x86_64"):
+    if platform in ("any", f"linux_{machine}"):
         return True
-    found = re.fullmatch(r"manylinux_(\d+)_(\d+)_x86_64", platform)
+    found = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{machine}", platform)
     return bool(found) and (int(found[1]), int(found[2])) <= tuple(map(int, glibc.split(".")[:2])) if found else False
 
 

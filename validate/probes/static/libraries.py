@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from validate.binaries import machines
 from validate.binaries.linking import Found, import_torch, objects, objects_under, read_all, stem
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
@@ -24,8 +25,9 @@ from validate.environment.installed import Distribution
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | ToolkitLinks]]:
     given = user_environment.recorded()
-    search = SearchPath.of(given.environ, given.directory)
-    files = Files()
+    machine = machines.named(given.machine)
+    search = SearchPath.of(given.environ, given.directory, machine)
+    files = Files(machine)
     start = interpreter.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     packages = _Packages.of(everything)

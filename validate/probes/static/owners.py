@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from validate.binaries import machines
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath
 from validate.claims import Claim
@@ -86,7 +87,7 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
         "altered_count": len(altered),
         "path": given.environ.get("PATH", "").split(":"),
         "in_front": list(_in_front(first, given.environ.get("PATH", ""))),
-        "loadable": list(_loadable(unowned, given.environ, given.directory)),
+        "loadable": list(_loadable(unowned, given)),
         "plugins": _plugins(unowned, expect["plugins"]),
         "privileged": list(_privileged(found)),
         "writable": [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)][
@@ -293,12 +294,13 @@ def _in_front(executable: Sequence[str], path: str) -> Iterator[str]:
                 yield file
 
 
-def _loadable(unowned: Sequence[str], environ: Mapping[str, str], directory: str) -> Iterator[str]:
+def _loadable(unowned: Sequence[str], given: user_environment.UserEnvironment) -> Iterator[str]:
     """Libraries of no owner in folders that the loader searches."""
+    machine = machines.named(given.machine)
     try:
-        search = SearchPath.of(environ, directory)
+        search = SearchPath.of(given.environ, given.directory, machine)
     except ElfError:
-        search = SearchPath()
+        search = SearchPath(defaults=machine.folders)
     folders = {os.path.realpath(folder) for folder in (*search.library_path, *search.defaults, *_configured())}
     cached = {os.path.realpath(path) for paths in search.cache.values() for path in paths}
     for path in unowned:

@@ -21,15 +21,16 @@ LOCK = "lock"
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEvidence]]:
     wanted = sorted({module for claim in claims for module in _modules(claim)})
-    start = interpreter.start(user_environment.recorded(), wanted)
-    folders = [entry or user_environment.recorded().directory for entry in start.path]
+    given = user_environment.recorded()
+    start = interpreter.start(given, wanted)
+    folders = [entry or given.directory for entry in start.path]
     everything = installed.distributions(folders)
     owners = installed.owners(everything)
     for claim in claims:
         if claim.subject == LOCK:
             yield LOCK, _everything(everything)
         else:
-            yield claim.subject, _pin(claim, everything, owners, start)
+            yield claim.subject, {**_pin(claim, everything, owners, start), "machine": given.machine}
 
 
 def _modules(claim: Claim) -> Sequence[str]:
@@ -53,7 +54,7 @@ def _pin(
     of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
     evidence: PinEvidence = {
         "python": start.version,
-        "glibc": _glibc(),
+        "glibc": start.glibc or _glibc(),
         "installed": [
             {
                 "version": distribution.version,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from validate.binaries import dynsym
+from validate.binaries import dynsym, machines
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
 from validate.binaries.linking import Found, Unreadable, import_torch, objects, read_all
@@ -48,14 +48,15 @@ class _Task:
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     given = user_environment.recorded()
-    search = SearchPath.of(given.environ, given.directory)
+    machine = machines.named(given.machine)
+    search = SearchPath.of(given.environ, given.directory, machine)
     start = interpreter.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     owners = {
         path: tuple(sorted({owner.name for owner in owning})) for path, owning in installed.owners(everything).items()
     }
     locations = list(dict.fromkeys(distribution.location for distribution in everything))
-    files = Files()
+    files = Files(machine)
     found, _ = read_all(objects(locations, owners), owners, files)
     for claim in claims:
         host = cast(SymbolsExpect, claim.expect)["host"]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from validate.binaries import dynsym
+from validate.binaries import dynsym, machines
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
@@ -65,7 +65,8 @@ def _program(name: str, arguments: Sequence[str], given: UserEnvironment) -> Pro
 
 
 def _verbs(expect: VerbsExpect, given: UserEnvironment) -> VerbsEvidence:
-    process = Process(SearchPath.of(given.environ, given.directory), Files())
+    machine = machines.named(given.machine)
+    process = Process(SearchPath.of(given.environ, given.directory, machine), Files(machine))
     nccl = _nccl(given, process)
     libraries = {name: _library(one, nccl["path"] or "", process) for name, one in expect["libraries"].items()}
     verbs = libraries[_VERBS]["path"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from validate.binaries import elf
+from validate.binaries import elf, machines
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath
 from validate.claims import Claim
@@ -113,7 +113,7 @@ def _present(*relative: str) -> Callable[[Path], ToolkitPart]:
 
 
 def _libraries(home: Path, stem: str) -> list[str]:
-    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib")
+    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
     found = {os.path.realpath(path) for folder in folders for path in glob.glob(f"{home}/{folder}/{stem}.so*")}  # noqa: PTH207
     return sorted(found)
 
@@ -152,7 +152,7 @@ def _programs(given: UserEnvironment) -> dict[str, str | None]:
 
 def _loader_folders(given: UserEnvironment) -> list[LoaderFolder]:
     """Every folder that the environment or the system adds to the loader's path, and what says so."""
-    search = SearchPath.of(given.environ, given.directory)
+    search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
     sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
     sources += [(folder, file) for folder, file in _configured(_CONFIGURATION)]
     in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
@@ -179,7 +179,7 @@ def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
 def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
     """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
     mounted = _mounts()
-    search = SearchPath.of(given.environ, given.directory)
+    search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
     found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
     return [
         {"path": path, "real": os.path.realpath(path)}

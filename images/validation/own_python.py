@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from images.errors import Problem, UserError
-from validate.binaries import elf
+from validate.binaries import elf, machines
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Files, Process, SearchPath
 
@@ -68,7 +68,7 @@ def files(root: str, scratch: Path) -> Mapping[str, Path]:
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
     """The program with another ELF interpreter, and which it had. Raises ElfError."""
-    if elf.machine(program) != elf.X86_64:
+    if elf.machine(program) != machines.X86_64.number:
         raise ElfError("it is not built for x86-64")
     (table,) = struct.unpack_from("<Q", program, 0x20)
     size, count = struct.unpack_from("<HH", program, 0x36)

@@ -1,0 +1,97 @@
+"""Images for linux/arm64: what the plan accepts, refuses and leaves out, each with its reason."""
+
+import pytest
+
+from images.config import matrix
+from images.config.names import Arch, ImageName
+from images.config.platforms import Platform
+from images.locking.inputs import lock_inputs
+from images.planning import plan
+from images.planning.image import Image
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+
+SOURCES = matrix.load()
+
+
+def planned(name: str) -> plan.Planned:
+    return plan.plan_one(ImageName.parse(name), SOURCES)
+
+
+def image(name: str) -> Image:
+    found = planned(name)
+    assert found.image, found.reasons
+    return found.image
+
+
+def test_the_matrix_has_an_arm64_image_of_each_torch_from_2_11_on() -> None:
+    names = {one.name: one for one in plan.plan(SOURCES) if one.image_name.platform is Platform.ARM64}
+    assert {str(one.image_name.torch) for one in names.values()} == {"2.11", "2.12", "2.13", "2.14", "2.15"}
+    assert all(one.accepted for one in names.values())
+
+
+def test_boards_whose_gpu_code_of_its_family_serves_are_supported() -> None:
+    archs = set(image("cu130-torch213-arm64").archs)
+    assert {Arch(9, 0), Arch(10, 0), Arch(10, 3), Arch(11, 0), Arch(12, 1)} < archs
+    assert not {Arch(8, 7), Arch(10, 3), Arch(11, 0), Arch(12, 1)} & set(image("cu130-torch211").archs)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (
+            "cu130-torch210-arm64",
+            "torch 2.10.0 has no wheel for CUDA on aarch64 that was measured: 2.11.0 is the first",
+        ),
+        ("cu126-torch211-arm64", "torch 2.11.0 has wheels for cu130: none for CUDA 12"),
+        ("cu130-torch211-sm87-arm64", "sm_87 is the GPU of Jetson Orin: CUDA for it stays apart"),
+        ("cu130-torch211-sm110-arm64", "triton 3.6.0 can't assemble for sm_110: torch.compile would fail there"),
+        ("cu130-torch211-devel-arm64", "-devel was tried on linux/amd64 alone"),
+        ("cu130-torch213-axolotl-arm64", "the profile axolotl was resolved and tried on linux/amd64 alone"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(name: str, reason: str) -> None:
+    found = planned(name)
+    assert not found.accepted
+    assert any(text.startswith(reason) for text in found.reasons), found.reasons
+
+
+def test_what_triton_cannot_assemble_for_is_not_supported() -> None:
+    assert Arch(11, 0) not in image("cu130-torch211-arm64").archs
+    assert image("cu130-torch213-sm110-arm64").archs == (Arch(11, 0),)
+
+
+def test_a_gpu_of_arm_boards_is_refused_on_amd64_and_accepted_on_arm64() -> None:
+    assert any("boards with ARM processors" in text for text in planned("cu130-torch211-sm121").reasons)
+    assert image("cu130-torch211-sm121-arm64").archs == (Arch(12, 1),)
+
+
+def test_an_optional_package_without_a_wheel_is_left_out_and_said() -> None:
+    found = planned("cu130-torch211-arm64")
+    assert found.image and found.image.pin("flash-attn") is None
+    assert any("goes without flash-attn 2.8.3.post2 (optional): no wheel for aarch64" in one for one in found.warnings)
+    assert image("cu130-torch211").pin("flash-attn")
+
+
+def test_the_lock_is_for_aarch64_with_an_installer_for_either_machine() -> None:
+    inputs = lock_inputs(image("cu130-torch211-arm64"))
+    assert inputs.platform == "aarch64-manylinux_2_36"
+    assert inputs.builders == ("x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl")
+    assert lock_inputs(image("cu130-torch211")).builders == ()
+
+
+def test_claims_name_the_processor_and_its_vector_code() -> None:
+    arm64, amd64 = (
+        {(one.id, one.subject): one for one in image_claims(ClaimContext(image=image(name), facts=facts)).claims}
+        for name, facts in (
+            ("cu130-torch211-arm64", SOURCES.facts.on(Platform.ARM64)),
+            ("cu130-torch211", SOURCES.facts),
+        )
+    )
+    assert arm64["S1", "torch"].expect["machine"] == "aarch64"
+    assert "machine" not in amd64["S1", "torch"].expect
+    assert arm64["S8", "labels"].expect["architecture"] == "arm64"
+    assert ("C9", "sve") in arm64 and ("C9", "avx512") in amd64
+    assert "121" in arm64["S5", "torch"].expect["archs"]
+    assert arm64["S5", "torch"].expect["also"] == ["torch/lib/libtorch_cuda_linalg.so"]
+    assert ("C2", "torchao") in amd64 and ("C2", "torchao") not in arm64
