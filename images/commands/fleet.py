@@ -54,7 +54,7 @@ class FleetArguments:
     ] = ""
     on: Annotated[str, typer.Option("--on", metavar=EXECUTORS, help="What runs the jobs.")] = "local"
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the last run that was killed: what it judged stays.")
+        bool, typer.Option("--resume", help="Judge what the last run left: it was killed, or lost jobs.")
     ] = False
 
 
@@ -135,7 +135,7 @@ def _finish(
     common.results().print(fleet_tables.outcomes(outcomes))
     lost = [one for one in outcomes if one.verdict is None]
     if lost:
-        then = "`nox -s fleet -- run` again judges what has no verdict"
+        then = "`nox -s fleet -- run --resume`, with the same --on, judges what has no verdict"
         raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
     raise typer.Exit(1 if any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes) else 0)
 
@@ -152,11 +152,11 @@ def _say(key: str, text: str) -> None:
 
 
 def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[Job]]]:
-    """The last run that was killed, and its jobs without a record since it began. Raises UserError: there is none."""
+    """The last run that left something, and its jobs without a record since it began. Raises UserError: none did."""
     left = [one for one in ledger.runs() if one.ended is None and not ledger.lives(one.id)]
     if not left:
         then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
-        raise UserError(Problem(where="--resume", cause=f"no run in {ledger.folder} was killed", then=then))
+        raise UserError(Problem(where="--resume", cause=f"no run in {ledger.folder} left anything to judge", then=then))
     run_of = left[-1].model_copy(update={"owner": run.owner()})
     jobs: dict[str, list[Job]] = {}
     for key in run_of.jobs:

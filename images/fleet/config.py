@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -117,7 +117,7 @@ def read(path: Path | None = None) -> Fleet:
     parsed = yamlfile.parse(paths.shown(file), text)
     fleet, problems, _ = validated(Fleet, parsed)
     told = [Problem(where=one.where, cause=one.cause, then=_advice(parsed.name)) for one in problems]
-    told += [*_inconsistent(fleet, parsed)] if fleet else []
+    told += _inconsistent(fleet, parsed) if fleet and not told else []
     if told or fleet is None:
         raise UserError(told)
     return fleet
@@ -137,8 +137,3 @@ def _inconsistent(fleet: Fleet, file: yamlfile.YamlFile) -> list[Problem]:
             then = "say arch: '9.0' (`nvidia-smi --query-gpu=compute_cap --format=csv` prints it)"
             problems.append(Problem(where=where, cause=f"{name} has gpus and no arch", then=then))
     return problems
-
-
-def generated() -> dict[str, Any]:
-    """The JSON Schema of fleet.yaml."""
-    return Fleet.model_json_schema()

@@ -84,7 +84,7 @@ class Ledger:
             other = self.booked(booking.key)
             if other is None:
                 continue
-            if self.lives(other.run):
+            if other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
                 return other
             with suppress(FileNotFoundError):  # of two who put it aside, one is too late
                 (folder / "booking.json").rename(folder / f"booking.{other.run}.left")

@@ -113,7 +113,7 @@ class FleetRun(Row):
     jobs: tuple[str, ...]
     """Keys."""
     ended: AwareDatetime | None = None
-    """None: it goes on, or was killed."""
+    """When its last job had a record. None: it goes on, was killed, or lost a job: `--resume` judges the rest."""
 
 
 class Failure(Row):

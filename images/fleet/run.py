@@ -76,7 +76,8 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
             options.executor.cancel()
             for placed in booked:
                 ledger.release(placed.key, run_of.id)
-        ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))
+        if all(outcome.record for outcome in outcomes) and len(outcomes) == sum(map(len, jobs.values())):
+            ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))
     return tuple(outcomes)
 
 
@@ -164,7 +165,7 @@ def _kept(run_of: FleetRun, job: Job, ended: Ended, ledger: Ledger) -> Outcome:
 
 
 def _outcome(job: Job, ledger: Ledger) -> Outcome:
-    """The record of a job, with its evidence judged here by the claims that the job was given, not by the worker's word."""
+    """The record of a job. Its evidence is judged here, by the claims that the job was given."""
     record = ledger.record(job.key)
     if record is None:
         return Outcome(job=job, cause="there is no record")

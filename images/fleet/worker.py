@@ -49,9 +49,15 @@ class Assignment:
 
 
 def judge(
-    given: Assignment, cluster_id: str = "", on_engine: Callable[[Engine], None] = lambda _engine: None
+    given: Assignment,
+    cluster_id: str = "",
+    on_engine: Callable[[Engine], None] = lambda _engine: None,
+    machine: str = "",
 ) -> Judged:
-    """Judge a job on this machine. `on_engine` gets the engine, to cancel what goes on in it. Raises UserError."""
+    """Judge a job on this machine. Raises UserError.
+
+    `on_engine` gets the engine, to cancel what goes on in it. `machine`: its name in the record; empty: its own.
+    """
     job = given.read()
     paths.use(Workspace(Path(given.matrix)) if given.matrix else paths.workspace())
     started = datetime.now(UTC)
@@ -67,7 +73,7 @@ def judge(
     record = FleetRecord(
         key=job.key,
         run=given.run,
-        worker=WorkerInfo(executor=given.executor, node=node(), id=cluster_id, engine=version),
+        worker=WorkerInfo(executor=given.executor, node=machine or node(), id=cluster_id, engine=version),
         started=started,
         ended=ended,
         line=records.line_of(evidence, verdict, where, size=info.size),

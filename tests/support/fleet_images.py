@@ -13,8 +13,13 @@ LIBRARIES = ("libexpat.so.1", "libz.so.1", "libcrypto.so.3", "libssl.so.3")
 BREAKAGES: Mapping[str, str] = {
     "gone": f"rm -r {SITE}/einops",
     "moved": f"sed -i 's/^Version: .*/Version: 0.0.1/' {SITE}/safetensors-*.dist-info/METADATA",
-    "shadowed": f"mkdir /usr/lib/python3.11/einops && touch /usr/lib/python3.11/einops/__init__.py && rm -r {SITE}/einops",
+    "shadowed": "mkdir /usr/lib/python3.11/einops && touch /usr/lib/python3.11/einops/__init__.py",
 }
+SLOW = (
+    "cd /usr/bin && mv python3.11 python3.11.real && printf "
+    "'#!/bin/sh\\nsleep 2\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
+)
+"""Each Python takes two seconds to start: there is a middle to be killed in."""
 
 
 def dockerfile() -> str:
@@ -38,8 +43,10 @@ ENV PATH=/opt/venv/bin:/usr/bin:/bin
 
 
 @contextmanager
-def thin_images(engine: Engine, prefix: str, count: int, broken: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Tags of `count` sound images and of the broken ones (word -> command), removed afterwards."""
+def thin_images(
+    engine: Engine, prefix: str, count: int, broken: Mapping[str, str], also: str = "true"
+) -> Iterator[tuple[str, ...]]:
+    """Tags of `count` sound images and of the broken ones (word -> command), removed afterwards. `also`: in all."""
     below = f"{prefix}-small"
     spec = BuildSpec(network_mode="none")
     commands = {**{f"{number:02}": "true" for number in range(count)}, **broken}
@@ -47,7 +54,7 @@ def thin_images(engine: Engine, prefix: str, count: int, broken: Mapping[str, st
     try:
         engine.build({"Dockerfile": dockerfile().encode()}, below, spec)
         for tag, command in zip(tags, commands.values(), strict=True):
-            text = f"FROM {below}\nRUN echo {tag} >/own && {command}\nUSER 1001\n"
+            text = f"FROM {below}\nRUN echo {tag} >/own && {command}\nRUN {also}\nUSER 1001\n"
             engine.build({"Dockerfile": text.encode()}, tag, spec)
         yield tags
     finally:

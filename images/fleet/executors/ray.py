@@ -36,11 +36,12 @@ def judge_there(given: Assignment) -> Judged | str:
 
     engines: list[Engine] = []
     results: list[Judged | str] = []
-    task = ray.get_runtime_context().get_task_id() or ""
+    context = ray.get_runtime_context()
+    task, node = context.get_task_id() or "", f"{worker.node()}/{context.get_node_id()[:6]}"
 
     def work() -> None:
         try:
-            results.append(worker.judge(given, task, engines.append))
+            results.append(worker.judge(given, task, engines.append, node))
         except UserError as error:
             results.append(" ".join(str(error.problems[0]).split()))
 

@@ -47,7 +47,8 @@ class WatchedJob(SlurmJob[str]):
 
     @property
     def node(self) -> str:
-        return self.watcher.get_info(self.job_id, mode="cache").get("NodeList", "")
+        """Where it ran; empty: squeue has forgotten it."""
+        return self.watcher.get_info(self.job_id, mode="force").get("NodeList", "")
 
 
 def parsed(listing: str) -> dict[str, dict[str, str]]:
