@@ -90,8 +90,16 @@ def judge_into(given: Assignment, cluster_id: str = "") -> None:
 
 
 def end_on_sigterm() -> None:
-    """Have SIGTERM end the job as Ctrl-C would: containers are removed on the way out."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Have SIGTERM end the job as Ctrl-C would: containers are removed on the way out.
+
+    Slurm sends it more than once, to the job and through srun: the second must not end the tidying up.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def node() -> str:
