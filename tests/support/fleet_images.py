@@ -17,9 +17,9 @@ BREAKAGES: Mapping[str, str] = {
 }
 SLOW = (
     "cd /usr/bin && mv python3.11 python3.11.real && printf "
-    "'#!/bin/sh\\nsleep 2\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
+    "'#!/bin/sh\\nsleep 1\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
 )
-"""Each Python takes two seconds to start: there is a middle to be killed in."""
+"""Each Python takes a second to start: there is a middle to be killed in."""
 
 
 def dockerfile() -> str:
