@@ -11,8 +11,8 @@ PROGRAM = """
 import time
 from images.fleet import worker
 worker.end_on_sigterm()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(600)
 finally:
     print("tidying", flush=True)
