@@ -45,6 +45,7 @@ VERBS: Mapping[str, str] = {
     "record": "Append a validation run to results/runs.jsonl. FOLDER --as WHERE [--keep-evidence]",
     "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",
     "nightly": "Tracked images as locked and at the newest versions; breakages bisected. [SELECTOR...] [--resume] ...",
+    "fleet": "Judge images on many machines. plan|run|status [SELECTOR...] [--on slurm|ray] [--through REPOSITORY] ...",
     "pin": "Record the digests of the base images. Needs a registry.",
     "engine": "The private Docker Engine; wipe also frees its disk. status|start|stop|wipe",
     "bench": "Measure builds, sizes and times beside the conventional way. [--only PART...] [--out FILE] [--repeat N]",

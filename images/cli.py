@@ -52,6 +52,7 @@ VERBS: Mapping[str, str] = {
     "record": "record",
     "site": "site",
     "nightly": "nightly",
+    "fleet": "fleet",
     "pin": "preparing",
     "engine": "building",
     "facts": "preparing",

@@ -17,6 +17,7 @@ from images.config.schema import Matrix
 from images.context import render
 from images.context.base_context import BaseContext
 from images.errors import Problem, UserError
+from images.fleet.config import Fleet
 from images.locking import lock_file
 from images.maintenance import additions, hints, profile_docs
 from images.nightly import results
@@ -41,6 +42,7 @@ def files(sources: Sources) -> dict[str, bytes]:
     return {
         "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
+        "docs/schema/fleet.schema.json": _schema(Fleet, "fleet.yaml: the machines of a fleet"),
         **schemas.generated(),
         **data.generated(),
         **results.generated(),

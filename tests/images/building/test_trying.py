@@ -2,7 +2,7 @@
 
 import pytest
 
-from images.commands import trials
+from images.building import trying
 from images.errors import UserError
 from validate.claims import Claim, ClaimSet, Tier
 
@@ -21,7 +21,7 @@ CLAIMS = ClaimSet(
 
 
 def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
-    return [claim.subject.split()[-1] for claim in trials.chosen(CLAIMS, tiers, texts).claims]
+    return [claim.subject.split()[-1] for claim in trying.chosen(CLAIMS, tiers, texts).claims]
 
 
 def test_claims_are_chosen_by_a_part_of_their_id_and_subject() -> None:

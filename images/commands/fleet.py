@@ -1,0 +1,253 @@
+"""Many images on many machines, through Slurm or Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images.building import records
+from images.commands import common, fleet_tables, trials
+from images.commands.common import say, talk
+from images.commands.options import EngineUrl, Out, grouped
+from images.commands.trials import TrialArguments
+from images.config import paths
+from images.config.matrix import Sources
+from images.engine import Engine, NoEngine
+from images.engine.progress import Progress
+from images.errors import Problem, UserError
+from images.fleet import config, gather, planning, run, travel
+from images.fleet.config import Fleet
+from images.fleet.executors.executor import Executor
+from images.fleet.executors.local import LocalExecutor
+from images.fleet.gather import Holding, Located, Places, Wish
+from images.fleet.ledger import Ledger
+from images.fleet.model import ON_GPUS, FleetRun, Job
+from images.fleet.planning import FleetImage, PlanInputs, PlannedPair, State
+from images.fleet.run import Outcome, RunOptions
+from images.registry.reference import Repository
+from validate import hints
+from validate.claims import Tier
+from validate.judge import explain
+from validate.judging import Status
+
+ACTIONS = "plan|run|status"
+EXECUTORS = "local|slurm|ray|ray://HEAD:PORT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetArguments:
+    """Which machines, and where what they judged is kept."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option("--fleet", metavar="FILE", help="The machines; default: ./fleet.yaml."),
+    ] = None
+    through: Annotated[
+        str, typer.Option("--through", metavar="REGISTRY/REPOSITORY", help="Images travel through it, by digest.")
+    ] = ""
+    on: Annotated[str, typer.Option("--on", metavar=EXECUTORS, help="What runs the jobs.")] = "local"
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Judge what the last run left: it was killed, or lost jobs.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatArguments:
+    """Which images, and which of their claims."""
+
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", metavar="NAME=REF", help="An image to hold to NAME's claims (repeat it)."),
+    ] = None
+    claim: Annotated[
+        list[str] | None, typer.Option("--claim", metavar="TEXT", help="As `validate` has it (repeat it).")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")] = False
+
+
+@grouped
+def fleet_verb(
+    action: Annotated[str, typer.Argument(metavar=ACTIONS)],
+    how: FleetArguments,
+    what: WhatArguments,
+    trial: TrialArguments,
+    selectors: Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help="Which images.")] = None,
+    engine: EngineUrl = None,
+    out: Out = Path("out/fleet"),
+) -> None:
+    """Judge images on a fleet: plan what is fresh, due or impossible, run what is due, show who judged what.
+
+    FOLDER keeps bookings and records; on Slurm it lies where the nodes see it, and everybody who shares it judges
+    no pair twice at once.
+    """
+    ledger = Ledger(out)
+    if action == "status":
+        _status(ledger, as_json=what.as_json)
+        return
+    if action not in ACTIONS.split("|"):
+        raise UserError(Problem(where=action, cause="is an unknown action", then=f"say one of {ACTIONS}"))
+    fleet = config.read(how.file)
+    if action == "run" and how.resume:
+        _finish(ledger, fleet, how, *_unfinished(ledger, fleet), gpus=trial.gpus)
+        return
+    sources = common.sources()
+    with _engine(engine) as docker_engine:
+        repository = _repository(how, fleet, needed=action == "run" and how.on != "local")
+        located = gather.images(
+            _wishes(selectors or [], what.image or [], sources),
+            Places(engine=docker_engine, repository=repository),
+            Holding(sources=sources, cache=common.cache(), tiers=trial.tiers or tuple(Tier), only=what.claim or ()),
+        )
+        given = PlanInputs(
+            fleet=fleet,
+            now=datetime.now(UTC),
+            known=gather.known(ledger, [paths.workspace().results]),
+            tiers=trial.tiers or tuple(Tier),
+            booked=gather.booked(ledger),
+        )
+        planned = planning.plan([one.planned for one in located], given)
+        if action == "plan":
+            _show_plan(planned, as_json=what.as_json)
+            return
+        images = _sent(located, planned, docker_engine, repository)
+    jobs = planning.jobs(planned, images, what.claim or ())
+    _finish(ledger, fleet, how, run.new_run(how.on.partition(":")[0], jobs), jobs, gpus=trial.gpus)
+
+
+def _finish(
+    ledger: Ledger, fleet: Fleet, how: FleetArguments, run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], *, gpus: str
+) -> None:
+    """Run jobs, write their reports, and tell what came of them."""
+    if not any(jobs.values()):
+        talk.print("nothing is due: `nox -s fleet -- plan` says why")
+        return
+    executor = _executor(how.on, ledger, fleet)
+    outcomes = run.run(run_of, jobs, RunOptions(fleet=fleet, ledger=ledger, executor=executor, say=_say, gpus=gpus))
+    for outcome in outcomes:
+        _report(ledger, outcome)
+    common.results().print(fleet_tables.outcomes(outcomes))
+    lost = [one for one in outcomes if one.verdict is None]
+    if lost:
+        then = "`nox -s fleet -- run --resume`, with the same --on, judges what has no verdict"
+        raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
+    raise typer.Exit(1 if any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes) else 0)
+
+
+def _report(ledger: Ledger, outcome: Outcome) -> None:
+    """verdict.json, junit.xml and reports beside the evidence."""
+    if outcome.record and outcome.verdict:
+        evidence = ledger.evidence_read(outcome.record)
+        records.record_trial(ledger.pair(outcome.job.key), evidence, explain(outcome.verdict, hints.known()))
+
+
+def _say(key: str, text: str) -> None:
+    talk.print(f"[cyan]{key}[/]  {text}", highlight=False, soft_wrap=True)
+
+
+def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[Job]]]:
+    """The last run that left something, and its jobs without a record since it began. Raises UserError: none did."""
+    left = [one for one in ledger.runs() if one.ended is None and not ledger.lives(one.id)]
+    if not left:
+        then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
+        raise UserError(Problem(where="--resume", cause=f"no run in {ledger.folder} left anything to judge", then=then))
+    run_of = left[-1].model_copy(update={"owner": run.owner()})
+    jobs: dict[str, list[Job]] = {}
+    for key in run_of.jobs:
+        job, record = ledger.job(key), ledger.record(key)
+        if job and not (record and record.ended >= run_of.started):
+            jobs.setdefault(_machines(job, fleet), []).append(job)
+    _say(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
+    return run_of, jobs
+
+
+def _machines(job: Job, fleet: Fleet) -> str:
+    if not set(job.tiers) & set(ON_GPUS):
+        return fleet.plain
+    if job.arch not in fleet.with_arch():
+        then = "put them into fleet.yaml again, or begin a new run"
+        raise UserError(Problem(where=job.key, cause=f"no machine of the fleet has {job.arch} any more", then=then))
+    return fleet.with_arch()[job.arch][0]
+
+
+def _wishes(selectors: list[str], references: list[str], sources: Sources) -> list[Wish]:
+    """What selectors mean, and what `--image NAME=REF` names. Without either: every image that can be built."""
+    wishes = []
+    for text in references:
+        name, equals, reference = text.partition("=")
+        if not equals or not reference:
+            raise UserError(Problem(where=f"--image {text}", cause="is not NAME=REF", then="name both"))
+        (image,) = common.accepted([name], sources, exactly_one=True)
+        wishes.append(Wish(image=image, reference=reference))
+    if selectors or not references:
+        wishes += [Wish(image=image) for image in common.accepted(selectors, sources)]
+    return wishes
+
+
+def _engine(url: str | None) -> Engine | nullcontext[None]:
+    """This machine's engine; a login node has none, and then images come from the registry."""
+    try:
+        return trials.open_engine(url, install=False)
+    except NoEngine:
+        say("no Docker Engine answers here: images are looked for in the registry alone")
+        return nullcontext(None)
+
+
+def _repository(how: FleetArguments, fleet: Fleet, *, needed: bool) -> Repository | None:
+    text = how.through or fleet.through
+    return travel.repository(text) if text or needed else None
+
+
+def _sent(
+    located: Sequence[Located], planned: Sequence[PlannedPair], engine: Engine | None, repository: Repository | None
+) -> list[FleetImage]:
+    """The images with references for the workers: what is due and in no registry yet is sent there."""
+    due = {one.pair.digest for one in planned if one.state is State.DUE}
+    references: dict[str, str] = {}
+    with Progress() as progress:
+        for one in located:
+            digest, local = one.planned.digest, one.found.local if one.found else None
+            if digest not in due or digest in references or local is None or engine is None:
+                continue
+            if repository is None:
+                references[digest] = digest
+                continue
+            told = progress.job(one.planned.name)
+            references[digest] = travel.send(engine, local, repository, common.cache() / "push", told)
+    return gather.sent(located, references)
+
+
+def _executor(on: str, ledger: Ledger, fleet: Fleet) -> Executor:
+    """What `--on` names. Raises UserError."""
+    if on == "local":
+        return LocalExecutor()
+    if on == "slurm":
+        from images.fleet.executors.slurm import SlurmExecutor
+
+        return SlurmExecutor(ledger.folder, fleet.slurm)
+    if on == "ray" or on.startswith("ray://"):
+        from images.fleet.executors.ray import RayExecutor
+
+        return RayExecutor("auto" if on == "ray" else on, fleet.ray)
+    raise UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {EXECUTORS}"))
+
+
+def _show_plan(planned: Sequence[PlannedPair], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(fleet_tables.plan_as_json(planned), indent=1))
+        return
+    common.results().print(fleet_tables.plan(planned))
+
+
+def _status(ledger: Ledger, *, as_json: bool) -> None:
+    rows = fleet_tables.status_rows(ledger)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    common.results().print(fleet_tables.status(rows))

@@ -1,0 +1,122 @@
+"""What a fleet is to judge, judges and has judged, as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from images.fleet.ledger import Ledger
+from images.fleet.planning import PlannedPair, State
+from images.fleet.run import Outcome
+from validate.judge import Verdict
+from validate.judging import Status
+
+_STATES = {State.FRESH: "green", State.DUE: "yellow", State.BOOKED: "cyan", State.IMPOSSIBLE: "dim"}
+_VERDICTS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow"}
+
+
+def plan(planned: Sequence[PlannedPair]) -> Table:
+    """One row a pair."""
+    counts = {state: sum(one.state is state for one in planned) for state in State}
+    title = f"{len(planned)} pairs: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("image", "digest", "tier", "GPU", "", "machines"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("reason", ratio=1)
+    for one in planned:
+        pair, colour = one.pair, _STATES[one.state]
+        state, gpu = f"[{colour}]{one.state}[/]", f"{one.gpus or ''} {pair.arch}".strip()
+        table.add_row(pair.image, _short(pair.digest), pair.tier, gpu, state, one.worker, escape(one.reason))
+    return table
+
+
+def plan_as_json(planned: Sequence[PlannedPair]) -> list[dict[str, Any]]:
+    """`fleet plan --json`."""
+    return [
+        {
+            "image": one.pair.image,
+            "digest": one.pair.digest,
+            "tier": str(one.pair.tier),
+            "arch": one.pair.arch,
+            "state": str(one.state),
+            "machines": one.worker,
+            "gpus": one.gpus,
+            "reason": one.reason,
+        }
+        for one in planned
+    ]
+
+
+def outcomes(found: Sequence[Outcome]) -> Table:
+    """Who judged what, a row a job."""
+    table = Table(title=f"{len(found)} jobs", title_justify="left")
+    for heading in ("image", "digest", "tiers", "GPU", "verdict", "machine", "job", "s"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("open", ratio=1)
+    for one in sorted(found, key=lambda outcome: outcome.job.key):
+        job, record, verdict = one.job, one.record, one.verdict
+        shown = f"[{_VERDICTS[verdict.overall]}]{verdict.overall}[/]" if verdict else "[red]none[/]"
+        table.add_row(
+            job.image,
+            _short(job.digest),
+            " ".join(map(str, job.tiers)),
+            job.arch,
+            shown,
+            record.worker.node if record else "",
+            f"{record.worker.executor} {record.worker.id}"[:24] if record else "",
+            f"{record.seconds:.0f}" if record else "",
+            escape(_open(verdict) if verdict else one.cause),
+        )
+    return table
+
+
+def _open(verdict: Verdict) -> str:
+    counts = [f"{len(verdict.of(status))} {status}" for status in Status if verdict.of(status)]
+    failed = [f"{one.claim.id} {one.claim.subject}: {one.reason}" for one in verdict.of(Status.FAIL)]
+    return "; ".join([", ".join(counts), *failed[:2]])
+
+
+def status_rows(ledger: Ledger) -> list[dict[str, Any]]:
+    """Every job that this folder knows: judged, booked, or why it has no record."""
+    alive = {run.id: ledger.lives(run.id) for run in ledger.runs()}
+    return [row for key in ledger.job_keys() for row in _status_of(ledger, key, alive)]
+
+
+def _status_of(ledger: Ledger, key: str, alive: Mapping[str, bool]) -> Iterator[dict[str, Any]]:
+    booking, record, failure = ledger.booked(key), ledger.record(key), ledger.failure(key)
+    row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
+    if booking and record is None:
+        lives = alive.get(booking.run, False)
+        state, told = ("running", booking.owner) if lives else ("left", "`nox -s fleet -- run --resume` goes on")
+        yield {**row, "state": state, "machine": booking.cluster_id, "when": _time(booking.since), "told": told}
+    elif record:
+        verdicts = {str(tier): str(count.verdict) for tier, count in record.line.tiers.items()}
+        worker = record.worker
+        shown = " ".join(f"{tier} {verdict}" for tier, verdict in verdicts.items())
+        told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s"
+        when = _time(record.ended)
+        yield {**row, "state": "judged", "verdict": shown, "machine": worker.node, "when": when, "told": told}
+    elif failure:
+        yield {**row, "state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
+
+
+def status(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The same for people."""
+    table = Table(title=f"{len(rows)} jobs", title_justify="left")
+    for heading in ("job", "state", "verdict", "machine", "when"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("", ratio=1)
+    for row in rows:
+        table.add_row(*(escape(str(row[key])) for key in ("job", "state", "verdict", "machine", "when", "told")))
+    return table
+
+
+def _time(moment: Any) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]

@@ -1,0 +1,1 @@
+"""Many images on many machines: what is due, who judges it, and what came of it. Slurm and Ray do the scheduling."""

@@ -1,0 +1,139 @@
+"""fleet.yaml: which machines there are, and how Slurm and Ray are asked for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from images.config import paths, yamlfile
+from images.config.facts import Capability, Row, Sentence
+from images.config.validating import validated
+from images.errors import Problem, UserError
+
+NAME = "fleet.yaml"
+_RANKS = 2
+_MINUTES = 120
+
+
+class SlurmRequest(Row):
+    """What a job asks Slurm for, in sbatch's own words."""
+
+    partition: str = ""
+    gres: Annotated[str, Field(pattern=r"^([a-z]+(:[A-Za-z0-9_.-]+)?)?$")] = ""
+    """`gpu:h100`: the kind. The number is that of the tier: 1, or `ranks`."""
+    constraint: str = ""
+    account: str = ""
+    qos: str = ""
+    minutes: Annotated[int, Field(gt=0)] = _MINUTES
+    mem: str = ""
+    cpus: Annotated[int, Field(gt=0)] = 1
+    more: dict[str, str] = {}
+    """Other options of sbatch, by their long names: `reservation: nightly`."""
+
+
+class RayRequest(Row):
+    """What a task asks Ray for."""
+
+    cpus: Annotated[float, Field(ge=0)] = 1
+    accelerator_type: str = ""
+    """As Ray names it: `H100`."""
+    resources: dict[str, float] = {}
+    """Custom resources of the nodes that have an engine: `engine: 1`."""
+
+
+class WorkerType(Row):
+    """Machines of one kind. Without `arch` they have no GPU, and judge the static and the cpu tier."""
+
+    arch: Capability | None = None
+    """Compute capability of their GPUs: `9.0`."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of one machine; with `arch`, at least 1."""
+    ranks: Annotated[int, Field(ge=2, le=8)] = _RANKS
+    """GPUs that the multigpu tier is given."""
+    slurm: SlurmRequest = SlurmRequest()
+    ray: RayRequest = RayRequest()
+
+
+class SlurmSettings(Row):
+    """What holds for every job on Slurm."""
+
+    setup: list[Sentence] = []
+    """Lines of shell before each job: `module load python`."""
+    at_once: Annotated[int, Field(gt=0)] = 256
+    """Jobs of one array that run at a time."""
+
+
+class RaySettings(Row):
+    """What holds for every task on Ray."""
+
+    pip: list[Sentence] = []
+    """Requirements that Ray installs for the tasks. Empty: the workers' Python has truetag's dependencies."""
+    retries: Annotated[int, Field(ge=0)] = 3
+    """How often Ray starts a task anew whose worker died."""
+
+
+class Fleet(Row):
+    """fleet.yaml."""
+
+    schema_version: Literal[1] = 1
+    through: str = ""
+    """`REGISTRY/REPOSITORY` that images travel through; `--through` says it, too."""
+    max_age_days: Annotated[int, Field(gt=0)] = 14
+    """A validation that is older is due again."""
+    workers: dict[str, WorkerType] = Field(min_length=1)
+    slurm: SlurmSettings = SlurmSettings()
+    ray: RaySettings = RaySettings()
+
+    @property
+    def plain(self) -> str:
+        """The machines for tiers without a GPU: those that have none, else the first."""
+        return next((name for name, one in self.workers.items() if one.arch is None), next(iter(self.workers)))
+
+    def with_arch(self) -> dict[str, tuple[str, WorkerType]]:
+        """Capability -> the first machines that have it."""
+        found: dict[str, tuple[str, WorkerType]] = {}
+        for name, one in self.workers.items():
+            if one.arch:
+                found.setdefault(one.arch, (name, one))
+        return found
+
+
+ONE_MACHINE = Fleet(workers={"this-machine": WorkerType()})
+"""Where there is no fleet.yaml: a machine without a GPU."""
+
+
+def read(path: Path | None = None) -> Fleet:
+    """The named file, else the workspace's, else ONE_MACHINE. Raises UserError with every problem and its line."""
+    file = path or paths.workspace().root / NAME
+    if path is None and not file.is_file():
+        return ONE_MACHINE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        then = "name another file with --fleet; docs/fleet.md has one to begin with"
+        raise UserError(Problem(where=str(file), cause=f"can't be read: {error}", then=then)) from None
+    parsed = yamlfile.parse(paths.shown(file), text)
+    fleet, problems, _ = validated(Fleet, parsed)
+    told = [Problem(where=one.where, cause=one.cause, then=_advice(parsed.name)) for one in problems]
+    told += _inconsistent(fleet, parsed) if fleet and not told else []
+    if told or fleet is None:
+        raise UserError(told)
+    return fleet
+
+
+def _advice(name: str) -> str:
+    return f"fix {name}; docs/fleet.md explains each key"
+
+
+def _inconsistent(fleet: Fleet, file: yamlfile.YamlFile) -> list[Problem]:
+    problems = []
+    for name, one in fleet.workers.items():
+        where = file.where(("workers", name))
+        if one.arch and not one.gpus:
+            problems.append(Problem(where=where, cause=f"{name} has arch {one.arch} and no gpus", then="say gpus: 1"))
+        if one.gpus and not one.arch:
+            then = "say arch: '9.0' (`nvidia-smi --query-gpu=compute_cap --format=csv` prints it)"
+            problems.append(Problem(where=where, cause=f"{name} has gpus and no arch", then=then))
+    return problems

@@ -1,0 +1,159 @@
+"""Ray: one task a job. The checkout travels with them; a task whose worker died is started anew by Ray."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from images.config import paths
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.fleet import worker
+from images.fleet.config import RaySettings, WorkerType
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.model import Judged
+from images.fleet.worker import Assignment
+
+_LOOK_UP = 1.0
+"""Seconds after which a waiting thread looks whether it was interrupted."""
+_PATIENCE = 120.0
+"""Seconds for cancelled tasks to remove their containers."""
+CODE = ("images", "validate", "templates", "examples")
+
+
+def judge_there(given: Assignment) -> Judged | str:
+    """The task on a node of Ray's. Returns the record, or what a person is told instead.
+
+    The work is done in a thread: Ray cancels a task by an interrupt, which would wait for the engine's next words.
+    """
+    import ray
+
+    engines: list[Engine] = []
+    results: list[Judged | str] = []
+    context = ray.get_runtime_context()
+    task, node = context.get_task_id() or "", f"{worker.node()}/{context.get_node_id()[:6]}"
+
+    def work() -> None:
+        try:
+            results.append(worker.judge(given, task, engines.append, node))
+        except UserError as error:
+            results.append(" ".join(str(error.problems[0]).split()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_UP)
+    except BaseException:
+        for engine in engines:
+            engine.cancel()
+        thread.join()
+        raise
+    return results[0] if results else "the task ended by an error of its own: its log has the traceback"
+
+
+class RayExecutor:
+    """A cluster of Ray's: `ray://HEAD:10001` from elsewhere, `HEAD:6379` or `auto` from one of its machines."""
+
+    name = "ray"
+
+    def __init__(self, address: str, settings: RaySettings) -> None:
+        """Raises UserError where there is no ray, or the cluster does not answer."""
+        self._ray = _library()
+        self._settings = settings
+        self._tasks: dict[Any, str] = {}
+        with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
+            stage(Path(folder))
+            environment = {"working_dir": folder, **({"pip": list(settings.pip)} if settings.pip else {})}
+            self._connect(address, environment)
+
+    def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+        task = self._ray.remote(judge_there)
+        for job in jobs:
+            wanted = options(job.on, job.gpus, self._settings)
+            # The checkout that travelled has the matrix; the fleet's folder is the submitter's.
+            given = replace(job.assignment, matrix="", ledger="")
+            self._tasks[task.options(name=job.key, **wanted).remote(given)] = job.key
+        return {}
+
+    def ended(self) -> Iterator[Ended]:
+        while self._tasks:
+            ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=_LOOK_UP)
+            for reference in ready:
+                yield self._end_of(self._tasks.pop(reference), reference)
+
+    def states(self) -> Mapping[str, str]:
+        return dict.fromkeys(self._tasks.values(), "was handed to Ray")
+
+    def cancel(self) -> None:
+        if not self._ray.is_initialized():
+            return
+        for reference in self._tasks:
+            self._ray.cancel(reference, force=False)
+        if self._tasks:
+            self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_PATIENCE)
+        self._tasks.clear()
+        self._ray.shutdown()
+
+    def _connect(self, address: str, environment: Mapping[str, Any]) -> None:
+        try:
+            self._ray.init(
+                address=address,
+                runtime_env=dict(environment),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            cause = f"no cluster answers: {' '.join(str(error).split())[:300]}"
+            then = "`ray status` on a machine of the cluster; from elsewhere --on ray://HEAD:10001"
+            raise UserError(Problem(where=f"--on ray ({address})", cause=cause, then=then), code=1) from None
+
+    def _end_of(self, key: str, reference: Any) -> Ended:
+        try:
+            found = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return Ended(key=key, cause=f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}")
+        if isinstance(found, str):
+            return Ended(key=key, cause=found)
+        return Ended(key=key, node=found.record.worker.node, judged=found)
+
+
+def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:
+    """What Ray is asked for. Pure."""
+    wanted: dict[str, Any] = {"num_cpus": on.ray.cpus, "max_retries": settings.retries}
+    if gpus:
+        wanted["num_gpus"] = gpus
+    if on.ray.accelerator_type and gpus:
+        wanted["accelerator_type"] = on.ray.accelerator_type
+    if on.ray.resources:
+        wanted["resources"] = dict(on.ray.resources)
+    return wanted
+
+
+def stage(folder: Path) -> None:
+    """Copy what a worker needs: the code, the matrix and its locks. A checkout's results and history stay here."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in CODE:
+        if (paths.RESOURCES / name).is_dir():
+            shutil.copytree(paths.RESOURCES / name, folder / name, ignore=ignore)
+    workspace = paths.workspace()
+    shutil.copy(workspace.matrix, folder / paths.MATRIX_NAME)
+    if workspace.locks.is_dir():
+        shutil.copytree(workspace.locks, folder / "locks")
+
+
+def _library() -> Any:
+    try:
+        import ray
+    except ImportError:
+        then = "`pip install 'truetag[ray]'`, or in a checkout `pip install ray`"
+        raise UserError(Problem(where="--on ray", cause="needs the package ray", then=then), code=1) from None
+    return ray

@@ -1,0 +1,158 @@
+"""Slurm, through submitit: one array of jobs for each kind of machine. Requeuing and limits are Slurm's own."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from images.config import paths
+from images.errors import Problem, UserError
+from images.fleet import worker
+from images.fleet.config import SlurmSettings, WorkerType
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.worker import Assignment
+
+if TYPE_CHECKING:
+    from images.fleet.executors.squeue import WatchedJob
+
+_LOOK_AGAIN = 1.0
+"""Seconds between two looks for results, which are files; squeue is asked less often."""
+_GRACE_SECONDS = 60
+"""Given by Slurm between the signal and the end: containers are removed meanwhile."""
+
+
+def judge_here(given: Assignment) -> str:
+    """The function that submitit calls on a node. Returns the node; the record is in the ledger by then."""
+    import submitit
+
+    worker.end_on_sigterm()
+    worker.judge_into(given, submitit.JobEnvironment().job_id)
+    return worker.node()
+
+
+class SlurmExecutor:
+    """A cluster that this machine may submit to. `folder` must be one that the nodes see, too."""
+
+    name = "slurm"
+
+    def __init__(self, folder: Path, settings: SlurmSettings) -> None:
+        """Raises UserError where there is no submitit, or no Slurm."""
+        _require_submitit()
+        _slurm("squeue", "--version")
+        self._folder, self._settings = folder.absolute() / "slurm" / "%j", settings
+        self._jobs: dict[str, WatchedJob] = {}
+
+    def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+        by_machines: dict[tuple[str, int], list[Placed]] = {}
+        for job in jobs:
+            known = self._watched(job.cluster_id) if job.cluster_id else None
+            if known and not known.watcher.is_done(known.job_id, mode="force"):
+                self._jobs[job.key] = known
+            else:
+                by_machines.setdefault((job.machines, job.gpus), []).append(job)
+        for (machines, gpus), group in by_machines.items():
+            ids = self._submitted(machines, gpus, group)
+            self._jobs.update((job.key, self._watched(one)) for job, one in zip(group, ids, strict=True))
+        return {key: job.job_id for key, job in self._jobs.items()}
+
+    def ended(self) -> Iterator[Ended]:
+        while self._jobs:
+            for key, job in list(self._jobs.items()):
+                if job.done():
+                    del self._jobs[key]
+                    yield _end_of(key, job)
+            if self._jobs:
+                time.sleep(_LOOK_AGAIN)
+
+    def states(self) -> Mapping[str, str]:
+        return {key: job.told for key, job in self._jobs.items()}
+
+    def cancel(self) -> None:
+        ids = [job.job_id for job in self._jobs.values()]
+        if ids:
+            self._jobs.clear()
+            _slurm("scancel", *ids)
+
+    def _submitted(self, machines: str, gpus: int, group: Sequence[Placed]) -> list[str]:
+        import submitit
+
+        executor = submitit.SlurmExecutor(folder=self._folder)
+        executor.update_parameters(**parameters(machines, group[0].on, gpus, self._settings))
+        try:
+            return [job.job_id for job in executor.map_array(judge_here, [job.assignment for job in group])]
+        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+            cause = f"sbatch refuses the jobs for {machines}: {' '.join(str(error).split())[-400:]}"
+            then = f"correct workers.{machines}.slurm in fleet.yaml (`sinfo` shows partitions and nodes)"
+            raise UserError(Problem(where="--on slurm", cause=cause, then=then), code=1) from None
+
+    def _watched(self, job_id: str) -> WatchedJob:
+        from images.fleet.executors.squeue import WatchedJob
+
+        return WatchedJob(folder=self._folder, job_id=job_id)
+
+
+def parameters(machines: str, on: WorkerType, gpus: int, settings: SlurmSettings) -> dict[str, Any]:
+    """What sbatch is asked for, under submitit's names. Pure."""
+    asked = on.slurm
+    gres = f"{asked.gres}:{gpus}" if asked.gres and gpus else ""
+    wanted = {
+        "partition": asked.partition,
+        "constraint": asked.constraint,
+        "account": asked.account,
+        "qos": asked.qos,
+        "gres": gres,
+    }
+    return {
+        "job_name": f"truetag-{machines}",
+        "time": asked.minutes,
+        "cpus_per_task": asked.cpus,
+        "ntasks_per_node": 1,
+        "array_parallelism": settings.at_once,
+        "signal_delay_s": _GRACE_SECONDS,
+        "setup": [*settings.setup, f"export PYTHONPATH={shlex.quote(str(paths.RESOURCES))}"],
+        **{name: value for name, value in wanted.items() if value},
+        "additional_parameters": {"requeue": True, **({"mem": asked.mem} if asked.mem else {}), **asked.more},
+    }
+
+
+def _end_of(key: str, job: WatchedJob) -> Ended:
+    error = job.exception()
+    if error is None:
+        return Ended(key=key, node=job.result())
+    return Ended(key=key, node=job.node, cause=f"Slurm's job {job.job_id}: {cause_in(str(error))}")
+
+
+def cause_in(text: str) -> str:
+    """What a job raised, without its traceback: a UserError's own words, else the last line. Pure."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip().strip("-")]
+    for number, line in enumerate(lines):
+        if (told := line.partition("images.errors.UserError: "))[1]:
+            return " ".join([told[2], *lines[number + 1 :]]).partition(" You can check full logs")[0]
+    return " ".join(lines[:1] + lines[-2:])
+
+
+def _require_submitit() -> None:
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        then = "`pip install 'truetag[slurm]'`, or in a checkout `pip install submitit`"
+        raise UserError(Problem(where="--on slurm", cause="needs the package submitit", then=then), code=1) from None
+    logging.getLogger("submitit").setLevel(logging.ERROR)
+
+
+def _slurm(*command: str) -> str:
+    """What a command of Slurm's prints. Raises UserError."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        cause, then = f"{command[0]}: {error.strerror}", "submit where Slurm's commands are: on a login node"
+        raise UserError(Problem(where="--on slurm", cause=cause, then=then), code=1) from None
+    if done.returncode:
+        cause = f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[-300:]}"
+        raise UserError(Problem(where="--on slurm", cause=cause, then="`sinfo` must answer"), code=1)
+    return done.stdout

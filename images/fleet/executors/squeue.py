@@ -1,0 +1,68 @@
+"""submitit's jobs, watched by squeue.
+
+submitit itself asks sacct, which answers only where a site keeps accounts. squeue answers everywhere; a job that it no
+longer lists is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from submitit import SlurmJob
+from submitit.slurm.slurm import SlurmInfoWatcher
+
+COMMAND = ("squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
+_OVER = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
+)
+GONE = "GONE"
+"""What we call the state of a job that squeue does not list."""
+_SECONDS = 20
+"""Between two questions, once a job has run for a while; submitit asks more often at first."""
+
+
+class SqueueWatcher(SlurmInfoWatcher):
+    """One question for all jobs of this user."""
+
+    def _make_command(self) -> list[str] | None:
+        return list(COMMAND) if self._registered - self._finished else None
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        listing = parsed(string if isinstance(string, str) else string.decode())
+        return {job: dict(state_of(listing, job)) for job in self._registered}
+
+
+class WatchedJob(SlurmJob[str]):
+    """A job whose state comes from squeue."""
+
+    watcher = SqueueWatcher(delay_s=_SECONDS)
+
+    @property
+    def told(self) -> str:
+        """`runs on n1`, `waits (Resources)`."""
+        info = self.watcher.get_info(self.job_id)
+        if info.get("State") == "RUNNING":
+            return f"runs on {info.get('NodeList')}"
+        return f"waits ({info.get('Reason') or info.get('State') or 'submitted'})"
+
+    @property
+    def node(self) -> str:
+        """Where it ran; empty: squeue has forgotten it."""
+        return self.watcher.get_info(self.job_id, mode="force").get("NodeList", "")
+
+
+def parsed(listing: str) -> dict[str, dict[str, str]]:
+    """Job -> what squeue says of it. `12_3` is one of an array; under `12` are those of it that it lists together."""
+    found = {}
+    for line in listing.splitlines():
+        job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
+        found[job.partition("_[")[0]] = {"State": state, "NodeList": node, "Reason": reason}
+    return found
+
+
+def state_of(listing: Mapping[str, Mapping[str, str]], job: str) -> Mapping[str, str]:
+    """What is known of a job. A state on the way (CONFIGURING, SUSPENDED, ...) is PENDING, as submitit knows few."""
+    found = listing.get(job) or listing.get(job.partition("_")[0])
+    if found is None:
+        return {"State": GONE}
+    return found if found["State"] in {*_OVER, "RUNNING"} else {**found, "State": "PENDING"}

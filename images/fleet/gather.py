@@ -1,0 +1,142 @@
+"""The images of a plan: where each is found, what it is held to, and what is known of it already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from images.building.trying import Described, Wanted
+from images.config.matrix import Sources
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.fleet import travel
+from images.fleet.ledger import Ledger
+from images.fleet.model import Pair
+from images.fleet.planning import FleetImage, Known, known_pairs
+from images.fleet.travel import Found
+from images.planning.image import Image
+from images.registry.reference import Reference, Repository
+from images.site import records
+from validate.claims import Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """An image that somebody asks for: by the name whose claims it is held to, and where it is if not under that."""
+
+    image: Image
+    reference: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where images are looked for, in this order."""
+
+    engine: Engine | None
+    repository: Repository | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """An image of the plan, and where it was found; None: nowhere."""
+
+    planned: FleetImage
+    found: Found | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What images are held to."""
+
+    sources: Sources
+    cache: Path
+    tiers: Sequence[Tier]
+    only: Sequence[str] = ()
+
+
+def images(wishes: Sequence[Wish], places: Places, holding: Holding) -> list[Located]:
+    """Every wish, located. Raises UserError: no access, a reference that names nothing, unknown claims."""
+    return [_located(wish, places, holding) for wish in wishes]
+
+
+def _located(wish: Wish, places: Places, holding: Holding) -> Located:
+    found = _named(wish, places) if wish.reference else _by_name(str(wish.image.name), places)
+    where = f"; {places.repository} has no tag of this name" if places.repository else ""
+    why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`"
+    described = found.described if found else Described(labels={}, history=())
+    wanted = Wanted(
+        image=wish.image, sources=holding.sources, cache=holding.cache, tiers=holding.tiers, only=holding.only
+    )
+    planned = FleetImage(
+        name=str(wish.image.name),
+        digest=found.digest if found else "",
+        archs=wish.image.archs,
+        ptx=wish.image.ptx,
+        claims=wanted.claims(described, holding.tiers),
+        reference=found.reference if found else "",
+        why_not=why_not,
+    )
+    return Located(planned=planned, found=found)
+
+
+def _named(wish: Wish, places: Places) -> Found:
+    """The image of `--image NAME=REF`."""
+    found = travel.in_engine(places.engine, wish.reference) if places.engine else None
+    if found is None and "/" in wish.reference:
+        found = travel.in_registry(Reference.parse(wish.reference))
+    if found is None:
+        then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
+        raise UserError(Problem(where=f"--image {wish.image.name}={wish.reference}", cause="is nowhere", then=then))
+    return found
+
+
+def _by_name(name: str, places: Places) -> Found | None:
+    """What this machine's engine has under a name, else the registry; of a name before its verdict, the candidate."""
+    for tag in (name, f"{name}-candidate"):
+        if places.engine and (found := travel.in_engine(places.engine, tag)):
+            return found
+        if places.repository and (found := travel.in_registry(Reference(places.repository, tag))):
+            return found
+    return None
+
+
+def known(ledger: Ledger, results: Sequence[Path]) -> dict[Pair, Known]:
+    """What was judged before: by this fleet, and in results/runs.jsonl."""
+    return known_pairs([*_of_ledger(ledger), *_of_results(results)])
+
+
+def _of_ledger(ledger: Ledger) -> Iterator[tuple[records.RunLine, str]]:
+    for record in ledger.records():
+        yield record.line, f"{record.worker.node}, {record.worker.executor}"
+
+
+def _of_results(folders: Sequence[Path]) -> Iterator[tuple[records.RunLine, str]]:
+    for folder in folders:
+        for line in records.read(folder):
+            yield line, line.id
+
+
+def booked(ledger: Ledger) -> dict[Pair, str]:
+    """What somebody else judges now: who, and since when."""
+    found: dict[Pair, str] = {}
+    alive: dict[str, bool] = {}
+    for key in ledger.job_keys():
+        booking, job = ledger.booked(key), ledger.job(key)
+        if booking is None or job is None:
+            continue
+        if booking.run not in alive:
+            alive[booking.run] = ledger.lives(booking.run)
+        if alive[booking.run]:
+            told = f"{booking.owner}, since {booking.since:%H:%M:%S} UTC"
+            found.update(
+                (Pair(image=job.image, digest=job.digest, tier=tier, arch=job.arch), told) for tier in job.tiers
+            )
+    return found
+
+
+def sent(located: Sequence[Located], references: dict[str, str]) -> list[FleetImage]:
+    """The same images with the references under which workers pull them. `references`: digest -> reference."""
+    return [
+        replace(one.planned, reference=references.get(one.planned.digest, one.planned.reference)) for one in located
+    ]

@@ -1,0 +1,249 @@
+"""The fleet's folder: who has booked a job, what was judged, and why a job gave nothing. One file each.
+
+    runs/ID.json          what a run set out to judge; ID.lock is held by its process for as long as it lives
+    pairs/KEY/job.json, booking.json, evidence.json, record.json, failed.json
+    pairs/KEY/lock        held by the worker that judges the job
+    pairs/KEY/earlier/    records that were too old, or failed
+
+A booking or a record appears whole or not at all (a link to a finished file), and of two who write one, one succeeds.
+A lock is the kernel's: it goes with the process that held it, however that one ended. So a booking is left behind when
+nobody holds the lock of its run. On a shared file system both need locks across machines: NFS 4, Lustre with `flock`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TypeVar
+
+from pydantic import ValidationError
+
+from images.errors import Problem, UserError
+from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job, Judged
+from images.nightly.results import Row
+from images.site import records
+from validate.evidence import Evidence
+
+Model = TypeVar("Model", bound=Row)
+
+_RUNS, _PAIRS = "runs", "pairs"
+
+
+class Ledger:
+    """The records below a folder, which all submitters and, on Slurm, all workers see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self, run: FleetRun) -> Iterator[None]:
+        """Note a run, and hold its lock. Raises UserError where another process goes on with the same run."""
+        self._write(self._run(run.id), run)
+        with _locked(self._run(run.id).with_suffix(".lock"), wait=False) as held:
+            if not held:
+                then = "`nox -s fleet -- status` shows how far it is"
+                raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
+            yield
+
+    def end(self, run: FleetRun) -> None:
+        """Note that a run ended by itself."""
+        self._write(self._run(run.id), run)
+
+    def runs(self) -> tuple[FleetRun, ...]:
+        """Every run, oldest first. Raises UserError for a file that is no run."""
+        files = (self.folder / _RUNS).glob("*.json")
+        return tuple(sorted((_read(FleetRun, file) for file in files), key=lambda run: run.started))
+
+    def lives(self, run_id: str) -> bool:
+        """Whether a process holds the lock of a run."""
+        lock = self._run(run_id).with_suffix(".lock")
+        if not lock.exists():
+            return False
+        with _locked(lock, wait=False) as free:
+            return not free
+
+    def _run(self, run_id: str) -> Path:
+        return self.folder / _RUNS / f"{run_id}.json"
+
+    # --- bookings ---------------------------------------------------------------------------------------------------
+
+    def book(self, booking: Booking, job: Job) -> Booking | None:
+        """Take a job. None: it is ours now; else the booking of whoever has it, and lives.
+
+        One that a dead run left is put aside first: the caller asks `booked` before, to learn what it left running.
+        """
+        folder = self.pair(booking.key)
+        folder.mkdir(parents=True, exist_ok=True)
+        while not _link(folder / "booking.json", booking):
+            other = self.booked(booking.key)
+            if other is None:
+                continue
+            if other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
+                return other
+            with suppress(FileNotFoundError):  # of two who put it aside, one is too late
+                (folder / "booking.json").rename(folder / f"booking.{other.run}.left")
+        (folder / f"booking.{booking.run}.left").unlink(missing_ok=True)
+        _replace(folder / "job.json", job.model_dump_json())
+        return None
+
+    def note_cluster_id(self, booking: Booking) -> None:
+        """Note what a booked job is called on the cluster."""
+        _replace(self.pair(booking.key) / "booking.json", booking.model_dump_json())
+
+    def release(self, key: str, run_id: str) -> None:
+        """Give a job back, if this run has it."""
+        found = self.booked(key)
+        if found and found.run == run_id:
+            (self.pair(key) / "booking.json").unlink(missing_ok=True)
+
+    def booked(self, key: str) -> Booking | None:
+        """Who has a job; None: nobody."""
+        return _find(Booking, self.pair(key) / "booking.json")
+
+    # --- jobs and records -------------------------------------------------------------------------------------------
+
+    def pair(self, key: str) -> Path:
+        """The folder of a job."""
+        return self.folder / _PAIRS / key
+
+    def job_keys(self) -> tuple[str, ...]:
+        """Every job that was ever booked here."""
+        folder = self.folder / _PAIRS
+        return tuple(sorted(one.name for one in folder.iterdir())) if folder.is_dir() else ()
+
+    def job(self, key: str) -> Job | None:
+        return _find(Job, self.pair(key) / "job.json")
+
+    def record(self, key: str) -> FleetRecord | None:
+        """What a job came to; None: there is no record yet."""
+        return _find(FleetRecord, self.pair(key) / "record.json")
+
+    def records(self) -> Iterator[FleetRecord]:
+        """The newest record of each job."""
+        return (record for key in self.job_keys() if (record := self.record(key)))
+
+    @contextmanager
+    def judging(self, key: str) -> Iterator[None]:
+        """Hold a job's lock while it is judged: another worker of the same job waits, then finds the record."""
+        self.pair(key).mkdir(parents=True, exist_ok=True)
+        with _locked(self.pair(key) / "lock", wait=True):
+            yield
+
+    def commit(self, judged: Judged) -> bool:
+        """Keep a record with its evidence. False: there was one already, which stays."""
+        folder = self.pair(judged.record.key)
+        if (folder / "record.json").exists():
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "evidence.json", judged.evidence, durable=True)
+        kept = _link(folder / "record.json", judged.record, durable=True)
+        (folder / "failed.json").unlink(missing_ok=True)
+        return kept
+
+    def put_aside(self, key: str) -> None:
+        """Make room for a new record: the one that is there was too old, or not good enough."""
+        folder, record = self.pair(key), self.record(key)
+        if record is None:
+            return
+        earlier = folder / "earlier" / f"{record.ended:%Y%m%dT%H%M%S}"
+        earlier.mkdir(parents=True, exist_ok=True)
+        for name in ("record.json", "evidence.json"):  # without the record, the evidence counts for nothing
+            with suppress(FileNotFoundError):
+                (folder / name).rename(earlier / name)
+
+    def evidence_of(self, record: FleetRecord) -> bytes:
+        """The evidence of a record, checked: it is the one that was recorded, and says what the record says.
+
+        Raises UserError.
+        """
+        file = self.pair(record.key) / "evidence.json"
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            then = f"take {file.parent}/record.json away: the pair is then judged again"
+            raise UserError(Problem(where=str(file), cause=f"can't be read: {error}", then=then), code=1) from None
+        records.judged_again(record.line, content)
+        return content
+
+    def evidence_read(self, record: FleetRecord) -> Evidence:
+        """The same, parsed."""
+        return Evidence.loads(self.evidence_of(record).decode())
+
+    def fail(self, failure: Failure) -> None:
+        """Note why a job gave no record."""
+        self.pair(failure.key).mkdir(parents=True, exist_ok=True)
+        _replace(self.pair(failure.key) / "failed.json", failure.model_dump_json())
+
+    def failure(self, key: str) -> Failure | None:
+        return _find(Failure, self.pair(key) / "failed.json")
+
+    def _write(self, path: Path, row: Row) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, row.model_dump_json())
+
+
+def _find(model: type[Model], path: Path) -> Model | None:
+    try:
+        return _read(model, path)
+    except FileNotFoundError:
+        return None
+
+
+def _read(model: type[Model], path: Path) -> Model:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = f"is no {model.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        then = "another version wrote it, or it is damaged: take it away, and judge the pair again"
+        raise UserError(Problem(where=str(path), cause=cause, then=then), code=1) from None
+
+
+def _link(path: Path, row: Row, *, durable: bool = False) -> bool:
+    """Put a finished file in place, unless there is one. False: there is."""
+    partial = _finished(path, row.model_dump_json(), durable)
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    finally:
+        partial.unlink()
+    return True
+
+
+def _replace(path: Path, text: str, *, durable: bool = False) -> None:
+    _finished(path, text, durable).replace(path)
+
+
+def _finished(path: Path, text: str, durable: bool) -> Path:
+    """The whole content, under a name that nobody reads; `durable`: on the disk before anything names it."""
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    Path(name).chmod(0o644)
+    return Path(name)
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a file. False: somebody else holds it, and we did not wait."""
+    with path.open("a") as file:
+        held = _take(file, wait=wait)
+        yield held
+
+
+def _take(file: IO[str], *, wait: bool) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,230 @@
+"""Which pairs are fresh, due or impossible, and the jobs of the due ones. Pure, and linear in the number of pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cache
+
+from images.chooser import models
+from images.config.names import Arch
+from images.errors import UserError
+from images.fleet.config import Fleet
+from images.fleet.model import ON_GPUS, Job, Pair
+from images.site.records import RunLine
+from validate import compute_capability
+from validate.claims import ClaimSet, Tier
+from validate.judging import Status
+
+_SHOWN = 3
+
+
+class State(StrEnum):
+    """What a pair needs."""
+
+    FRESH = "fresh"
+    """A record of this digest, not older than the limit, says PASS of every required claim of today."""
+    DUE = "due"
+    BOOKED = "booked"
+    """Somebody else judges it now."""
+    IMPOSSIBLE = "impossible"
+    """No machine of the fleet can judge it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetImage:
+    """An image that is there, and what it is held to."""
+
+    name: str
+    digest: str
+    archs: tuple[Arch, ...]
+    """What its libraries have machine code for."""
+    ptx: tuple[Arch, ...]
+    claims: ClaimSet
+    """Every claim of today; those of the GPU tiers as for a machine with GPUs."""
+    reference: str = ""
+    """`HOST/NAME@sha256:...`; empty until it was pushed."""
+    why_not: str = ""
+    """Why there is no image to judge; empty: there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The newest record of a pair."""
+
+    date: datetime
+    verdict: Status
+    judged: frozenset[str]
+    """`ID SUBJECT` of the claims that it judged."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPair:
+    """A pair with the plan's answer."""
+
+    pair: Pair
+    state: State
+    reason: str
+    worker: str = ""
+    """The machines of fleet.yaml that judge it."""
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanInputs:
+    """What a plan depends on, beside the images."""
+
+    fleet: Fleet
+    now: datetime
+    known: Mapping[Pair, Known] = field(default_factory=dict)
+    tiers: Sequence[Tier] = tuple(Tier)
+    booked: Mapping[Pair, str] = field(default_factory=dict)
+    """Pair -> who judges it now."""
+
+
+def plan(images: Sequence[FleetImage], given: PlanInputs) -> tuple[PlannedPair, ...]:
+    """Every pair of these images, in their order. An image's gpu tier is judged once on each architecture there is."""
+    return tuple(pair for image in images for pair in _of_image(image, given))
+
+
+def _of_image(image: FleetImage, given: PlanInputs) -> Iterator[PlannedPair]:
+    required = {tier: _required(image.claims, tier) for tier in given.tiers}
+    there = {claim.tier for claim in image.claims.claims}
+    for tier in (tier for tier in Tier if tier in given.tiers and tier in there):
+        if tier not in ON_GPUS:
+            pair = Pair(image=image.name, digest=image.digest, tier=tier)
+            plain = PlannedPair(pair=pair, state=State.DUE, reason="", worker=given.fleet.plain)
+            yield _answered(image, plain, required, given)
+            continue
+        for candidate in _on_gpus(image, tier, given.fleet):
+            yield _answered(image, candidate, required, given)
+
+
+def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
+    return frozenset(f"{one.id} {one.subject}" for one in claims.claims if one.tier is tier and one.required)
+
+
+def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedPair]:
+    """A pair for each architecture of the fleet, and one for each that the image has code for and the fleet lacks."""
+    machines = fleet.with_arch()
+    cubins, ptx = [one.pair for one in image.archs], [one.pair for one in image.ptx]
+    for capability in sorted({*machines, *(one.capability for one in image.archs)}, key=Arch.parse):
+        pair = Pair(image=image.name, digest=image.digest, tier=tier, arch=capability)
+        arch = Arch.parse(capability)
+        if capability not in machines:
+            reason = f"no machine of the fleet has {arch}"
+            yield PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=reason)
+            continue
+        name, machine = machines[capability]
+        wanted = machine.ranks if tier is Tier.MULTIGPU else 1
+        if compute_capability.fit(cubins, ptx, arch.pair) != "cubin":
+            reason = f"the image has no machine code for {arch}"
+            yield PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=reason)
+        elif machine.gpus < wanted:
+            reason = f"{name} has {machine.gpus} GPU, {wanted} are needed"
+            yield PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=reason)
+        else:
+            yield PlannedPair(pair=pair, state=State.DUE, reason="", worker=name, gpus=wanted)
+
+
+def _answered(
+    image: FleetImage, one: PlannedPair, required: Mapping[Tier, frozenset[str]], given: PlanInputs
+) -> PlannedPair:
+    """The same with what records and bookings say of it."""
+    if image.why_not:
+        return PlannedPair(pair=one.pair, state=State.IMPOSSIBLE, reason=image.why_not)
+    if one.state is State.IMPOSSIBLE:
+        return one
+    due = _why_due(given.known.get(one.pair), required[one.pair.tier], given)
+    if not due:
+        known = given.known[one.pair]
+        reason = f"{known.verdict} on {known.date:%Y-%m-%d} ({known.source})"
+        return PlannedPair(pair=one.pair, state=State.FRESH, reason=reason, worker=one.worker, gpus=one.gpus)
+    if owner := given.booked.get(one.pair):
+        return PlannedPair(pair=one.pair, state=State.BOOKED, reason=owner, worker=one.worker, gpus=one.gpus)
+    return PlannedPair(pair=one.pair, state=State.DUE, reason=due, worker=one.worker, gpus=one.gpus)
+
+
+def _why_due(known: Known | None, required: frozenset[str], given: PlanInputs) -> str:
+    """Empty: a record answers for it."""
+    if known is None:
+        return "never judged"
+    if known.date < given.now - timedelta(days=given.fleet.max_age_days):
+        return f"judged on {known.date:%Y-%m-%d}, more than {given.fleet.max_age_days} days ago"
+    if known.verdict is not Status.PASS:
+        return f"was {known.verdict} on {known.date:%Y-%m-%d}"
+    if missing := sorted(required - known.judged):
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        return f"its record of {known.date:%Y-%m-%d} lacks {', '.join(missing[:_SHOWN])}{more}"
+    return ""
+
+
+def known_pairs(lines: Iterable[tuple[RunLine, str]]) -> dict[Pair, Known]:
+    """The newest record of each pair, from lines and where each was found, without experiments and undated runs."""
+    found: dict[Pair, Known] = {}
+    for line, source in lines:
+        if line.experiment or line.date is None:
+            continue
+        for tier in line.tiers:
+            pair = _pair_of(line, tier)
+            if pair is None or (pair in found and found[pair].date >= line.date):
+                continue
+            judged = frozenset(key for keys in line.claims.get(tier, {}).values() for key in keys)
+            verdict = line.tiers[tier].verdict
+            found[pair] = Known(date=line.date.astimezone(UTC), verdict=verdict, judged=judged, source=source)
+    return found
+
+
+def _pair_of(line: RunLine, tier: Tier) -> Pair | None:
+    """None: a GPU tier that ran without a GPU, or on one that nobody knows."""
+    if tier not in ON_GPUS:
+        return Pair(image=line.image, digest=line.digest, tier=tier)
+    capability = _capability(line.gpus[0]) if line.gpus else ""
+    return Pair(image=line.image, digest=line.digest, tier=tier, arch=capability) if capability else None
+
+
+@cache
+def _capability(gpu: str) -> str:
+    try:
+        return models.find(gpu)[1].capability
+    except UserError:
+        return ""
+
+
+def jobs(
+    planned: Iterable[PlannedPair], images: Iterable[FleetImage], only: Sequence[str] = ()
+) -> dict[str, list[Job]]:
+    """Machines -> the jobs of the due pairs. The static and the cpu tier of an image are one job."""
+    by_digest = {(one.name, one.digest): one for one in images}
+    together: dict[tuple[str, str, str, str], list[PlannedPair]] = {}
+    for one in planned:
+        if one.state is State.DUE:
+            own = f"{one.pair.tier} {one.pair.arch}" if one.pair.tier in ON_GPUS else ""
+            together.setdefault((one.worker, one.pair.image, one.pair.digest, own), []).append(one)
+    found: dict[str, list[Job]] = {}
+    for (worker, name, digest, _), pairs in together.items():
+        found.setdefault(worker, []).append(_job(by_digest[name, digest], pairs, only))
+    return found
+
+
+def _job(image: FleetImage, pairs: Sequence[PlannedPair], only: Sequence[str]) -> Job:
+    tiers = tuple(one.pair.tier for one in pairs)
+    own = [tier for tier in tiers if tier not in ON_GPUS]
+    return Job(
+        image=image.name,
+        digest=image.digest,
+        reference=image.reference,
+        tiers=tiers,
+        arch=pairs[0].pair.arch,
+        gpus=pairs[0].gpus,
+        only=tuple(only),
+        claims=_plain(image.claims.of(own)),
+    )
+
+
+def _plain(claims: ClaimSet) -> dict[str, object]:
+    return dict(json.loads(claims.dumps()))

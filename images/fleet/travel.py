@@ -1,0 +1,69 @@
+"""Images of a fleet travel by digest through a registry: found there, or sent from this machine's engine, untagged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.building.trying import Described, described
+from images.engine import Engine, ImageInfo
+from images.engine.buildkit import BuildEvent
+from images.errors import Problem, UserError
+from images.publish import attachments
+from images.publish.compression import Compression
+from images.publish.push import PushJob, Tally, known_blobs, push
+from images.registry.client import Registry
+from images.registry.reference import Reference, Repository
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An image that is there. `local`: this machine's engine has it, and the registry is yet to get it."""
+
+    digest: str
+    described: Described
+    reference: str = ""
+    local: ImageInfo | None = None
+
+
+def in_engine(engine: Engine, reference: str) -> Found | None:
+    """What an engine has under a name; None: nothing."""
+    info = engine.find(reference)
+    return Found(digest=info.id, described=described(engine, info), local=info) if info else None
+
+
+def in_registry(reference: Reference) -> Found | None:
+    """What a registry has under a name or a digest; None: nothing. Raises UserError: no access, or a list of images."""
+    with Registry(reference.repository) as registry:
+        manifest = registry.find(reference.identifier)
+        if manifest is None:
+            return None
+        image = attachments.load(registry, manifest, attachments=False)
+    steps = [str(one.get("created_by", "")) for one in image.config.get("history") or ()]
+    known = Described(labels=image.labels, history=list(reversed(steps)))
+    return Found(digest=image.image_id, described=known, reference=image.reference)
+
+
+def send(
+    engine: Engine, info: ImageInfo, repository: Repository, cache: Path, on_event: Callable[[BuildEvent], None]
+) -> str:
+    """Store an image in a registry by its digest alone, without a tag: nothing gets a name before its verdict.
+
+    Layers that are there are neither read nor sent. Returns `HOST/NAME@sha256:...`. Raises UserError.
+    """
+    wanted = (Compression.GZIP,)
+    siblings = known_blobs(cache).siblings(repository, wanted, info.layers)
+    with Registry(repository, mount_from=siblings) as registry:
+        job = PushJob(engine=engine, info=info, target=registry, wanted=wanted, cache=cache, siblings=siblings)
+        with Tally(where=str(repository), total=info.size, on_event=on_event) as tally:
+            ((_, manifest),) = push(job, tally)
+    return f"{repository}@{manifest.digest}"
+
+
+def repository(text: str) -> Repository:
+    """Where images travel through. Raises UserError where nobody said it."""
+    if not text:
+        then = "`--through HOST/NAME`, or `through:` in fleet.yaml: workers pull images from there by digest"
+        raise UserError(Problem(where="--through", cause="no registry is named that images travel through", then=then))
+    return Repository.parse(text)

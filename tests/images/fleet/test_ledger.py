@@ -1,0 +1,209 @@
+"""The fleet's folder: one owner of a job, one record, whoever is killed."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from images.errors import UserError
+from images.fleet.ledger import Ledger
+from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job, Judged, WorkerInfo
+from images.site import records
+from tests.support.checkout import ROOT
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import judge
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+DIGEST = "sha256:" + "ab" * 32
+CLAIMS = ClaimSet(
+    image="cu126-torch27", claims=(Claim(id="S1", subject="pip", tier=Tier.STATIC, probe="static.x", statement="x"),)
+)
+JOB = Job(
+    image="cu126-torch27",
+    digest=DIGEST,
+    reference=f"a.test/b@{DIGEST}",
+    tiers=(Tier.STATIC,),
+    claims={"image": "cu126-torch27", "claims": []},
+)
+
+
+def run_of(word: str) -> FleetRun:
+    return FleetRun(id=word, owner=word, started=NOW, executor="local", jobs=(JOB.key,))
+
+
+def booking(word: str) -> Booking:
+    return Booking(key=JOB.key, run=word, owner=word, since=NOW, executor="local")
+
+
+def judged(node: str = "n1", run: str = "one") -> Judged:
+    measurement = Measurement(subject="pip", seconds=0.1, evidence={"error": node})
+    record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=(measurement,))
+    evidence = Evidence(
+        image="cu126-torch27", digest=DIGEST, records=(record,), host={"date": NOW.isoformat()}, claims=CLAIMS.claims
+    )
+    line = records.line_of(evidence, judge(CLAIMS, evidence), "fleet")
+    worker = WorkerInfo(executor="local", node=node)
+    return Judged(
+        record=FleetRecord(key=JOB.key, run=run, worker=worker, started=NOW, ended=NOW, line=line),
+        evidence=evidence.dumps(),
+    )
+
+
+def test_of_two_who_book_a_job_one_has_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("one")), ledger.running(run_of("two")):
+        assert ledger.book(booking("one"), JOB) is None
+        assert ledger.book(booking("two"), JOB) == booking("one")
+        ledger.release(JOB.key, "two")
+        assert ledger.booked(JOB.key) == booking("one"), "nobody gives back what others have"
+        ledger.release(JOB.key, "one")
+        assert ledger.book(booking("two"), JOB) is None
+
+
+def test_a_booking_of_a_run_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("one")):
+        assert ledger.book(booking("one"), JOB) is None
+    assert not ledger.lives("one")
+    with ledger.running(run_of("two")):
+        assert ledger.book(booking("two"), JOB) is None
+        assert ledger.booked(JOB.key) == booking("two")
+
+
+def test_a_run_that_goes_on_has_what_its_killed_process_booked(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("one")):
+        assert ledger.book(booking("one"), JOB) is None
+    with ledger.running(run_of("one")):
+        assert ledger.book(booking("one"), JOB) is None
+
+
+def test_a_run_goes_on_in_one_process_alone(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with (
+        ledger.running(run_of("one")),
+        pytest.raises(UserError, match="goes on in another process"),
+        ledger.running(run_of("one")),
+    ):
+        raise AssertionError
+
+
+def _book(folder: str, word: str, start: object, results: object) -> None:
+    ledger = Ledger(Path(folder))
+    with ledger.running(run_of(word)):
+        start.wait()  # type: ignore[attr-defined]
+        results.put((word, ledger.book(booking(word), JOB) is None))  # type: ignore[attr-defined]
+        start.wait()  # type: ignore[attr-defined]
+
+
+def test_of_many_who_take_over_at_once_one_has_the_job(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("dead")):
+        ledger.book(booking("dead"), JOB)
+    context = multiprocessing.get_context("fork")
+    start, results = context.Barrier(8), context.Queue()
+    processes = [
+        context.Process(target=_book, args=(str(tmp_path), f"r{number}", start, results)) for number in range(8)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert [took for _, took in found].count(True) == 1
+
+
+def test_the_first_record_stays(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.record(JOB.key) is None
+    assert ledger.commit(judged("n1"))
+    assert not ledger.commit(judged("n2"))
+    record = ledger.record(JOB.key)
+    assert record and record.worker.node == "n1"
+    assert b'"error": "n1"' in ledger.evidence_of(record)
+
+
+def test_evidence_without_a_record_is_no_record(tmp_path: Path) -> None:
+    """What a worker leaves that is killed between the two."""
+    ledger = Ledger(tmp_path)
+    ledger.pair(JOB.key).mkdir(parents=True)
+    (ledger.pair(JOB.key) / "evidence.json").write_text(judged("killed").evidence)
+    assert ledger.record(JOB.key) is None
+    assert ledger.commit(judged("n2"))
+    record = ledger.record(JOB.key)
+    assert record and b'"error": "n2"' in ledger.evidence_of(record)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace('"n1"', '"n2"'), lambda text: text[:-40], lambda _text: "{}"]
+)
+def test_evidence_that_was_changed_is_refused(tmp_path: Path, change: object) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.commit(judged("n1"))
+    file = ledger.pair(JOB.key) / "evidence.json"
+    file.write_text(change(file.read_text()))  # type: ignore[operator]
+    record = ledger.record(JOB.key)
+    assert record
+    with pytest.raises(UserError):
+        ledger.evidence_of(record)
+
+
+def test_an_old_record_is_put_aside_whole(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.commit(judged("n1"))
+    ledger.put_aside(JOB.key)
+    ledger.put_aside(JOB.key)
+    assert ledger.record(JOB.key) is None and list(ledger.records()) == []
+    assert sorted(path.name for path in ledger.pair(JOB.key).rglob("*.json")) == ["evidence.json", "record.json"]
+    assert ledger.commit(judged("n2"))
+
+
+def test_a_failure_is_kept_until_there_is_a_record(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.fail(Failure(key=JOB.key, run="one", at=NOW, cause="the node went away"))
+    failure = ledger.failure(JOB.key)
+    assert failure and failure.cause == "the node went away"
+    ledger.commit(judged())
+    assert ledger.failure(JOB.key) is None
+
+
+def test_a_damaged_file_is_told_with_its_place(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.commit(judged())
+    (ledger.pair(JOB.key) / "record.json").write_text("{}")
+    with pytest.raises(UserError, match=r"record\.json: is no FleetRecord"):
+        ledger.record(JOB.key)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from datetime import UTC, datetime
+from images.fleet.ledger import Ledger
+from images.fleet.model import FleetRun
+ledger = Ledger(Path(sys.argv[1]))
+run = FleetRun(id="one", owner="one", started=datetime.now(UTC), executor="local", jobs=())
+with ledger.running(run), ledger.judging("a"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_locks_go_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
+    )
+    assert child.stdout and child.stdout.readline() == b"held\n"
+    assert ledger.lives("one")
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not ledger.lives("one")
+    with ledger.judging("a"):
+        pass

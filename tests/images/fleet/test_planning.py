@@ -1,0 +1,167 @@
+"""The plan: what is fresh, due, booked or impossible, and which jobs that makes."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.config.names import Arch
+from images.fleet import planning
+from images.fleet.config import Fleet
+from images.fleet.model import Job, Pair
+from images.fleet.planning import FleetImage, Known, PlanInputs, State
+from images.site.records import RunLine
+from validate.claims import Claim, ClaimSet, Tier
+from validate.judging import Status
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+DIGEST = "sha256:" + "ab" * 32
+FLEET = Fleet.model_validate(
+    {
+        "max_age_days": 14,
+        "workers": {
+            "cpu": {},
+            "h100": {"arch": "9.0", "gpus": 8},
+            "l4": {"arch": "8.9", "gpus": 1},
+            "b200": {"arch": "10.0", "gpus": 8},
+        },
+    }
+)
+CLAIMS = ClaimSet(
+    image="cu126-torch27",
+    claims=tuple(
+        Claim(id=number, subject="torch", tier=tier, probe=f"{tier}.x", statement="", required=required)
+        for number, tier, required in (
+            ("S1", Tier.STATIC, True),
+            ("C1", Tier.CPU, True),
+            ("C2", Tier.CPU, False),
+            ("G1", Tier.GPU, True),
+            ("M1", Tier.MULTIGPU, True),
+        )
+    ),
+)
+IMAGE = FleetImage(
+    name="cu126-torch27",
+    digest=DIGEST,
+    archs=(Arch(7, 5), Arch(8, 6), Arch(9, 0)),
+    ptx=(Arch(9, 0),),
+    claims=CLAIMS,
+    reference=f"registry.test/images@{DIGEST}",
+)
+
+
+def known(
+    tier: Tier, arch: str = "", *, days: int = 1, verdict: Status = Status.PASS, judged: str = "S1 C1 G1 M1"
+) -> Any:
+    pair = Pair(image=IMAGE.name, digest=DIGEST, tier=tier, arch=arch)
+    keys = frozenset(f"{number} torch" for number in judged.split())
+    return {pair: Known(date=NOW - timedelta(days=days), verdict=verdict, judged=keys, source="cpu")}
+
+
+def planned(**more: Any) -> dict[tuple[str, str], tuple[State, str]]:
+    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, **more))
+    return {(str(one.pair.tier), one.pair.arch): (one.state, one.reason) for one in found}
+
+
+def test_each_tier_is_due_once_and_those_on_gpus_once_on_each_architecture() -> None:
+    found = planned()
+    due = {key for key, (state, _) in found.items() if state is State.DUE}
+    assert due == {("static", ""), ("cpu", ""), ("gpu", "8.9"), ("gpu", "9.0"), ("multigpu", "9.0")}
+    assert found["gpu", "7.5"] == (State.IMPOSSIBLE, "no machine of the fleet has sm_75")
+    assert found["gpu", "10.0"] == (State.IMPOSSIBLE, "the image has no machine code for sm_100")
+    assert found["multigpu", "8.9"] == (State.IMPOSSIBLE, "l4 has 1 GPU, 2 are needed")
+
+
+def test_a_young_record_of_the_same_digest_with_every_required_claim_is_fresh() -> None:
+    assert planned(known=known(Tier.CPU))["cpu", ""] == (State.FRESH, "PASS on 2026-11-21 (cpu)")
+    assert planned(known=known(Tier.GPU, "9.0"))["gpu", "9.0"][0] is State.FRESH
+    assert planned(known=known(Tier.GPU, "9.0"))["gpu", "8.9"][0] is State.DUE
+
+
+def test_what_makes_a_record_count_no_more_is_told() -> None:
+    assert planned(known=known(Tier.CPU, days=14))["cpu", ""][0] is State.FRESH
+    assert "more than 14 days ago" in planned(known=known(Tier.CPU, days=15))["cpu", ""][1]
+    assert planned(known=known(Tier.CPU, verdict=Status.FAIL))["cpu", ""] == (State.DUE, "was FAIL on 2026-11-21")
+    assert planned(known=known(Tier.CPU, verdict=Status.UNPROVEN))["cpu", ""][0] is State.DUE
+    assert planned(known=known(Tier.CPU, judged="S1"))["cpu", ""][1] == "its record of 2026-11-21 lacks C1 torch"
+
+
+def test_another_digest_says_nothing() -> None:
+    (pair, record), *_ = known(Tier.CPU).items()
+    other = Pair(image=pair.image, digest="sha256:" + "cd" * 32, tier=pair.tier)
+    assert planned(known={other: record})["cpu", ""] == (State.DUE, "never judged")
+
+
+def test_what_somebody_else_judges_now_is_left_to_them() -> None:
+    pair = Pair(image=IMAGE.name, digest=DIGEST, tier=Tier.STATIC)
+    assert planned(booked={pair: "ann@login"})["static", ""] == (State.BOOKED, "ann@login")
+
+
+def test_an_image_that_is_nowhere_is_impossible() -> None:
+    missing = FleetImage(name="a", digest="", archs=(), ptx=(), claims=CLAIMS, why_not="it is nowhere")
+    found = planning.plan([missing], PlanInputs(fleet=FLEET, now=NOW))
+    assert {(one.state, one.reason) for one in found} == {(State.IMPOSSIBLE, "it is nowhere")}
+    assert planning.jobs(found, [missing]) == {}
+
+
+def test_static_and_cpu_are_one_job_and_gpus_are_asked_for_by_tier() -> None:
+    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    assert {worker: [(job.tiers, job.arch, job.gpus) for job in group] for worker, group in jobs.items()} == {
+        "cpu": [((Tier.STATIC, Tier.CPU), "", 0)],
+        "h100": [((Tier.GPU,), "9.0", 1), ((Tier.MULTIGPU,), "9.0", 2)],
+        "l4": [((Tier.GPU,), "8.9", 1)],
+    }
+    (job,) = jobs["cpu"]
+    assert Job.model_validate_json(job.model_dump_json()) == job
+    assert job.claim_set == CLAIMS.of([Tier.STATIC, Tier.CPU])
+    assert [one.claim_set.claims for one in jobs["h100"]] == [(), ()], "a worker writes those for its own GPUs"
+
+
+def test_keys_differ_where_jobs_differ() -> None:
+    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    (job,) = jobs["cpu"]
+    others = [
+        job.model_copy(update=update)
+        for update in ({"only": ("C1",)}, {"digest": "sha256:" + "c" * 64}, {"tiers": (Tier.CPU,)})
+    ]
+    keys = {one.key for group in jobs.values() for one in group} | {one.key for one in others}
+    assert len(keys) == 7
+    assert job.model_copy(update={"reference": "other.test/x@" + DIGEST}).key == job.key
+
+
+def line(date: datetime | None, **more: Any) -> RunLine:
+    data: dict[str, Any] = {
+        "id": "cu126-torch27/a",
+        "image": "cu126-torch27",
+        "digest": DIGEST,
+        "date": date,
+        "experiment": False,
+        "gpus": ["NVIDIA H100 80GB HBM3"],
+        "driver": "550",
+        "tiers": {"gpu": {"verdict": "PASS", "counts": {"PASS": 1}}, "cpu": {"verdict": "PASS", "counts": {"PASS": 1}}},
+        "claims": {"gpu": {"PASS": ["G1 torch"]}, "cpu": {"PASS": ["C1 torch"]}},
+        "findings": [],
+        "packages": {},
+        "bytes": 0,
+        "evidence_sha256": "",
+        "kept": False,
+    }
+    return RunLine.model_validate({**data, **more})
+
+
+def test_records_are_filed_by_the_architecture_that_they_ran_on() -> None:
+    found = planning.known_pairs([(line(NOW), "here")])
+    assert {(pair.tier, pair.arch) for pair in found} == {(Tier.GPU, "9.0"), (Tier.CPU, "")}
+
+
+def test_experiments_undated_runs_and_unknown_gpus_are_no_records() -> None:
+    assert planning.known_pairs([(line(None), ""), (line(NOW, experiment=True), "")]) == {}
+    assert {pair.tier for pair in planning.known_pairs([(line(NOW, gpus=["Novel 9000"]), "")])} == {Tier.CPU}
+    assert {pair.tier for pair in planning.known_pairs([(line(NOW, gpus=[]), "")])} == {Tier.CPU}
+
+
+@given(st.permutations([1, 2, 3, 4]))
+def test_the_newest_record_counts_in_whatever_order_they_come(days: list[int]) -> None:
+    lines = [(line(NOW - timedelta(days=day)), str(day)) for day in days]
+    assert {one.source for one in planning.known_pairs(lines).values()} == {"1"}

@@ -1,0 +1,101 @@
+"""What Slurm and Ray are asked for, and how their answers are read."""
+
+from pathlib import Path
+
+import pytest
+
+from images.fleet.config import RaySettings, SlurmSettings, WorkerType
+from images.fleet.executors import ray, slurm
+from images.fleet.executors.squeue import parsed, state_of
+
+H100 = WorkerType.model_validate(
+    {
+        "arch": "9.0",
+        "gpus": 8,
+        "slurm": {
+            "partition": "gpu",
+            "gres": "gpu:h100",
+            "account": "lab",
+            "mem": "64G",
+            "more": {"reservation": "night"},
+        },
+        "ray": {"cpus": 4, "accelerator_type": "H100", "resources": {"engine": 1}},
+    }
+)
+
+
+def test_sbatch_is_asked_in_its_own_words() -> None:
+    asked = slurm.parameters("h100", H100, 2, SlurmSettings(setup=["module load python"], at_once=3))
+    assert asked["partition"] == "gpu" and asked["gres"] == "gpu:h100:2" and asked["account"] == "lab"
+    assert asked["array_parallelism"] == 3 and asked["setup"][0] == "module load python"
+    assert asked["setup"][1].startswith("export PYTHONPATH=")
+    assert asked["additional_parameters"] == {"requeue": True, "mem": "64G", "reservation": "night"}
+    assert not {"constraint", "qos"} & set(asked)
+
+
+def test_machines_without_gpus_are_asked_for_none() -> None:
+    assert "gres" not in slurm.parameters("cpu", WorkerType(), 0, SlurmSettings())
+
+
+def test_ray_is_asked_for_gpus_by_type() -> None:
+    assert ray.options(H100, 2, RaySettings(retries=1)) == {
+        "num_cpus": 4,
+        "num_gpus": 2,
+        "accelerator_type": "H100",
+        "resources": {"engine": 1},
+        "max_retries": 1,
+    }
+    assert ray.options(WorkerType(), 0, RaySettings()) == {"num_cpus": 1, "max_retries": 3}
+
+
+def test_the_checkout_that_travels_has_all_that_a_worker_imports(tmp_path: Path) -> None:
+    ray.stage(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*ray.CODE, "matrix.yaml", "locks"}
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+LISTING = """\
+12_0|RUNNING|n1|None
+12_1|COMPLETED|n2|None
+12_[2-5%4]|PENDING||Resources
+13|CONFIGURING|n3|None
+14|NODE_FAIL|n4|NodeDown
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "state"),
+    [
+        ("12_0", "RUNNING"),
+        ("12_1", "COMPLETED"),
+        ("12_4", "PENDING"),
+        ("13", "PENDING"),
+        ("14", "NODE_FAIL"),
+        ("99", "GONE"),
+    ],
+)
+def test_squeue_is_read(job: str, state: str) -> None:
+    assert state_of(parsed(LISTING), job)["State"] == state
+
+
+def test_why_a_job_waits_is_kept() -> None:
+    assert state_of(parsed(LISTING), "12_3")["Reason"] == "Resources"
+
+
+TRACE = """\
+Job (task=0) failed during processing with trace:
+----------------------
+Traceback (most recent call last):
+  File "/x/images/fleet/worker.py", line 1, in judge
+images.errors.UserError: a.test/b@sha256:1: can't be pulled: no route to host
+    next: check the name
+
+----------------------
+You can check full logs with 'job.stderr(0)' and 'job.stdout(0)'or at paths:
+"""
+
+
+def test_a_user_error_of_a_job_is_told_in_its_own_words() -> None:
+    assert slurm.cause_in(TRACE) == "a.test/b@sha256:1: can't be pulled: no route to host next: check the name"
+    lost = slurm.cause_in("Job 3 (task: 0) with path /x\nhas not produced any output (state: NODE_FAIL)\nkilled")
+    assert "NODE_FAIL" in lost

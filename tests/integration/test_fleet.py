@@ -1,0 +1,165 @@
+"""A fleet for real: Slurm with four nodes, Ray with three, one registry; workers and submitters that are killed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.bench import loopback
+from images.engine import Engine, ImageInfo
+from images.fleet.ledger import Ledger
+from tests.support import fleet_faults, fleet_images
+from tests.support.broken_images import NAME
+from tests.support.checkout import ROOT
+from tests.support.fleet_faults import FleetCommand
+from tests.support.slurm_cluster import Slurm, slurm_cluster
+
+pytestmark = pytest.mark.engine
+FLEET = """\
+workers:
+  cpu: {slurm: {partition: cpu, minutes: 10}, ray: {resources: {engine: 1}}}
+  h100: {arch: "9.0", gpus: 2, slurm: {partition: gpu, gres: "gpu:h100", minutes: 10}}
+"""
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with loopback.registry(tmp_path_factory.mktemp("registry") / "data") as host:
+        yield f"{host}/fleet"
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    nodes = {"n1": "", "n2": "", "n3": "h100:2", "n4": "a100:1"}
+    with slurm_cluster(tmp_path_factory.mktemp("slurm"), nodes) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def thin(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
+    """Two sound images and one that lacks a package."""
+    broken = {"gone": fleet_images.BREAKAGES["gone"]}
+    with fleet_images.thin_images(engine, "truetag-test-fleet", 2, broken) as tags:
+        yield tags
+
+
+@pytest.fixture(scope="module")
+def fleet_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("fleet") / "fleet.yaml"
+    file.write_text(FLEET)
+    return file
+
+
+@pytest.fixture(scope="module")
+def command(engine: Engine, through: str, thin: Sequence[str], fleet_file: Path) -> FleetCommand:
+    """`fleet` about the thin images, with the claims that they can keep."""
+    return FleetCommand(
+        images=tuple(thin),
+        options=("--fleet", str(fleet_file), "--through", through, "--tier", "static"),
+        environment={"DOCKER_HOST": engine.facts.url},
+    )
+
+
+@pytest.fixture(scope="module")
+def local(command: FleetCommand, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """Digest -> verdict of each claim, as this machine alone gives them."""
+    folder = tmp_path_factory.mktemp("local")
+    done = command.run(folder)
+    assert done.returncode == 1, done.stderr
+    found = fleet_faults.verdicts(folder)
+    assert sorted(overall for overall, _ in found.values()) == ["FAIL", "PASS", "PASS"], done.stdout
+    return found
+
+
+def test_slurm_gives_the_verdicts_of_one_machine(
+    command: FleetCommand, local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
+) -> None:
+    on_slurm = command.on("slurm", slurm.environment)
+    done = on_slurm.run(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert fleet_faults.verdicts(tmp_path) == local
+    who = {record.worker.node for record in Ledger(tmp_path).records()}
+    assert who and who <= {"n1", "n2"}, "the partition that fleet.yaml names"
+    assert all(record.worker.executor == "slurm" and record.worker.id for record in Ledger(tmp_path).records())
+    planned = json.loads(on_slurm.run(tmp_path, "plan", "--json").stdout)
+    assert sorted(one["state"] for one in planned) == ["due", "fresh", "fresh"]
+
+
+def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without_one(
+    command: FleetCommand, slurm: Slurm, tmp_path: Path
+) -> None:
+    """The GPUs of these nodes are files: placement is real, and a worker that finds no GPU gives no verdict."""
+    image = f"{NAME}={command.images[0]}"
+    options = [one for one in command.options if one not in ("--tier", "static")]
+    arguments = ["run", "--on", "slurm", "--tier", "gpu", "--image", image, "--out", str(tmp_path), *options]
+    done = fleet_faults.call(arguments, {**command.environment, **slurm.environment})
+    assert done.returncode == 1 and "the machine has 0 of none" in done.stderr, done.stderr
+    ledger = Ledger(tmp_path)
+    (key,) = ledger.job_keys()
+    failure = ledger.failure(key)
+    assert failure and failure.node == "n3" and ledger.record(key) is None
+    assert slurm.queue() == []
+
+
+def test_ray_gives_the_verdicts_of_one_machine(command: FleetCommand, local: Mapping[str, Any], tmp_path: Path) -> None:
+    with ray_cluster() as address:
+        done = command.on("ray", {"RAY_ADDRESS": address}).run(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert fleet_faults.verdicts(tmp_path) == local
+    assert all(record.worker.executor == "ray" and record.worker.id for record in Ledger(tmp_path).records())
+
+
+@contextmanager
+def ray_cluster() -> Iterator[str]:
+    """A head and two nodes with an engine, in a process of their own: what they start ends with it."""
+    program = [sys.executable, str(ROOT / "tests" / "support" / "ray_cluster.py")]
+    process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def slow(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
+    """Images whose trial takes some seconds."""
+    broken = {"gone": fleet_images.BREAKAGES["gone"]}
+    with fleet_images.thin_images(engine, "truetag-test-slow", 2, broken, fleet_images.SLOW) as tags:
+        yield tags
+
+
+def test_every_pair_is_judged_once_whoever_is_killed(
+    engine: Engine, command: FleetCommand, slow: Sequence[str], slurm: Slurm, tmp_path: Path
+) -> None:
+    """The short form of tests/support/fleet_faults.py: a worker, then the submitter, then an interrupt."""
+    killing = fleet_faults.Killing(
+        command=FleetCommand(images=tuple(slow), options=command.options, environment=command.environment).on(
+            "slurm", slurm.environment
+        ),
+        slurm=slurm,
+        engine=engine,
+        folder=tmp_path,
+    )
+    named = killing.names()
+    assert killing.round([fleet_faults.WORKER]) == 1
+    assert killing.round([fleet_faults.SUBMITTER]) == 1
+    killing.interrupted()
+    assert killing.names() == named, "nothing gets a name"
+
+
+def test_two_people_on_one_fleet_judge_no_pair_twice(
+    command: FleetCommand, slow: Sequence[str], tmp_path: Path
+) -> None:
+    """Both plan all pairs as due; who comes second leaves what the other has booked."""
+    two = FleetCommand(images=tuple(slow), options=command.options, environment=command.environment)
+    processes = [two.start(tmp_path) for _ in range(2)]
+    told = [process.communicate()[1] for process in processes]
+    assert len(fleet_faults.verdicts(tmp_path)) == 3
+    judged = sum(text.count("PASS on") + text.count("FAIL on") for text in told)
+    assert judged == 3, told

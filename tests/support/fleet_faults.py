@@ -1,0 +1,235 @@
+"""Kills workers and submitters of a fleet on Slurm, and holds what is left to what was promised.
+
+By hand, with a cluster and a registry of its own, about six seconds a kill:
+
+    python -m tests.support.fleet_faults 50
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from images.bench import loopback
+from images.engine import RUN_LABEL, Engine, connect
+from images.fleet.ledger import Ledger
+from tests.support import fleet_images
+from tests.support.broken_images import NAME
+from tests.support.checkout import ROOT
+from tests.support.slurm_cluster import Slurm, slurm_cluster
+from validate.evidence import Evidence
+from validate.judge import judge
+
+WORKER, SUBMITTER = "worker", "submitter"
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class FleetCommand:
+    """`fleet run` about some images."""
+
+    images: tuple[str, ...]
+    options: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    executor: str = "local"
+
+    def on(self, executor: str, environment: Mapping[str, str]) -> Self:
+        """The same on another executor."""
+        return replace(self, executor=executor, environment={**self.environment, **environment})
+
+    def arguments(self, folder: Path, *action: str) -> list[str]:
+        wanted = [word for image in self.images for word in ("--image", f"{NAME}={image}")]
+        claims = [word for claim in fleet_images.CLAIMS for word in ("--claim", claim)]
+        return [*(action or ("run",)), "--on", self.executor, "--out", str(folder), *self.options, *wanted, *claims]
+
+    def run(self, folder: Path, *action: str) -> subprocess.CompletedProcess[str]:
+        """To its end."""
+        return call(self.arguments(folder, *action), self.environment)
+
+    def start(self, folder: Path, *action: str) -> subprocess.Popen[str]:
+        """And go on."""
+        environment = {**os.environ, **self.environment}
+        command = [sys.executable, "-m", "images", "fleet", *self.arguments(folder, *action)]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+
+def call(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """`fleet` with these arguments, to its end."""
+    command = [sys.executable, "-m", "images", "fleet", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def verdicts(folder: Path) -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
+    """Digest -> overall verdict, and each claim's verdict with its reason, of what a fleet's folder holds."""
+    ledger = Ledger(folder)
+    found = {}
+    for record in ledger.records():
+        evidence = Evidence.loads(ledger.evidence_of(record).decode())
+        verdict = judge(evidence.claim_set, evidence)
+        rows = [(f"{one.claim.id} {one.claim.subject}", str(one.status), one.reason) for one in verdict.claims]
+        found[verdict.digest] = (str(verdict.overall), rows)
+    return found
+
+
+@dataclass(kw_only=True)
+class Killing:
+    """A fleet on Slurm whose processes are killed."""
+
+    command: FleetCommand
+    slurm: Slurm
+    engine: Engine
+    folder: Path
+    dice: random.Random = field(default_factory=random.Random)
+    rounds: int = 0
+    expected: Mapping[str, Any] = field(default_factory=dict)
+
+    def round(self, victims: Sequence[str], *, at_random: bool = False) -> int:
+        """Judge all images in a new folder while these are killed, one after another. Returns how many were.
+
+        The command is given again until all is judged, as a person would.
+        """
+        self.rounds += 1
+        folder, killed = self.folder / f"round-{self.rounds}", 0
+        waiting, action = list(victims), ["run"]
+        while True:
+            process = self.command.start(folder, *action)
+            while waiting and process.poll() is None:
+                self._kill(waiting[0], process, at_random=at_random)
+                killed, waiting = killed + 1, waiting[1:]
+                if process.poll() is not None:
+                    break
+            _, told = process.communicate(timeout=_PATIENCE)
+            assert "Traceback" not in told, told
+            if process.returncode != -signal.SIGKILL and "--resume" not in told:
+                break
+            action = ["run", "--resume"]
+        self.check(folder, told)
+        return killed
+
+    def interrupted(self) -> None:
+        """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is booked."""
+        self.rounds += 1
+        folder = self.folder / f"round-{self.rounds}"
+        process = self.command.start(folder)
+        self._until(lambda: bool(self._containers()), process)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=_PATIENCE)
+        assert process.returncode == 130 and "stopped" in told, told
+        self._until(lambda: not self.slurm.queue())
+        self._until(lambda: not self._containers())
+        ledger = Ledger(folder)
+        assert not [key for key in ledger.job_keys() if ledger.booked(key)]
+
+    def check(self, folder: Path, told: str) -> None:
+        """Every pair has one record, by its own evidence, as one machine alone gives it; nothing is left running."""
+        found = verdicts(folder)
+        assert len(found) == len(self.command.images), told
+        if not self.expected:
+            self.expected = found
+        assert found == self.expected
+        assert not list(folder.rglob("earlier")), "a pair was judged twice"
+        ledger = Ledger(folder)
+        assert not [key for key in ledger.job_keys() if ledger.booked(key)]
+        self._until(lambda: not self.slurm.queue())
+        self.engine.sweep()
+        assert not self._containers()
+
+    def names(self) -> tuple[str, ...]:
+        """Every name that an image has in the engine."""
+        with_names = subprocess.run(
+            ["docker", "-H", self.engine.facts.url, "images", "--format={{.Repository}}:{{.Tag}} {{.ID}}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        return tuple(sorted(line for line in with_names if "truetag-test" in line or "/fleet" in line))
+
+    def _kill(self, victim: str, submitter: subprocess.Popen[str], *, at_random: bool) -> None:
+        """In the middle of a trial; or at any moment after something was submitted."""
+        if at_random:
+            self._until(lambda: bool(self.slurm.queue()), submitter)
+            time.sleep(self.dice.uniform(0, 4))
+        else:
+            self._until(lambda: bool(self._containers()), submitter)
+        if victim == SUBMITTER:
+            submitter.kill()
+            submitter.wait()
+            return
+        if workers := self._workers():
+            with suppress(ProcessLookupError):
+                os.kill(self.dice.choice(workers), signal.SIGKILL)
+
+    def _workers(self) -> list[int]:
+        """Python processes of jobs on the nodes."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                mine = str(self.slurm.folder).encode() in (folder / "environ").read_bytes()
+                if mine and b"submitit.core._submit" in words and b"srun" not in words[0]:
+                    found.append(int(folder.name))
+        return found
+
+    def _containers(self) -> list[str]:
+        """Of trials of these images, those that ended and were not removed among them."""
+        ours = {*self.command.images, *(self.engine.inspect(image).id for image in self.command.images)}
+        return [container.id for container in self.engine.containers(RUN_LABEL) if container.image in ours]
+
+    def _until(self, holds: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not holds():
+            if process is not None and process.poll() is not None:
+                return
+            assert time.monotonic() < deadline, self.slurm.queue()
+            time.sleep(0.1)
+
+
+def main(kills: int, seed: int) -> None:
+    """Kill so many, and tell what was killed. Raises AssertionError for what does not hold."""
+    nodes = {"n1": "", "n2": "", "n3": "", "n4": ""}
+    with tempfile.TemporaryDirectory(prefix="truetag-kills-") as name, connect(None) as engine:
+        folder = Path(name)
+        fleet = folder / "fleet.yaml"
+        fleet.write_text("workers: {cpu: {slurm: {partition: cpu, minutes: 10}}}\n")
+        broken = dict(list(fleet_images.BREAKAGES.items())[:1])
+        with (
+            slurm_cluster(folder / "slurm", nodes) as slurm,
+            loopback.registry(folder / "registry") as host,
+            fleet_images.thin_images(engine, "truetag-kills", 5, broken, fleet_images.SLOW) as tags,
+        ):
+            options = ("--fleet", str(fleet), "--through", f"{host}/fleet", "--tier", "static")
+            command = FleetCommand(images=tags, options=options, environment={"DOCKER_HOST": engine.facts.url})
+            killing = Killing(
+                command=command.on("slurm", slurm.environment),
+                slurm=slurm,
+                engine=engine,
+                folder=folder / "ledgers",
+                dice=random.Random(seed),
+            )
+            alone = command.run(folder / "local")
+            assert alone.returncode == 1, alone.stderr
+            killing.expected = verdicts(folder / "local")
+            names, count, start = killing.names(), 0, time.monotonic()
+            while count < kills:
+                victims = [killing.dice.choice((WORKER, SUBMITTER)) for _ in range(min(4, kills - count))]
+                count += killing.round(victims, at_random=True)
+                told = {"kills": count, "victims": victims, "seconds": round(time.monotonic() - start)}
+                sys.stderr.write(f"{json.dumps(told)}\n")
+            assert killing.names() == names
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50, seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1)

@@ -1,0 +1,62 @@
+"""Small images for fleets: Python and two packages of the real parent, and thin layers above that; some are broken."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from images.engine import BuildSpec, Engine
+from tests.support.broken_images import NAME, SITE
+
+PACKAGES = ("einops", "safetensors")
+CLAIMS = tuple(f"=S1 {name}" for name in PACKAGES)
+"""What the small images are held to: claims of the parent that need no more than they have."""
+LIBRARIES = ("libexpat.so.1", "libz.so.1", "libcrypto.so.3", "libssl.so.3")
+BREAKAGES: Mapping[str, str] = {
+    "gone": f"rm -r {SITE}/einops",
+    "moved": f"sed -i 's/^Version: .*/Version: 0.0.1/' {SITE}/safetensors-*.dist-info/METADATA",
+    "shadowed": "mkdir /usr/lib/python3.11/einops && touch /usr/lib/python3.11/einops/__init__.py",
+}
+SLOW = (
+    "cd /usr/bin && mv python3.11 python3.11.real && printf "
+    "'#!/bin/sh\\nsleep 1\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
+)
+"""Each Python takes a second to start: there is a middle to be killed in."""
+
+
+def dockerfile() -> str:
+    """The small image: files of the parent, and nothing that was made for the test."""
+    libraries = " ".join(f"/usr/lib/x86_64-linux-gnu/{name}" for name in LIBRARIES)
+    site = "\n".join(
+        f"RUN --mount=from=parent,target=/parent cp -a /parent{SITE}/{name} /parent{SITE}/{name}-*.dist-info {SITE}/"
+        for name in PACKAGES
+    )
+    return f"""\
+FROM {NAME} AS parent
+FROM truetag-base:bookworm
+COPY --from=parent /usr/bin/python3.11 /usr/bin/python3 /usr/bin/
+COPY --from=parent /usr/lib/python3.11 /usr/lib/python3.11
+COPY --from=parent {libraries} /usr/lib/x86_64-linux-gnu/
+COPY --from=parent /opt/venv/bin/python3 /opt/venv/pyvenv.cfg /opt/venv/bin/
+RUN mv /opt/venv/bin/pyvenv.cfg /opt/venv/ && mkdir -p {SITE}
+{site}
+ENV PATH=/opt/venv/bin:/usr/bin:/bin
+"""
+
+
+@contextmanager
+def thin_images(
+    engine: Engine, prefix: str, count: int, broken: Mapping[str, str], also: str = "true"
+) -> Iterator[tuple[str, ...]]:
+    """Tags of `count` sound images and of the broken ones (word -> command), removed afterwards. `also`: in all."""
+    below = f"{prefix}-small"
+    spec = BuildSpec(network_mode="none")
+    commands = {**{f"{number:02}": "true" for number in range(count)}, **broken}
+    tags = tuple(f"{prefix}-{word}" for word in commands)
+    try:
+        engine.build({"Dockerfile": dockerfile().encode()}, below, spec)
+        for tag, command in zip(tags, commands.values(), strict=True):
+            text = f"FROM {below}\nRUN echo {tag} >/own && {command}\nRUN {also}\nUSER 1001\n"
+            engine.build({"Dockerfile": text.encode()}, tag, spec)
+        yield tags
+    finally:
+        for tag in (*tags, below):
+            engine.remove(tag, force=True)
