@@ -10,6 +10,7 @@ from pathlib import Path
 
 from images.config import consistency, paths, yamlfile
 from images.config.facts import Facts
+from images.config.names import ImageName
 from images.config.schema import Defaults, Matrix
 from images.config.validating import validated
 from images.config.yamlfile import YamlFile
@@ -37,6 +38,11 @@ class Sources:
         matrix = self.matrix.model_dump(exclude={"nightly", "xfail"})
         content = json.dumps([matrix, self.facts.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    @cached_property
+    def devel_images(self) -> tuple[ImageName, ...]:
+        """The images of the matrix with a whole toolkit; every plan of an image asks for them."""
+        return tuple(name for row in self.matrix.images if (name := ImageName.parse(row.name)).devel)
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
