@@ -4,14 +4,12 @@ import dataclasses
 
 import pytest
 
-from images.config import matrix
 from images.config.facts import Arm64Facts
 from images.config.names import ImageName
 from images.config.platforms import Platform, of_machine
 from images.config.schema import ImageRow
 from images.errors import UserError
-
-SOURCES = matrix.load()
+from tests.support.sources import SOURCES
 
 
 def test_the_suffix_is_the_platform_behind_everything_else() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from images.config import matrix
 from images.config.names import Arch, ImageName
 from images.config.platforms import Platform
 from images.locking.inputs import lock_inputs
@@ -10,8 +9,7 @@ from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-
-SOURCES = matrix.load()
+from tests.support.sources import SOURCES
 
 
 def planned(name: str) -> plan.Planned:
