@@ -15,6 +15,7 @@ from images.chooser.machine import Machine
 from images.config import paths
 from images.config.facts import Facts
 from images.config.names import Arch, Minor
+from images.config.platforms import Platform
 from images.errors import Problem, UserError
 from images.planning.image import Image
 from validate import compute_capability
@@ -64,6 +65,11 @@ class ImageSummary:
     """The first of its wheel's own CUDA."""
     locked: bool = True
     """It can be built, or is published: without a lock, nobody has it."""
+
+    @property
+    def arm(self) -> bool:
+        """It is for ARM processors."""
+        return self.name.endswith(f"-{Platform.ARM64.suffix}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +226,15 @@ def _unwanted(image: ImageSummary, wish: Wish) -> Iterator[str]:
 
 
 def _wrong_arch(image: ImageSummary, machine: Machine, fits: dict[Arch, Fit]) -> Iterator[str]:
-    if machine.arm:
+    if machine.arm and not image.arm:
         yield "is for x86-64, and this GPU's host processor is ARM"
         return
+    if image.arm and not machine.arm:
+        yield "is for ARM processors"
+        return
     for arch, fit in fits.items():
-        if fit is Fit.NO:
+        # Boards' GPUs run code of their family only where somebody has seen it: those that an image names.
+        if fit is Fit.NO or (machine.arm and arch not in image.archs):
             yield f"has no code for {arch} (it has {' '.join(map(str, image.archs))})"
 
 

@@ -200,9 +200,13 @@ const truetag = (() => {
   }
 
   function wrongArch(image, it, fits) {
-    if (it.arm) return ["is for x86-64, and this GPU's host processor is ARM"];
+    const forArm = image.name.endsWith("-arm64");
+    if (it.arm && !forArm) return ["is for x86-64, and this GPU's host processor is ARM"];
+    if (forArm && !it.arm) return ["is for ARM processors"];
     const has = image.archs.map((own) => sm(arch(own))).join(" ");
-    return it.archs.filter((_one, at) => fits[at] === "no").map((one) => `has no code for ${sm(one)} (it has ${has})`);
+    // Boards' GPUs run code of their family only where somebody has seen it: those an image names.
+    const named = (one) => image.archs.some((own) => same(arch(own), one));
+    return it.archs.filter((one, at) => fits[at] === "no" || (it.arm && !named(one))).map((one) => `has no code for ${sm(one)} (it has ${has})`);
   }
 
   // Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA.

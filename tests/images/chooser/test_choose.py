@@ -13,6 +13,7 @@ from images.chooser import choose, models
 from images.chooser import machine as choose_machine
 from images.chooser.choose import Fit, Wish
 from images.chooser.machine import Machine
+from images.config import matrix
 from images.config.facts import DeviceCode
 from images.config.names import Arch
 from images.errors import UserError
@@ -23,6 +24,8 @@ from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
+MATRIX = matrix.load()
+OF_THE_MATRIX = [planned.image for planned in plan.plan(MATRIX) if planned.image]
 
 
 def answer(gpu: str = "", driver: str = "", arch: str = "", **wish: object) -> choose.Choice:
@@ -113,10 +116,25 @@ def test_only_ptx_is_the_last_resort_and_needs_a_driver_of_its_own_cuda() -> Non
     assert found.others[0][1] == (f"PTX of CUDA {image.wheel_cuda} needs driver {native} or newer",)
 
 
-def test_arm_hosts_get_none() -> None:
-    for machine in (choose_machine.parse("GH200", "", ""), choose_machine.parse("", "sm_121", "")):
-        found = choose.choose(IMAGES, machine, Wish(), SOURCES.facts)
-        assert not found.fitting and "ARM" in found.others[0][1][0]
+@pytest.mark.parametrize("gpu", ["GB10", "GB200", "GH200", "GB300", "Thor", "NVIDIA Thor", "DGX Spark GB10"])
+def test_arm_hosts_get_images_for_arm64_and_no_others(gpu: str) -> None:
+    found = choose.choose(OF_THE_MATRIX, choose_machine.parse(gpu, "", ""), Wish(), MATRIX.facts)
+    assert found.fitting and all(one.name.endswith("-arm64") for one in found.fitting)
+    assert ("is for x86-64, and this GPU's host processor is ARM",) in [reasons for _, reasons in found.others]
+
+
+def test_other_hosts_get_none_for_arm64() -> None:
+    found = choose.choose(OF_THE_MATRIX, choose_machine.parse("RTX 5090", "", ""), Wish(), MATRIX.facts)
+    assert found.fitting and not any(one.name.endswith("-arm64") for one in found.fitting)
+    assert ("is for ARM processors",) in [reasons for _, reasons in found.others]
+
+
+def test_a_board_that_no_image_names_gets_none_though_code_of_its_family_is_there() -> None:
+    found = choose.choose(OF_THE_MATRIX, choose_machine.parse("Jetson AGX Orin", "", ""), Wish(), MATRIX.facts)
+    assert not found.fitting
+    assert any(reasons[0].startswith("has no code for sm_87 (it has sm_80") for _, reasons in found.others)
+    thor = choose.choose(OF_THE_MATRIX, choose_machine.parse("Thor", "", ""), Wish(), MATRIX.facts)
+    assert "cu130-torch211-arm64" not in [one.name for one in thor.fitting]  # Triton 3.6 can't assemble for it
 
 
 def test_the_torch_range_is_kept() -> None:
