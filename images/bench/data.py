@@ -153,6 +153,31 @@ class TrialData(TypedDict):
     tiers: list[TierRun]
 
 
+class FleetPass(TypedDict):
+    """Pairs planned and their jobs booked, once. `seconds`: both."""
+
+    planned: float
+    booked: float
+    seconds: float
+    jobs: int
+    load: Load
+
+
+class FleetSize(TypedDict):
+    """The passes over so many pairs."""
+
+    pairs: int
+    jobs: int
+    runs: list[FleetPass]
+
+
+class FleetData(TypedDict):
+    """The part `fleet`. `machines`: entries of the fleet."""
+
+    machines: int
+    sizes: list[FleetSize]
+
+
 class MachineData(TypedDict):
     """A `results.Machine`."""
 

@@ -14,6 +14,8 @@ from images.bench.data import (
     BuildRun,
     ColdData,
     Entry,
+    FleetData,
+    FleetPass,
     PlanData,
     PlanRun,
     RebuildData,
@@ -35,7 +37,7 @@ _GPU_DATE = re.compile(r"^\| date, engine \| (?P<date>[\d-]+),", re.MULTILINE)
 _GPU_NAME = re.compile(r"^\| GPU \| one (?P<name>[^,]+),", re.MULTILINE)
 
 Side = TypeVar("Side", BuildRun, RebuildRun)
-Timed = BuildRun | RebuildRun | BasePull | TierRun | PlanRun
+Timed = BuildRun | RebuildRun | BasePull | TierRun | PlanRun | FleetPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,17 @@ def _plan_goals(data: PlanData) -> Iterator[Goal]:
     counts = [count for count in sorted(cpu) if count >= _LARGE]
     runs = [cpu[count] for count in counts]
     shown = ", then ".join(f"{1000 * step:.2f} ms an image" for step in steps(counts, runs))
+    linear = grows_linearly(counts, runs)
+    yield Goal(what="its growth", goal="linear", measured=shown, met=_unsure(runs) if linear is None else linear)
+
+
+def _fleet_goals(data: FleetData) -> Iterator[Goal]:
+    seconds = {row["pairs"]: [run["seconds"] for run in row["runs"]] for row in data["sizes"]}
+    largest, counts = max(seconds), sorted(seconds)
+    what, took = f"{largest:,} pairs of a fleet planned and booked", middle(seconds[largest])
+    yield Goal(what=what, goal="<= 10 s", measured=f"{took:.2f} s", met=took <= 10)
+    runs = [seconds[count] for count in counts]
+    shown = ", then ".join(f"{1000 * step:.2f} ms a pair" for step in steps(counts, runs))
     linear = grows_linearly(counts, runs)
     yield Goal(what="its growth", goal="linear", measured=shown, met=_unsure(runs) if linear is None else linear)
 
@@ -245,6 +258,18 @@ def _trial(data: TrialData) -> str:
     return head + _table(heads, rows)
 
 
+def _fleet(data: FleetData) -> str:
+    rows = []
+    for row in data["sizes"]:
+        runs = row["runs"]
+        parts = [f"{middle([run[part] for run in runs]):.2f}" for part in ("planned", "booked")]
+        times = _times([run["seconds"] for run in runs], 2)
+        rows.append([f"{row['pairs']:,}", f"{row['jobs']:,}", *parts, *times, _loads(runs)])
+    heads = ["pairs", "jobs", "planned in s", "booked in s", "seconds (median)", "all runs", "spread", "others"]
+    head = f"### A fleet of {data['machines']:,} kinds of machines: plan and bookings, without containers\n\n"
+    return head + _table(heads, rows)
+
+
 def _gpu(recorded: str) -> Iterator[str]:
     tier, date, name = (pattern.search(recorded) for pattern in (_GPU_TIER, _GPU_DATE, _GPU_NAME))
     if tier and date and name:
@@ -261,12 +286,14 @@ _SECTIONS: Mapping[str, Callable[[Any], str]] = {
     "sequence": _sequence,
     "plan": _plan,
     "trial": _trial,
+    "fleet": _fleet,
 }
 _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "cold": _cold_goals,
     "rebuild": _rebuild_goals,
     "pull": _pull_goals,
     "plan": _plan_goals,
+    "fleet": _fleet_goals,
 }
 
 

@@ -161,8 +161,12 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
     jobs: dict[str, list[Job]] = {}
     for key in run_of.jobs:
         job, record = ledger.job(key), ledger.record(key)
-        if job and not (record and record.ended >= run_of.started):
+        if record and record.ended >= run_of.started:
+            ledger.release(key, run_of.id)  # judged after its submitter was killed
+        elif job:
             jobs.setdefault(_machines(job, fleet), []).append(job)
+    if not jobs:
+        ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))
     _say(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
     return run_of, jobs
 
@@ -170,10 +174,10 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
 def _machines(job: Job, fleet: Fleet) -> str:
     if not set(job.tiers) & set(ON_GPUS):
         return fleet.plain
-    if job.arch not in fleet.with_arch():
+    if job.arch not in fleet.by_arch:
         then = "put them into fleet.yaml again, or begin a new run"
         raise UserError(Problem(where=job.key, cause=f"no machine of the fleet has {job.arch} any more", then=then))
-    return fleet.with_arch()[job.arch][0]
+    return fleet.by_arch[job.arch][0]
 
 
 def _wishes(selectors: list[str], references: list[str], sources: Sources) -> list[Wish]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,7 +92,8 @@ class Fleet(Row):
         """The machines for tiers without a GPU: those that have none, else the first."""
         return next((name for name, one in self.workers.items() if one.arch is None), next(iter(self.workers)))
 
-    def with_arch(self) -> dict[str, tuple[str, WorkerType]]:
+    @cached_property
+    def by_arch(self) -> dict[str, tuple[str, WorkerType]]:
         """Capability -> the first machines that have it."""
         found: dict[str, tuple[str, WorkerType]] = {}
         for name, one in self.workers.items():

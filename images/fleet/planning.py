@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
@@ -110,7 +110,7 @@ def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
 
 def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedPair]:
     """A pair for each architecture of the fleet, and one for each that the image has code for and the fleet lacks."""
-    machines = fleet.with_arch()
+    machines = fleet.by_arch
     cubins, ptx = [one.pair for one in image.archs], [one.pair for one in image.ptx]
     for capability in sorted({*machines, *(one.capability for one in image.archs)}, key=Arch.parse):
         pair = Pair(image=image.name, digest=image.digest, tier=tier, arch=capability)
@@ -227,4 +227,4 @@ def _job(image: FleetImage, pairs: Sequence[PlannedPair], only: Sequence[str]) -
 
 
 def _plain(claims: ClaimSet) -> dict[str, object]:
-    return dict(json.loads(claims.dumps()))
+    return dict(json.loads(json.dumps(asdict(claims))))

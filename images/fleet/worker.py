@@ -64,7 +64,9 @@ def judge(
     with connect(None) as engine:
         on_engine(engine)
         engine.sweep()
-        info = pulled(engine, job)
+        image = _image(job)
+        info = pulled(engine, job, str(image.platform))
+        validating.require_platform(engine, image, _say)
         claims, attachment = _claims(engine, info, job, given.gpus)
         evidence, verdict = validating.validate_image(engine, info.id, claims, job.tiers, attachment, _told)
         version = engine.facts.version
@@ -107,9 +109,9 @@ def node() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def pulled(engine: Engine, job: Job) -> ImageInfo:
+def pulled(engine: Engine, job: Job, platform: str) -> ImageInfo:
     """The image of a job; layers that are here are not fetched again. Raises UserError, also for another image."""
-    info = engine.find(job.reference) or engine.find(job.digest) or engine.pull(job.reference)
+    info = engine.find(job.reference) or engine.find(job.digest) or engine.pull(job.reference, platform=platform)
     if info.id == job.digest:
         return info
     cause = f"is {info.id[:19]} in this engine, the job is about {job.digest[:19]}"
@@ -150,5 +152,9 @@ def _require_gpus(job: Job, attachment: Attachment) -> None:
 
 
 def _told(record: Record) -> None:
+    _say(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})")
+
+
+def _say(text: str) -> None:
     """Into the worker's log."""
-    sys.stderr.write(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})\n")
+    sys.stderr.write(f"{text}\n")

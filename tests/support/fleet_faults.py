@@ -148,14 +148,8 @@ class Killing:
         assert not self._containers()
 
     def names(self) -> tuple[str, ...]:
-        """Every name that an image has in the engine."""
-        with_names = subprocess.run(
-            ["docker", "-H", self.engine.facts.url, "images", "--format={{.Repository}}:{{.Tag}} {{.ID}}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
-        return tuple(sorted(line for line in with_names if "truetag-test" in line or "/fleet" in line))
+        """Every name that these images have in the engine."""
+        return tuple(name for image in self.command.images for name in self.engine.inspect(image).tags)
 
     def _kill(self, victim: str, submitter: subprocess.Popen[str], *, at_random: bool) -> None:
         """In the middle of a trial; or at any moment after something was submitted."""

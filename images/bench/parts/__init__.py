@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from images.bench.data import PartData
-from images.bench.parts import cold, planner, rebuild, sizes, trial
+from images.bench.parts import cold, fleet, planner, rebuild, sizes, trial
 from images.bench.parts.session import BenchmarkRun
 
 Part = Callable[[BenchmarkRun], PartData]
@@ -20,6 +20,7 @@ PARTS: Mapping[str, Part] = {
     "pull": sizes.pull,
     "sequence": sizes.sequence,
     "trial": trial.trial,
+    "fleet": fleet.fleet,
 }
 """What `--only` names, in the order in which they run."""
 

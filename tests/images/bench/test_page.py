@@ -131,3 +131,23 @@ def test_the_gpu_tier_is_told_as_of_another_machine() -> None:
 def test_the_page_in_the_docs_is_current() -> None:
     path = "docs/benchmarks.md"
     assert generate.files(SOURCES)[path] == (ROOT / path).read_bytes()
+
+
+def fleet_in(*runs: tuple[float, ...]) -> dict[str, object]:
+    sizes = [
+        {
+            "pairs": count,
+            "jobs": count,
+            "runs": [{"planned": 0.1, "booked": one - 0.1, "seconds": one, "load": LOAD} for one in several],
+        }
+        for count, several in zip((1_000, 5_000, 10_000), runs, strict=True)
+    ]
+    return {"fleet": entry({"machines": 1000, "sizes": sizes})}
+
+
+def test_a_fleets_plan_is_judged_by_its_largest_size_and_by_its_growth() -> None:
+    good = page.tables(fleet_in((1.0, 1.1), (4.9, 5.0), (9.8, 9.9)), "")
+    assert "| 10,000 pairs of a fleet planned and booked | <= 10 s | 9.85 s | met |" in good
+    assert "a pair | met |" in good and "| 10,000 | 10,000 | 0.10 |" in good
+    bad = page.tables(fleet_in((1.0, 1.1), (4.9, 5.0), (19.8, 19.9)), "")
+    assert "| <= 10 s | 19.85 s | **missed** |" in bad and "a pair | **missed** |" in bad

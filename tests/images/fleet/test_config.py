@@ -25,7 +25,7 @@ def read(tmp_path: Path, text: str) -> config.Fleet:
 def test_machines_are_found_by_what_they_have(tmp_path: Path) -> None:
     fleet = read(tmp_path, GOOD)
     assert fleet.plain == "cpu" and fleet.workers["cpu"].slurm.minutes == 30
-    assert {arch: name for arch, (name, _) in fleet.with_arch().items()} == {"9.0": "h100", "8.0": "a100"}
+    assert {arch: name for arch, (name, _) in fleet.by_arch.items()} == {"9.0": "h100", "8.0": "a100"}
 
 
 def test_a_fleet_of_gpu_machines_alone_judges_every_tier(tmp_path: Path) -> None:

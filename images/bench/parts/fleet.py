@@ -1,0 +1,94 @@
+"""The fleet: thousands of pairs planned, and their jobs booked. No container starts."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from images.bench.data import FleetData, FleetPass, FleetSize
+from images.bench.parts.session import SUBJECT, BenchmarkRun, load_around
+from images.config.names import Arch
+from images.errors import Problem, UserError
+from images.fleet import planning, run
+from images.fleet.config import Fleet, WorkerType
+from images.fleet.ledger import Ledger
+from images.fleet.model import Booking, Job
+from images.fleet.planning import FleetImage, PlanInputs
+from images.planning import plan
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+
+PAIRS = (1_000, 5_000, 10_000)
+MACHINES = 1_000
+"""Entries of `workers` in the fleet, as many of each architecture."""
+_ARCHS = tuple(Arch(*pair) for pair in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (12, 1)))
+_EACH = 2 * len(_ARCHS) + 2
+"""Pairs of an image: the static and the cpu tier, and both GPU tiers on each architecture."""
+
+
+def fleet(bench: BenchmarkRun) -> FleetData:
+    """Seconds to plan so many pairs for a fleet of MACHINES kinds of machines, and to book the jobs of those due."""
+    workers = {
+        f"m{number}": WorkerType(arch=_ARCHS[number % len(_ARCHS)].capability, gpus=8) for number in range(MACHINES)
+    }
+    machines = Fleet(workers=workers)
+    return {"machines": MACHINES, "sizes": [_size(bench, machines, count) for count in PAIRS]}
+
+
+def _size(bench: BenchmarkRun, machines: Fleet, count: int) -> FleetSize:
+    images = _images(bench, -(-count // _EACH))
+    passes = [_pass(images, machines) for _ in range(bench.repeat)]
+    bench.say(f"{count} pairs: planned in {passes[-1]['planned']:.2f} s, booked in {passes[-1]['booked']:.2f} s")
+    planned = planning.plan(images, PlanInputs(fleet=machines, now=datetime.now(UTC)))
+    return {"pairs": len(planned), "jobs": passes[-1]["jobs"], "runs": passes}
+
+
+def _images(bench: BenchmarkRun, count: int) -> list[FleetImage]:
+    """Images that differ in name and digest, each with the claims of one that is real."""
+    (planned,) = plan.select([SUBJECT], bench.sources)
+    if planned.image is None:
+        raise UserError(Problem(where=SUBJECT, cause="; ".join(planned.reasons), then="measure another image"))
+    image = planned.image
+    claims = image_claims(ClaimContext(image=image, facts=bench.sources.facts))
+    return [
+        FleetImage(
+            name=f"{image.name}-n{number}",
+            digest=f"sha256:{number:064x}",
+            archs=_ARCHS,
+            ptx=(),
+            claims=claims,
+            reference=f"registry.test/images@sha256:{number:064x}",
+        )
+        for number in range(count)
+    ]
+
+
+def _pass(images: list[FleetImage], machines: Fleet) -> FleetPass:
+    with TemporaryDirectory() as folder, load_around() as load:
+        start = time.monotonic()
+        planned = planning.plan(images, PlanInputs(fleet=machines, now=datetime.now(UTC)))
+        jobs = [job for group in planning.jobs(planned, images).values() for job in group]
+        between = time.monotonic()
+        _book(Ledger(Path(folder)), jobs)
+        end = time.monotonic()
+    return {
+        "planned": round(between - start, 3),
+        "booked": round(end - between, 3),
+        "seconds": round(end - start, 3),
+        "jobs": len(jobs),
+        "load": load,
+    }
+
+
+def _book(ledger: Ledger, jobs: list[Job]) -> None:
+    run_of = run.new_run("local", {"all": jobs})
+    with ledger.running(run_of):
+        for job in jobs:
+            booking = Booking(
+                key=job.key, run=run_of.id, owner=run_of.owner, since=run_of.started, executor=run_of.executor
+            )
+            ledger.book(booking, job)
+        for job in jobs:
+            ledger.release(job.key, run_of.id)

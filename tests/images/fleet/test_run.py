@@ -1,0 +1,133 @@
+"""A run from booking to outcome, with an executor that does as it is told; the real ones are in tests/integration."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from images.errors import UserError
+from images.fleet import run
+from images.fleet.config import ONE_MACHINE
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.ledger import Ledger
+from images.fleet.model import FleetRecord, Job, Judged, WorkerInfo
+from images.fleet.run import RunOptions
+from images.site import records
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import judge
+
+NAME = "cu126-torch27"
+CLAIMS = ClaimSet(
+    image=NAME, claims=(Claim(id="S1", subject="pip", tier=Tier.STATIC, probe="static.x", statement="x"),)
+)
+
+
+def job(number: int) -> Job:
+    digest = "sha256:" + f"{number:02x}" * 32
+    claims = {
+        "image": NAME,
+        "claims": [{"id": "S1", "subject": "pip", "tier": "static", "probe": "static.x", "statement": "x"}],
+    }
+    return Job(image=NAME, digest=digest, reference=f"a.test/b@{digest}", tiers=(Tier.STATIC,), claims=claims)
+
+
+def judged(one: Job, claims: ClaimSet = CLAIMS, digest: str = "") -> Judged:
+    measurement = Measurement(subject="pip", seconds=0.1, evidence={"error": "x"})
+    record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=(measurement,))
+    now = datetime.now(UTC)
+    host = {"date": now.isoformat()}
+    evidence = Evidence(image=NAME, digest=digest or one.digest, records=(record,), host=host, claims=claims.claims)
+    line = records.line_of(evidence, judge(claims, evidence), "fleet")
+    worker = WorkerInfo(executor="obedient", node="n1")
+    return Judged(
+        record=FleetRecord(key=one.key, run="x", worker=worker, started=now, ended=now, line=line),
+        evidence=evidence.dumps(),
+    )
+
+
+class Obedient:
+    """Ends each job as it was told; a job it was told nothing of is interrupted."""
+
+    name = "obedient"
+
+    def __init__(self, answers: Mapping[str, Ended]) -> None:
+        self.answers, self.started, self.cancelled = answers, list[str](), False
+
+    def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+        self.started += [one.key for one in jobs]
+        return {one.key: f"id-{number}" for number, one in enumerate(jobs)}
+
+    def ended(self) -> Iterator[Ended]:
+        for key in self.started:
+            if key not in self.answers:
+                raise KeyboardInterrupt
+            yield self.answers[key]
+
+    def states(self) -> Mapping[str, str]:
+        return {}
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def go(folder: Path, executor: Obedient, *jobs: Job) -> tuple[run.Outcome, ...]:
+    placed = {ONE_MACHINE.plain: list(jobs)}
+    options = RunOptions(fleet=ONE_MACHINE, ledger=Ledger(folder), executor=executor, say=lambda _key, _text: None)
+    return run.run(run.new_run("obedient", placed), placed, options)
+
+
+def test_what_is_judged_has_a_record_and_what_is_lost_a_cause(tmp_path: Path) -> None:
+    good, lost = job(1), job(2)
+    answers = {good.key: Ended(key=good.key, judged=judged(good)), lost.key: Ended(key=lost.key, cause="node died")}
+    outcomes = {one.job.key: one for one in go(tmp_path, Obedient(answers), good, lost)}
+    assert outcomes[good.key].verdict and outcomes[lost.key].cause == "node died"
+    ledger = Ledger(tmp_path)
+    failure = ledger.failure(lost.key)
+    assert failure and failure.cause == "node died" and ledger.record(lost.key) is None
+    assert not [key for key in ledger.job_keys() if ledger.booked(key)]
+    (noted,) = ledger.runs()
+    assert noted.ended is None, "--resume judges what was lost"
+
+
+def test_a_run_whose_jobs_all_have_records_has_ended(tmp_path: Path) -> None:
+    good = job(1)
+    go(tmp_path, Obedient({good.key: Ended(key=good.key, judged=judged(good))}), good)
+    (noted,) = Ledger(tmp_path).runs()
+    assert noted.ended is not None
+
+
+def test_an_interrupt_cancels_and_gives_every_job_back(tmp_path: Path) -> None:
+    executor = Obedient({})
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, executor, job(1), job(2))
+    ledger = Ledger(tmp_path)
+    assert executor.cancelled and not [key for key in ledger.job_keys() if ledger.booked(key)]
+
+
+def test_a_worker_that_kept_its_record_before_it_was_lost_has_judged(tmp_path: Path) -> None:
+    one = job(1)
+
+    class Late(Obedient):
+        def ended(self) -> Iterator[Ended]:
+            Ledger(tmp_path).commit(judged(one))
+            yield Ended(key=one.key, cause="the job was killed")
+
+    (outcome,) = go(tmp_path, Late({}), one)
+    assert outcome.verdict is not None
+
+
+def test_a_workers_own_claims_do_not_count(tmp_path: Path) -> None:
+    """Evidence for no claim would be PASS of nothing: the job's claims are judged."""
+    one = job(1)
+    nothing = judged(one, ClaimSet(image=NAME, claims=()))
+    (outcome,) = go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=nothing)}), one)
+    assert outcome.verdict and [str(found.status) for found in outcome.verdict.claims] == ["FAIL"]
+
+
+def test_evidence_of_another_image_is_refused(tmp_path: Path) -> None:
+    one = job(1)
+    other = judged(one, digest="sha256:" + "9" * 64)
+    with pytest.raises(UserError, match="the evidence is of"):
+        go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=other)}), one)
