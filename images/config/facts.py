@@ -73,6 +73,12 @@ def _library(libraries: tuple[str, ...], lookup: str, wheel_cuda: Minor) -> Mino
     return lower[-1] if lower else higher[0] if higher else None
 
 
+@cache
+def _fit(archs: tuple[str, ...], ptx: tuple[str, ...], gpu: Arch) -> compute_capability.Fit:
+    cubins, late = (tuple(Arch.parse(text).pair for text in targets) for targets in (archs, ptx))
+    return compute_capability.fit(cubins, late, gpu.pair)
+
+
 class Row(BaseModel):
     """A row of either YAML file: unknown keys are errors, and nothing changes after loading."""
 
@@ -87,8 +93,7 @@ class DeviceCode(Row):
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
-        cubins, ptx = (tuple(Arch.parse(text).pair for text in targets) for targets in (self.archs, self.ptx))
-        return compute_capability.fit(cubins, ptx, arch.pair)
+        return _fit(tuple(self.archs), tuple(self.ptx), arch)
 
 
 class TorchVariant(DeviceCode):

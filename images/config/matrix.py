@@ -11,6 +11,7 @@ from typing import Any
 
 from images.config import consistency, paths, yamlfile
 from images.config.facts import Facts
+from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.config.schema import Defaults, Matrix
 from images.config.validating import validated
@@ -51,6 +52,11 @@ class Sources:
             return self.revision
         content = json.dumps([self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    @cached_property
+    def devel_images(self) -> tuple[ImageName, ...]:
+        """The images of the matrix with a whole toolkit; every plan of an image asks for them."""
+        return tuple(name for row in self.matrix.images if (name := ImageName.parse(row.name)).devel)
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:

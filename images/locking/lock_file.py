@@ -86,7 +86,10 @@ def located(folder: Path | None) -> Path:
 
 def state(image: Image, folder: Path | None = None) -> State:
     """Whether the image has a lock and the lock is the image's. A damaged lock counts as stale."""
-    place = located(folder) / image.lock_name
+    return _state(located(folder) / image.lock_name, lock_inputs(image))
+
+
+def _state(place: Path, wanted: LockInputs) -> State:
     if not (place / RECORD).is_file():
         return State(Status.MISSING)
     try:
@@ -95,9 +98,7 @@ def state(image: Image, folder: Path | None = None) -> State:
         return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
     edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
     differences = (
-        tuple(diff.differences(found.inputs, lock_inputs(image)))
-        or tuple(diff.lacking(found.inputs, found.layers))
-        or edited
+        tuple(diff.differences(found.inputs, wanted)) or tuple(diff.lacking(found.inputs, found.layers)) or edited
     )
     return State(Status.STALE if differences else Status.PRESENT, differences)
 
@@ -106,10 +107,11 @@ def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Sta
     """Name -> its lock's status. A lock that images share (a parent and its arch images) is read once."""
     statuses: dict[str, tuple[LockInputs, Status]] = {}
     found: dict[str, Status] = {}
+    folder = located(folder)
     for image in images:
         name, wanted = image.lock_name, lock_inputs(image)
         if name not in statuses or statuses[name][0] != wanted:
-            statuses[name] = (wanted, state(image, folder).status)
+            statuses[name] = (wanted, _state(folder / name, wanted).status)
         found[str(image.name)] = statuses[name][1]
     return found
 

@@ -260,7 +260,7 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
         known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
-        devel_images=tuple(other for row in matrix.images if (other := ImageName.parse(row.name)).devel),
+        devel_images=sources.devel_images,
         profile=profile,
         stack=stack,
         sources=matrix.sources,

@@ -8,15 +8,14 @@ import pytest
 from rich.console import Console
 
 from images.commands import tables
-from images.config import matrix
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.locking.lock_file import Status
 from images.planning import plan
 from images.planning.plan import Planned
 from tests.support.small import SOURCES
+from tests.support.sources import SOURCES as REAL
 
-REAL = matrix.load()
 LOCKABLE = """cu126-torch25 cu124-torch25 cu124-torch26 cu126-torch27 cu128-torch28 cu128-torch29 cu128-torch210
 cu130-torch211 cu130-torch212 cu130-torch213 cu130-torch214 cu132-torch215""".split()
 
@@ -180,3 +179,23 @@ def test_a_refused_image_has_no_word_on_locks() -> None:
 
 def test_nearest_prefers_the_same_torch() -> None:
     assert plan.nearest(ImageName.parse("cu129-torch27"), plan.plan(SOURCES))[0] == "cu128-torch27"
+
+
+def test_each_image_is_planned_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a plan grows as the matrix does: no image reads the rows of all others again."""
+
+    def names_read(count: int) -> int:
+        few = REAL.matrix.model_copy(update={"images": REAL.matrix.images[:count]})
+        texts: list[str] = []
+        real = ImageName.parse
+
+        def parse(text: str) -> ImageName:
+            texts.append(text)
+            return real(text)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ImageName, "parse", parse)
+            assert len(plan.plan(dataclasses.replace(REAL, matrix=few))) == count
+        return len(texts)
+
+    assert names_read(40) <= 2 * names_read(20)
