@@ -58,6 +58,8 @@ VERBS: Mapping[str, str] = {
 """Session -> its line in `nox -l`. Each is a verb of the command line, and passes its arguments on."""
 UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
 """Folders of tests that need no Docker Engine."""
+TESTING: Mapping[str, str] = {"PIP_FIND_LINKS": "", "PYTHONDONTWRITEBYTECODE": ""}
+"""Environment of tests: hundreds of processes read the same modules, which one of them compiles."""
 
 
 def _install(session: nox.Session, *extras: str) -> None:
@@ -114,7 +116,7 @@ def lint(session: nox.Session) -> None:
     """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
     _install(session, "lint", "test")
     _lint(session)
-    session.run("pytest", "-q", "-n", "auto", "tests/repository", env={"PIP_FIND_LINKS": ""})
+    session.run("pytest", "-q", "-n", "auto", "tests/repository", env=TESTING)
 
 
 @nox.session
@@ -126,14 +128,14 @@ def tests(session: nox.Session) -> None:
     _install(session, "lint", "test")
     _lint(session)
     # One worker has all tests of the shared engine, one after another (tests/conftest.py).
-    session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env={"PIP_FIND_LINKS": ""})
+    session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env=TESTING)
 
 
 @nox.session
 def unit(session: nox.Session) -> None:
     """The tests that need no Docker Engine, on all cores. [PYTEST ARGUMENT...]"""
     _install(session, "lint", "test")
-    session.run("pytest", "-n", "auto", *(session.posargs or UNIT), env={"PIP_FIND_LINKS": ""})
+    session.run("pytest", "-n", "auto", *(session.posargs or UNIT), env=TESTING)
 
 
 @nox.session

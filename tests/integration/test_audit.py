@@ -17,7 +17,8 @@ from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.planning import plan
 from tests.support import hostile_image
-from tests.support.broken_images import NAME, SITE, SOURCES
+from tests.support.broken_images import NAME, SITE
+from tests.support.sources import SOURCES
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")

@@ -13,7 +13,6 @@ import pytest
 
 from images.building import bake, records
 from images.building.bake import BakeOptions, Rendered
-from images.config import matrix
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -22,6 +21,7 @@ from images.planning import plan
 from tests.support.checkout import ROOT
 from tests.support.debian_tools import BUILDX, unpacked
 from tests.support.other_engine import Other
+from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
 NAMES = ("cu128-torch28", "cu128-torch28-axolotl", "cu126-torch27", "cu126-torch25")
@@ -40,7 +40,7 @@ def modern(trixie: Other) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def base(modern: Engine) -> AcquiredBase:
-    wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
+    wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
     return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
 
 

@@ -17,7 +17,6 @@ from images.bench.builder import COLD, UNCACHED, UNMARKED, Builder, How, open_bu
 from images.bench.layer_sizes import LayerSizes
 from images.bench.parts import BenchmarkRun, base_pull
 from images.bench.parts.sizes import Sizes
-from images.config import matrix
 from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
@@ -25,6 +24,7 @@ from images.engine import Engine, ignore
 from images.engine.buildkit import LogLine
 from images.engine.progress import Progress
 from images.errors import UserError
+from tests.support.sources import SOURCES
 
 STEP = """\
 FROM {base}
@@ -139,7 +139,7 @@ def test_what_is_built_uncached_leaves_no_files_that_the_engine_forgot(
 def test_an_image_weighs_the_same_built_uncached_and_as_builds_make_it(
     engine: Engine, builder: Builder, base: AcquiredBase
 ) -> None:
-    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=1)
+    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=1)
     files = reproducible(base, uuid.uuid4().hex)
     as_built, uncached = Sizes.open(bench), Sizes.open(bench)
     as_built.as_built(builder, "one", files, base.reference)
@@ -155,7 +155,7 @@ def test_an_image_is_pulled_with_all_its_layers_from_a_registry_here(
     with open_builder(engine, HostSettings(), ignore) as above:
         above.build({**context(base, "true"), "Dockerfile": STEP.format(base=builder.run_id).encode()}, above.run_id)
     kept = engine.inspect(base.reference).layers
-    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=2)
+    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=2)
     with loopback.registry(tmp_path / "registry") as host:
         reference = f"{host}/image:1"
         pulls = base_pull.uncached_pulls(bench, builder, reference, kept)
@@ -171,7 +171,7 @@ def test_a_pull_that_found_layers_here_is_no_measurement(
     builder.build(context(base, "head -c 3000000 /dev/urandom >/made"), builder.run_id)
     other = f"{builder.run_id}-held"
     engine.tag(builder.run_id, other)
-    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=matrix.load(), progress=Progress(), repeat=1)
+    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=1)
     refused = pytest.raises(UserError, match="3 of 3 layers did not come from the registry")
     try:
         with loopback.registry(tmp_path / "registry") as host, refused:

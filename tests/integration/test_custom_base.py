@@ -2,7 +2,6 @@
 
 import pytest
 
-from images.config import matrix
 from images.context import base_images, render
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
@@ -10,6 +9,7 @@ from images.context.hosting import host_settings
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import plan
+from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
 BASE, TAG = "truetag-test-given-base:1", "truetag-test-on-given-base"
@@ -21,7 +21,7 @@ USER 65534
 
 
 def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine, base: AcquiredBase) -> None:
-    (planned,) = plan.select(["cu126-torch27"], matrix.load())
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
     image, host = planned.image, host_settings()
     assert image is not None
     small = {

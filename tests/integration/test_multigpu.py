@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix
 from images.context.base_images import AcquiredBase
 from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
@@ -18,6 +17,7 @@ from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
 from tests.support.built_images import build_without_trial
+from tests.support.sources import SOURCES
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import Verdict, judge
@@ -25,7 +25,6 @@ from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 NAME = "cu130-torch211"
-SOURCES = matrix.load()
 CORE = Gpu(name="CPU", capability=(0, 0), memory=32 << 30)
 STAND_IN = Attachment(
     mode=GpuMode.HOST_DRIVER,

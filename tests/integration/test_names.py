@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from images.building import validating
-from images.config import matrix
 from images.context import base_images
 from images.context.hosting import HostSettings
 from images.engine import Engine
 from images.errors import UserError
 from images.planning import plan
+from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
 NAME = "truetag-test-named"
@@ -38,7 +38,7 @@ def test_the_image_that_was_judged_gets_the_name_and_no_other(engine: Engine) ->
 
 def test_builds_at_once_get_their_base_one_after_the_other(engine: Engine) -> None:
     """Each would bootstrap it, and run dpkg, at the same time."""
-    row = plan.bases(matrix.load())[0]
+    row = plan.bases(SOURCES)[0]
     inside: list[int] = []
     most: list[int] = []
 

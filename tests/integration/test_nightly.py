@@ -16,7 +16,8 @@ from images.nightly.results import Outcome
 from images.nightly.state import State
 from images.planning import plan
 from images.planning.image import Image
-from tests.support.broken_images import NAME, SOURCES
+from tests.support.broken_images import NAME
+from tests.support.sources import SOURCES
 from validate.claims import Tier
 
 MOVING = {"torchao": "==0.14.1", "liger-kernel": ">=0.6.4,<0.7", "nvidia-ml-py": ">=12.560.30,<14"}

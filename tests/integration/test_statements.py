@@ -12,7 +12,6 @@ from unittest.mock import ANY
 import pytest
 
 from images.bench import loopback
-from images.config import matrix
 from images.config.names import ImageName
 from images.errors import UserError
 from images.planning import plan
@@ -30,6 +29,7 @@ from tests.support.attested import NAME, PIP
 from tests.support.commands import call
 from tests.support.debian_tools import unpacked
 from tests.support.published import CLAIMS, days_ago, judge_again, published
+from tests.support.sources import SOURCES
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -228,7 +228,7 @@ def test_attest_signs_an_image_that_was_published_before(
     target: Registry, keys: Path, signer: str, tmp_path: Path
 ) -> None:
     """By the claims that the matrix makes today: an attestation of two claims passes no tier."""
-    image = plan.plan_one(ImageName.parse(NAME), matrix.load()).image
+    image = plan.plan_one(ImageName.parse(NAME), SOURCES).image
     assert image is not None
     known = published(target, "known", date=days_ago(1), revision=image.revision)
     assert verify_attestation("3.1", known.reference, keys).returncode != 0

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from images.config import matrix
 from images.config.schema import SourceRow
 from images.context.hosting import host_settings
 from images.engine import Engine
@@ -29,9 +28,9 @@ from images.wheels.builder import BuiltWheel, WheelOptions
 from images.wheels.cache import WheelCache, wheel_finder
 from images.wheels.official import WheelSource
 from images.wheels.recipe import Recipe, recipe_for
+from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
-SOURCES = matrix.load()
 ASKED = "arch=compute_90,code=sm_90"
 SETUP = """
 import os

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix, paths
+from images.config import paths
 from images.config.names import ImageName
 from images.locking import lock_file
 from images.maintenance import hints
 from images.planning import plan
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 PLANNED = {one.name: one for one in plan.plan(SOURCES)}
 NAME = re.compile(r"\bcu\d{2,3}-torch\d+(?:-[a-z0-9]+)*")
 TAGGED = re.compile(r"-candidate$|-\d{8}-[0-9a-f]{12}$")

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images.config import matrix
 from images.context import render
 from images.context.base_context import BaseContext
 from images.locking import lock_file
 from images.planning import plan
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 TRACKED = [ROOT / line for line in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
 # Spelled in pieces, so that this file does not hold what it forbids.
 FORBIDDEN = [

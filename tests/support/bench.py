@@ -8,11 +8,10 @@ from images.bench import results
 from images.bench.accounting import Layer
 from images.bench.builder import Builder
 from images.bench.parts import BenchmarkRun
-from images.config import matrix
 from images.context.hosting import HostSettings
 from images.engine import BuildSpec, CacheRecord, HistoryEntry, ignore
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 MACHINE = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}
 LOAD = {"before": 0.1, "after": 0.2, "busy": 0.01}
 

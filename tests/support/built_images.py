@@ -4,7 +4,6 @@ from pathlib import Path
 
 from images.building import contexts
 from images.building.contexts import ContextOptions
-from images.config import matrix
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -12,11 +11,12 @@ from images.engine import BuildSpec, Engine
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
+from tests.support.sources import SOURCES
 
 
 def build_without_trial(engine: Engine, name: str, base: AcquiredBase, cache: Path) -> Image:
     """An image of the matrix, built, tagged and not judged. `cache` is a folder for wheels that the context carries."""
-    sources, host = matrix.load(), host_settings()
+    sources, host = SOURCES, host_settings()
     (planned,) = plan.select([name], sources)
     assert planned.image is not None
     options = ContextOptions(facts=sources.facts, host=host, cache=cache, compiled=lambda _image, _pin: None)

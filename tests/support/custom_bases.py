@@ -2,14 +2,13 @@
 
 import dataclasses
 
-from images.config import matrix
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.custom_base import BasePython
 from images.planning import plan
 from images.planning.image import Image
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 PYTHON = BasePython(
     executable="/usr/local/bin/python3",
     prefix="/usr/local",

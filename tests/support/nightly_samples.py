@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from images.config import matrix
 from images.locking import lock_file
 from images.nightly.canary import Locked
 from images.planning import plan
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 CONTROL = Locked(image=PLANNED.image, lock=lock_file.read(PLANNED.image))

@@ -1,11 +1,10 @@
 """Recipes of the real matrix, for tests of what compiles wheels."""
 
-from images.config import matrix
 from images.planning import plan
 from images.planning.image import Image
 from images.wheels.recipe import BaseCompilers, Recipe, recipe_for
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 COMPILERS = BaseCompilers(digest="sha256:1", gcc=13, nvcc="Build cuda_13.0.r13.0/compiler.36424714_0")
 
 

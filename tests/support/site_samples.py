@@ -6,13 +6,13 @@ import json
 from datetime import UTC, date, datetime
 from functools import cache
 
-from images.config import matrix
 from images.config.matrix import Sources
 from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Job, JobLine, Outcome, TierCount
 from images.site.assemble import SiteInputs
 from images.site.records import tier_counts
 from images.site.runs import Published, Run
 from images.validation.schemas import ClaimVerdictRow, HintRow
+from tests.support.sources import SOURCES
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -35,7 +35,7 @@ UNLOCKED = "cu126-torch28"
 
 @cache
 def sources() -> Sources:
-    return matrix.load()
+    return SOURCES
 
 
 def claim(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from images.audit import expected
-from images.config import matrix
 from images.config.names import Arch
 from tests.support.audit_samples import code, distribution, environment
+from tests.support.sources import SOURCES
 
-FACTS = matrix.load().facts
+FACTS = SOURCES.facts
 TORCH = {"sm_80": 1000, "sm_90": 900, "sm_89": 10, "sm_90a": 500, "compute_90": 700}
 CODE = [code("torch/lib/libtorch_cuda.so", "torch", **TORCH)]
 

@@ -6,11 +6,10 @@ import pytest
 
 from images.audit import insight
 from images.audit.nearest import nearest
-from images.config import matrix
 from images.planning import plan
 from tests.support.audit_samples import code, distribution, environment
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
 MB = 1 << 20
 

@@ -8,7 +8,6 @@ import pytest
 
 from images.building import bake
 from images.building.bake import BakeOptions, Provenance, Rendered, stages_of
-from images.config import matrix
 from images.config.names import ImageName
 from images.context import render
 from images.context.base_context import BaseContext
@@ -18,8 +17,8 @@ from images.locking import lock_file
 from images.planning import plan
 from images.publish import provenance
 from images.publish.provenance import BuildRecord, ProvenanceInput
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 INFO = ImageInfo(
     id=f"sha256:{'1' * 64}",
     tags=(),

@@ -7,15 +7,13 @@ import pytest
 
 from images.building import contexts
 from images.building.contexts import ContextOptions
-from images.config import matrix
 from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
 from images.locking import lock_file
 from images.planning import plan
 from images.wheels import prebuilt
 from images.wheels.official import NotFetched, WheelSource, obtain
-
-SOURCES = matrix.load()
+from tests.support.sources import SOURCES
 
 
 class Enough(Exception):  # noqa: N818  # said as an outcome

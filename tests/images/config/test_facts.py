@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from images.config import matrix
 from images.config.facts import Facts, PrebuiltRelease
 from images.config.names import Minor
 from images.planning.official import official_wheel
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 FACTS = SOURCES.facts
 WHEELS = [(release, wheel) for release in FACTS.prebuilt for wheel in release.wheels]
 ROW = {

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.config.paths import TEMPLATES
 from images.context import additions
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
+from tests.support.sources import SOURCES
 
-SOURCES = matrix.load()
 CREATE = TEMPLATES / "additions" / "create.py"
 
 

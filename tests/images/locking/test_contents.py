@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config import matrix
 from images.errors import UserError
 from images.locking import contents, lock_file, measure_contents, remote_wheel
 from images.locking.contents import FileContents
@@ -17,6 +16,7 @@ from images.locking.uv import Answer, Package
 from images.planning import plan
 from tests.support import wheels
 from tests.support.http_server import Reply, Server, serving
+from tests.support.sources import SOURCES
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
 
@@ -159,7 +159,7 @@ def test_every_file_of_a_lock_of_the_repository_is_known() -> None:
 
 
 def test_a_lock_that_is_read_has_its_contents() -> None:
-    (planned,) = plan.select(["cu126-torch27"], matrix.load())
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
     assert planned.image
     lock = lock_file.read(planned.image)
     (torch,) = (package for package in lock.packages() if package.name == "torch")

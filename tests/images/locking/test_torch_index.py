@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from images.commands import common, preparing
-from images.config import matrix
 from images.config.matrix import Sources
 from images.config.names import Minor
 from images.errors import UserError
@@ -20,9 +19,9 @@ from images.locking.uv import IndexUnreachable
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.http_server import serving
+from tests.support.sources import SOURCES as REAL
 from tests.support.torch_index import Indexes
 
-REAL = matrix.load()
 DEFAULT, TORCH = "/simple", "/whl/{}"
 INDEX_OF_THEIR_OWN = [one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index]
 

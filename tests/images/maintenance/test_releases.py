@@ -4,14 +4,14 @@ import pytest
 import yaml
 
 from images.commands import ci
-from images.config import matrix
 from images.errors import Problem, UserError
 from images.locking.uv import Answer
 from images.maintenance import metadata, releases
 from images.maintenance.metadata import Metadata
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
 
-FACTS = matrix.load().facts
+FACTS = SOURCES.facts
 TEXT = (ROOT / "images" / "data" / "facts.yaml").read_text()
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images.config import matrix
 from images.config.matrix import Sources
 from images.config.schema import Profile
 from images.errors import UserError
@@ -26,12 +25,12 @@ from images.validation.claims.image import image_claims
 from images.validation.claims.profile import BEHAVIOURS
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
+from tests.support.sources import SOURCES as REAL
 from validate.claims import Claim, Tier
 from validate.judging import Status
 from validate.judging.profile.behaviour import judge as behaviour
 from validate.probes.cpu import profile_entrypoint
 
-REAL = matrix.load()
 PROFILED = [planned for planned in plan.plan(REAL) if planned.profile]
 SMALL_PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
 

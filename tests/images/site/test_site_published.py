@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from images.bench import loopback
 from images.commands.site import blocked, write
-from images.config import matrix
 from images.publish.attachments import ATTESTATION
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest
@@ -26,6 +25,7 @@ from images.site.index import Index, dumps
 from tests.support import recorded
 from tests.support import site_samples as samples
 from tests.support.commands import Called, call
+from tests.support.sources import SOURCES
 from validate import report
 from validate.judge import judge
 
@@ -121,7 +121,7 @@ def chosen(place: str, *arguments: str) -> Called:
 
 
 def test_an_image_is_chosen_from_a_published_index_as_from_the_plan(tmp_path: Path) -> None:
-    write({"index.json": dumps(make(samples.known(blocked=blocked(matrix.load()))))}, tmp_path)
+    write({"index.json": dumps(make(samples.known(blocked=blocked(SOURCES))))}, tmp_path)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     plain = call("choose", "--gpu", "H100", "--driver", "580.95.05", "--json", "--torch", "<2.15")

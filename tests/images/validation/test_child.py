@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.planning import plan
 from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from tests.support.sources import SOURCES
 from validate.claims import ClaimSet
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
 from validate.judging import Status
 
-SOURCES = matrix.load()
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 LOCKED = {"torch": {"torch": "2.7.1", "sympy": "1.14.0"}, "libraries": {"fsspec": "2025.10.0"}}

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from images.config import matrix, schema
+from images.config import schema
 from images.planning import device_code, expectations, home, plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from tests.support.sources import SOURCES
 from validate.binaries.kernel_states import Excuses
 from validate.claims import HOST_PROBE, Claim, ClaimSet
 from validate.judge import JUDGES
 from validate.suite import _exists
 
-SOURCES = matrix.load()
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
 
 

@@ -8,17 +8,16 @@ from typing import Any, Literal, TypedDict
 import jsonschema_rs
 import pytest
 
-from images.config import matrix
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.contract_schemas import Definitions
 from tests.support import recorded
 from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
 from validate.contracts import catalogue
 from validate.judge import JUDGES
 
-SOURCES = matrix.load()
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
 SCHEMA = json.loads((ROOT / "docs" / "schema" / "evidence.schema.json").read_text())
 CLAIM = jsonschema_rs.Draft202012Validator({"$ref": "#/$defs/ClaimRow", "$defs": SCHEMA["$defs"]})

@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from images.config import matrix
 from images.locking import lock_file
 from images.locking.contents import FileContents
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
+from tests.support.sources import SOURCES
 from validate.claims import Claim
-
-SOURCES = matrix.load()
 
 
 def wheels_claim(name: str, **changed: object) -> Claim:

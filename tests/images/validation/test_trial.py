@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
 from images.errors import Problem
 from images.planning import plan
 from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from tests.support.sources import SOURCES
 from validate.claims import IN_OWN_CONTAINER, MOUNTS, ClaimSet, Tier
 from validate.evidence import Measurement, Outcome, Record
-
-SOURCES = matrix.load()
 
 IMAGE: Any = SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64")
 

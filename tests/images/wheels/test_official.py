@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix
 from images.errors import UserError
 from images.planning import plan
 from images.planning.image import Image, Prebuilt
 from images.wheels import prebuilt
 from images.wheels.official import NotFetched, WheelSource, obtain
 from tests.support.http_server import Reply, Server, serving
+from tests.support.sources import SOURCES
 
 NAME = "flash_attn-2.8.3+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
 
@@ -177,7 +177,7 @@ def test_builds_at_once_keep_one_whole_wheel(tmp_path: Path) -> None:
 
 
 def image(server: Server, *, optional: bool) -> Image:
-    (planned,) = plan.select(["cu126-torch27"], matrix.load())
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
     assert planned.image is not None
     pins = tuple(replace(pin, optional=optional) if pin.name == "flash-attn" else pin for pin in planned.image.pins)
     return replace(planned.image, pins=pins, prebuilt=(wheel(server),))

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix
 from images.errors import UserError
 from images.locking.inputs import TOOLS
 from images.planning import plan
 from images.planning.image import Image, Pin
 from images.wheels import prebuilt
 from images.wheels.official import WheelSource
-
-SOURCES = matrix.load()
+from tests.support.sources import SOURCES
 
 
 def image(name: str) -> Image:

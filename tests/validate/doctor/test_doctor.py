@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config import matrix
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.checkout import ROOT
 from tests.support.machines import gpu, machine, stack
+from tests.support.sources import SOURCES
 from validate.doctor import advice, hardware
 from validate.doctor import main as doctor
 from validate.doctor.advice import advise, runs_on
@@ -84,9 +84,9 @@ def test_flash_attn_is_for_the_gpus_that_the_image_claims_code_for(
 
 
 def test_the_code_is_read_from_the_images_own_claims(tmp_path: Path) -> None:
-    (planned,) = plan.select(["cu128-torch28"], matrix.load())
+    (planned,) = plan.select(["cu128-torch28"], SOURCES)
     assert planned.image is not None
-    claims = image_claims(ClaimContext(image=planned.image, facts=matrix.load().facts))
+    claims = image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts))
     file = tmp_path / "claims.json"
     file.write_text(claims.dumps())
     assert hardware.claimed_code(file)["flash-attn"] == ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -358,7 +358,7 @@ def test_levels_are_ordered() -> None:
 
 
 def test_the_doctor_recommends_the_allocator_setting_that_images_have() -> None:
-    assert matrix.load().matrix.environment["PYTORCH_ALLOC_CONF"] == allocator.SETTING
+    assert SOURCES.matrix.environment["PYTORCH_ALLOC_CONF"] == allocator.SETTING
 
 
 def test_a_folder_that_is_not_the_users_is_told_with_what_to_do() -> None:

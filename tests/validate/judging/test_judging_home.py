@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from tests.support.sources import SOURCES
 from validate.claims import Claim
 from validate.judging import Status
 from validate.judging.cpu import JUDGES
 
-(PLANNED,) = plan.select(["cu126-torch27"], matrix.load())
+(PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 CLAIMS = {
     claim.subject: claim
-    for claim in image_claims(ClaimContext(image=PLANNED.image, facts=matrix.load().facts)).claims
+    for claim in image_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts)).claims
     if claim.probe == "cpu.home"
 }
 VOLUME, FOREIGN = CLAIMS["named volume"], CLAIMS["foreign folder"]

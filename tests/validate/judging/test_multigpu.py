@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from images.building import validating
-from images.config import matrix
 from images.config.paths import RESOURCES as ROOT
 from images.engine import gpus
 from images.engine.gpus import Attachment, GpuMode
@@ -28,6 +27,7 @@ from images.planning.image import Image
 from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
+from tests.support.sources import SOURCES
 from validate.claims import Claim, ClaimSet, Tier
 from validate.environment.ports import free_port
 from validate.evidence import Evidence, Outcome, Record
@@ -38,7 +38,6 @@ from validate.probes.multigpu import _launch
 from validate.probes.multigpu._launch import Heard
 from validate.probes.multigpu.collectives import built, parsed
 
-SOURCES = matrix.load()
 H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30, nvlinks=18)
 PAIR = Inventory(driver="580.1", gpus=(H200, H200), source="NVML", links=((0, 1, Link.NVLINK),))
 

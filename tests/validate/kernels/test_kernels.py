@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from tests.support.sources import SOURCES
 from validate import kernels
 from validate.claims import Claim, Tier
 from validate.judge import JUDGES
 from validate.kernels import Kernel
 
 TABLE = kernels.table()
-SOURCES = matrix.load()
 FOLDER = Path(kernels.__file__).parent
 H100 = Inventory(driver="580.1", gpus=(Gpu(name="NVIDIA H100", capability=(9, 0), memory=80 * 1024**3),), source="test")
 TURING = Inventory(driver="580.1", gpus=(Gpu(name="Tesla T4", capability=(7, 5), memory=16 * 1024**3),), source="test")

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from images.config import matrix
+from tests.support.sources import SOURCES
 from validate.kernels import expected_path, table
 from validate.kernels._names import Name, at_least
 
 TABLE = table()
-TORCHES = sorted(matrix.load().facts.torch)
+TORCHES = sorted(SOURCES.facts.torch)
 OTHERS = dict.fromkeys({row.package for row in TABLE.values()}, "1.0")
 NAMES = [name for row in TABLE.values() for names in row.expected_kernels.values() for name in names]
 

@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.locking import lock_file
 from images.planning import plan
 from images.validation import child
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.provenance import provenance_claims
+from tests.support.sources import SOURCES
 from validate.claims import Claim, ClaimSet
 from validate.environment import debian, trust
 from validate.judging import Finding, Status
 from validate.judging.static import JUDGES
 from validate.probes.static import owners
 
-SOURCES = matrix.load()
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 CONTEXT = ClaimContext.of(

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from images.config import matrix
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.system import system_claims
 from tests.support import elves
+from tests.support.sources import SOURCES
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
 from validate.judging import Status
 from validate.judging.static import JUDGES
 from validate.probes.static import system
 
-SOURCES = matrix.load()
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 TOOLS, VERBS = system_claims(ClaimContext(image=PLANNED.image, facts=SOURCES.facts))
