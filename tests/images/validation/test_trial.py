@@ -139,7 +139,9 @@ def tried(
 ) -> Any:
     """A trial of all claims of static and cpu, each container replaced by `run`, which gets its first claim's probe."""
     engine: Any = SimpleNamespace(
-        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1"), inspect=lambda _reference: IMAGE, cancel=cancel
+        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64"),
+        inspect=lambda _reference: IMAGE,
+        cancel=cancel,
     )
     monkeypatch.setattr(trial.inspection, "records", lambda *_: iter(()))
 
