@@ -69,13 +69,26 @@ def wheel(name: str, version: str) -> bytes:
     return content.getvalue()
 
 
-def validated(engine: Engine, out: Path, *, name: str, version: str) -> subprocess.CompletedProcess[str]:
+def validated(engine: Engine, out: Path, *options: str, name: str, version: str) -> subprocess.CompletedProcess[str]:
     """Build a child with one wheel more, and judge it from the command line."""
     tag, file = f"truetag-test-child-{name}", f"{name}-{version}-py3-none-any.whl"
     step = f"--mount=type=bind,source={file},target=/run/{file} pip install --no-index --no-deps /run/{file}"
     dockerfile = f"FROM {NAME}\nUSER root\nRUN {step}\nRUN echo code >/workspace/train.py\nUSER 1001\n"
     engine.build({"Dockerfile": dockerfile.encode(), file: wheel(name, version)}, tag)
-    command = [sys.executable, "-m", "images", "validate", NAME, "--image", tag, "--tier", "static", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "images",
+        "validate",
+        NAME,
+        "--image",
+        tag,
+        "--tier",
+        "static",
+        "--out",
+        str(out),
+        *options,
+    ]
     try:
         return subprocess.run(
             command, cwd=ROOT, env={**os.environ, "DOCKER_HOST": engine.facts.url}, capture_output=True, text=True
@@ -95,7 +108,7 @@ def test_a_child_that_adds_a_package_and_code_is_well_and_what_it_added_is_named
 
 
 def test_a_child_that_moves_a_pin_fails_as_the_parent_would(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
-    done = validated(engine, tmp_path, name="einops", version="99.0")
+    done = validated(engine, tmp_path, "--claim", "S1 ", name="einops", version="99.0")
     assert done.returncode == 1
     assert "einops 99.0 is installed, 0.8.2 is expected" in " ".join(done.stdout.split())
     assert "moved 1: einops 0.8.2 to 99.0" in done.stdout
