@@ -38,6 +38,12 @@ class ClaimVerdict:
     hints: tuple[Hint, ...] = ()
     """Known errors that its reason or evidence speaks of, once the verdict was explained."""
 
+    @property
+    def recorded(self) -> Status:
+        """As records and pages count it: what passed emulated is UNPROVEN, but in the static tier (files)."""
+        unsure = self.emulated and self.status is Status.PASS and self.claim.tier is not Tier.STATIC
+        return Status.UNPROVEN if unsure else self.status
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -52,6 +58,11 @@ class Verdict:
     def emulated(self, tier: Tier) -> bool:
         """Some of a tier passed under an emulator, which is not the processor that it stands for."""
         return any(one.emulated and one.status is Status.PASS for one in self.claims if one.claim.tier is tier)
+
+    @property
+    def recorded(self) -> Verdict:
+        """The verdict as records and pages have it (ClaimVerdict.recorded)."""
+        return replace(self, claims=tuple(replace(one, status=one.recorded) for one in self.claims))
 
     @property
     def overall(self) -> Status:

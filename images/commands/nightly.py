@@ -115,6 +115,9 @@ def nightly_verb(
 ) -> None:
     """Build and validate images as they are locked and at the newest versions; bisect what breaks."""
     sources = common.sources()
+    if rebuild.only_updates and not rebuild.updates:
+        problem = Problem(where="--only-updates", cause="leaves nothing to do beside --no-updates", then="give one")
+        raise UserError(problem)
     tracked = _tracked(selectors or [], sources)
     build = pipeline.BuildOptions(
         out=output.out,
@@ -140,7 +143,7 @@ def nightly_verb(
             tell=progress.say,
         )
         archive = rebuilding.security(docker_engine, build, rebuild, progress) if rebuild.updates else None
-        found = _run_all(tracked, archive, options)
+        found = _run_all(tracked, archive, options, only_updates=rebuild.only_updates)
     _write_reports(found, output)
     proposals = {one.image: _proposal(one, sources, output) for one in found.images if one.proposed}
     _tell(found, proposals, output, options.now())
@@ -160,7 +163,9 @@ def _judge(
     return overlay.over(engine, controls, build, host, progress)
 
 
-def _run_all(tracked: Sequence[Planned], archive: Security | None, options: NightlyOptions) -> Found:
+def _run_all(
+    tracked: Sequence[Planned], archive: Security | None, options: NightlyOptions, *, only_updates: bool
+) -> Found:
     """Every image: one that can't be run does not stop the others. No archive: no updates are looked for."""
     images: list[ImageResult] = []
     rebuilt: dict[str, SecurityUpdate] = {}
@@ -168,8 +173,9 @@ def _run_all(tracked: Sequence[Planned], archive: Security | None, options: Nigh
     for planned in tracked:
         if planned.image is None:
             continue
-        with _collected(problems, planned.name):
-            images.append(nightly.run(planned, planned.image, options))
+        if not only_updates:
+            with _collected(problems, planned.name):
+                images.append(nightly.run(planned, planned.image, options))
         with _collected(problems, planned.name):
             if archive and (update := security.run(planned, planned.image, archive, options)):
                 rebuilt[planned.name] = update

@@ -25,6 +25,9 @@ from images.validation import schemas
 from images.vulnerabilities.inventory import Inventory
 from images.vulnerabilities.updates import PackageChange, Rebuilt
 
+_SUFFIX = "-rebuild"
+"""Of a rebuild's name, which is taken away again. `updates --rebuild` leaves NAME-updated, which is a person's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RebuildArguments:
@@ -33,6 +36,9 @@ class RebuildArguments:
     updates: Annotated[
         bool, typer.Option("--updates/--no-updates", help="Rebuild images that miss Debian's security updates.")
     ] = True
+    only_updates: Annotated[
+        bool, typer.Option("--only-updates", help="Look for security updates alone: no control, no canary.")
+    ] = False
     published: Annotated[
         str,
         typer.Option("--published", metavar="REPOSITORY", help="Compare those published there; default: the engine's."),
@@ -42,11 +48,11 @@ class RebuildArguments:
 def security(engine: Engine, options: pipeline.BuildOptions, wanted: RebuildArguments, progress: Progress) -> Security:
     """What `images.nightly.security.run` is given. The rebuild is removed once its packages were read."""
     repository = Repository.parse(wanted.published) if wanted.published else None
-    own = replace(options, no_cache=True, suffix=updating.SUFFIX)
+    own = replace(options, no_cache=True, suffix=_SUFFIX)
 
     def rebuild(image: Image, before: Inventory, found: Sequence[PackageChange]) -> tuple[Trial, Rebuilt | None]:
         start = time.monotonic()
-        name = f"{image.name}{updating.SUFFIX}"
+        name = f"{image.name}{_SUFFIX}"
         try:
             built, rebuilt = updating.rebuild(engine, image, own, (before, found), progress)
         except UserError as error:

@@ -18,7 +18,6 @@ from images.context.hosting import host_settings
 from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of
-from images.nightly import report
 from images.planning.image import Image
 from images.vulnerabilities import debian, inventory, updates
 from images.vulnerabilities.inventory import Inventory
@@ -40,10 +39,6 @@ class UpdateArguments(ImageArguments):
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Update proposals, evidence.", callback=in_workspace)
     ] = Path("out/updates")
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FOLDER", help="Also the text of an issue.", callback=in_workspace),
-    ] = None
 
 
 @grouped
@@ -67,9 +62,6 @@ def updates_verb(name: OneName, wanted: UpdateArguments, inputs: ImageInputArgum
     place = wanted.out / str(image.name) / updates.LOG
     log = updates.log(before, found, rebuilt, _next(image, wanted, rebuilt, failed))
     write(place, log)
-    if wanted.report:
-        file, text = report.update_issue(str(image.name), log)
-        write(wanted.report / file, text)
     typer.echo(f"{image.name}  update proposal: {place}")
     raise typer.Exit(1 if failed or rebuilt is None or rebuilt.left else 0)
 

@@ -74,8 +74,8 @@ def cause_of(error: UserError) -> str:
 def trial_of(info: ImageInfo, evidence: Evidence, verdict: Verdict) -> Trial:
     """A verdict as the state of a nightly run has it."""
     return Trial(
-        claims=tuple(map(_row, verdict.claims)),
-        overall={tier: _tier(verdict, tier).overall for tier in Tier if _tier(verdict, tier).claims},
+        claims=tuple(map(_row, verdict.recorded.claims)),
+        overall={tier: _tier(verdict.recorded, tier).overall for tier in Tier if _tier(verdict, tier).claims},
         digest=info.id,
         bytes=info.size,
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),

@@ -38,10 +38,13 @@ class SecurityUpdate:
 
     line: JobLine
     log: str = ""
+    left: int = 0
+    """Updates that the rebuild did not take."""
 
     @property
     def broken(self) -> bool:
-        return self.line.outcome in (Outcome.FAIL, Outcome.NOT_BUILT)
+        """The rebuild is no good, or lacks updates itself."""
+        return self.line.outcome in (Outcome.FAIL, Outcome.NOT_BUILT) or bool(self.left)
 
 
 def run(planned: Planned, image: Image, security: Security, options: NightlyOptions) -> SecurityUpdate | None:
@@ -56,12 +59,12 @@ def run(planned: Planned, image: Image, security: Security, options: NightlyOpti
     control = Locked(image=image, lock=lock_file.read(image, options.locks))
     key = f"rebuild {before.digest} {control.hash}"
     if (known := options.state.find(key)) is not None:
-        return SecurityUpdate(line=JobLine.model_validate(known))
+        return SecurityUpdate(line=JobLine.model_validate(known["line"]), left=known["left"])
     if found := security.pending(before):
         made = _rebuilt(planned, control, (before, found), security, options)
     else:
         made = _current(planned, control, options)
-    options.state.keep(key, made.line.model_dump(mode="json"))
+    options.state.keep(key, {"line": made.line.model_dump(mode="json"), "left": made.left})
     options.tell(planned.name, report.job(made.line))
     return made
 
@@ -83,14 +86,18 @@ def _rebuilt(
     trial, rebuilt = security.rebuild(control.image, before, found)
     changed = [_change(one) for one in (rebuilt.changes if rebuilt else ())]
     line = jobs.judged(planned, control, Job.REBUILD, changed, trial, options)
-    return SecurityUpdate(line=line, log=updates.log(before, found, rebuilt, _next(planned.name, line)))
+    left = len(rebuilt.left) if rebuilt else 0
+    log = updates.log(before, found, rebuilt, _next(planned.name, line, left))
+    return SecurityUpdate(line=line, log=log, left=left)
 
 
 def _change(one: PackageChange) -> Change:
     return Change(name=one.name, before=one.before, after=one.after, pinned=False)
 
 
-def _next(name: str, line: JobLine) -> list[str]:
+def _next(name: str, line: JobLine, left: int) -> list[str]:
+    if left:
+        return [f"renew the base, which brings {left} of them (`nox -s pin`), and rebuild `{name}` once more"]
     if line.outcome is Outcome.PASS:
         return [f"`nox -s updates -- {name} --rebuild` builds it again and ends with the command that publishes it"]
     return [f"the rebuild is {line.outcome}: {line.cause or 'see the failing claims in the line of this run'}"]

@@ -50,7 +50,7 @@ class RunLine(Row):
     claims: dict[Tier, dict[Status, list[str]]]
     """Tier -> verdict -> claims, each as `ID SUBJECT`."""
     findings: list[ClaimRow]
-    """The claims that are FAIL or UNPROVEN, with their reasons."""
+    """The claims that are FAIL or UNPROVEN, with their reasons (ClaimVerdict.recorded)."""
     packages: dict[str, str]
     """Distribution -> version, as claim S1 measured them."""
     bytes: Annotated[int, Field(ge=0)]
@@ -128,7 +128,7 @@ def judged_again(line: RunLine, content: bytes) -> Verdict:
     said = (line.image, line.digest, line.evidence_sha256)
     if said != (verdict.image, verdict.digest, evidence.sha256):
         raise UserError(_contradiction(line, "the evidence is of another run"), code=1)
-    found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.claims}
+    found = {(one.claim.tier, one.status, one.claim.id, one.claim.subject) for one in verdict.recorded.claims}
     if found != set(line.each()):
         differing = sorted({f"{number} {subject}" for _, _, number, subject in found ^ set(line.each())})
         cause = f"the verdict is not what the evidence says: {', '.join(differing[:_SHOWN])}"
@@ -163,6 +163,7 @@ def line_of(evidence: Evidence, verdict: Verdict, where: str, *, size: int = 0, 
     Raises UserError where `where` is no word for an id.
     """
     gpus = evidence.host.get("gpus") or ()
+    verdict = verdict.recorded
     plain = {"date": evidence.host.get("date"), "experiment": False, "kept": False}
     data = {
         "id": f"{verdict.image}/{where}",

@@ -130,7 +130,7 @@ def _claims(line: RunLine) -> Iterator[ClaimVerdictRow]:
 
 def _detailed(verdict: Verdict) -> dict[str, Any]:
     """Claims, evidence and packages of a run whose evidence is at hand."""
-    explained = explain(verdict, hints.known())
+    explained = explain(verdict.recorded, hints.known())
     return {
         "claims": tuple(VerdictFile.model_validate(report.json_data(explained)).claims),
         "evidence": {(one.claim.id, one.claim.subject): one.evidence for one in verdict.claims},

@@ -29,6 +29,8 @@ _PAGE = 1 << 16
 """No machine that we know of has larger pages."""
 _AT_ONCE = 2
 """Containers of a trial that run side by side: one that reads files waits for the disk, one that runs code does not."""
+_MEMORY_EACH = 8 * _GIB
+"""Memory of the machine for each of them: beside less, they run one after another."""
 _MOST_ON_GPUS = 6
 _START_SECONDS = 300
 """For an emulated Python to say how it starts."""
@@ -142,7 +144,8 @@ def _side_by_side(engine: Engine, measure: Callable[[_ContainerPlan], None], pla
             over.set()
             raise
 
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+    at_once = min(_AT_ONCE, max(1, engine.facts.memory // _MEMORY_EACH))
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         try:
             running = [pool.submit(unless_over, plan) for plan in plans]
             wait(running)

@@ -263,6 +263,7 @@ def _prepare(work: Path) -> None:
     """What earlier steps and jobs leave."""
     files = {
         "gpu/validate/ghcr.io_x/verdict.json": "{}",
+        "found/lines/2026-11.jsonl": '{"n": 0}\n',
         "runs/nightly-a/found/lines/2026-11.jsonl": '{"n": 1}\n',
         "runs/nightly-b/found/lines/2026-11.jsonl": '{"n": 2}\n',
         "runs/nightly-b/found/reports/k.md": "# a breaks b\n",

@@ -39,6 +39,7 @@ class Archive:
     def __init__(self, pending: Sequence[PackageChange] = PENDING, made: Trial | None = None) -> None:
         self.answer, self.made = tuple(pending), made or trial(Status.PASS)
         self.asked = self.builds = 0
+        self.left: Sequence[PackageChange] = ()
 
     def security(self, image: Inventory | None = IMAGE) -> Security:
         return Security(inventory=lambda _: image, pending=self.pending, rebuild=self.rebuild)
@@ -53,7 +54,7 @@ class Archive:
         self.builds += 1
         if self.made.cause:
             return self.made, None
-        return self.made, Rebuilt(digest="sha256:2", sentence="validated, 1 claims PASS", changes=MOVED, left=())
+        return self.made, Rebuilt(digest="sha256:2", sentence="validated, 1 claims PASS", changes=MOVED, left=self.left)
 
 
 Run = Callable[..., SecurityUpdate | None]
@@ -87,6 +88,15 @@ def test_a_rebuild_that_passes_is_proposed_with_what_moved(run: Run, tmp_path: P
     assert (found.line.digest, found.line.seconds) == ("sha256:2", 3.0)
     assert "| less | 1 | 2 | CVE-1 |" in found.log and f"`nox -s updates -- {PLANNED.name} --rebuild`" in found.log
     assert results.read(tmp_path / "results") == (found.line,)
+
+
+def test_a_rebuild_that_lacks_updates_itself_is_no_success(run: Run) -> None:
+    archive = Archive()
+    archive.left = PENDING
+    found = made(run(archive))
+    assert (found.line.outcome, found.left, found.broken) == (Outcome.PASS, 1, True)
+    assert "It still has 1 of them" in found.log and "`nox -s pin`" in found.log and "publishes it" not in found.log
+    assert made(run(archive, resume=True)).broken
 
 
 def test_a_rebuild_that_fails_is_broken_and_not_proposed(run: Run) -> None:
