@@ -86,7 +86,11 @@ def broken(engine: Engine, parent: ImageInfo, request: pytest.FixtureRequest) ->
     fault: Fault = request.param
     tag = f"truetag-test-{fault.name}"
     dockerfile = f"FROM {NAME}\nUSER root\n{fault.layer}\nUSER {parent.user}\n{fault.last}\n"
-    scripts = {f"breaks/{file.name}": file.read_bytes() for file in (Path(__file__).parent / "breaks").iterdir()}
+    scripts = {
+        f"breaks/{file.name}": file.read_bytes()
+        for file in (Path(__file__).parent / "breaks").iterdir()
+        if file.is_file()
+    }
     suite = {f"suite/{path}": content for path, content in trial.suite_files(ClaimSet(image=NAME, claims=())).items()}
     engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
     yield tag

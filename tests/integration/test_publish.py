@@ -232,7 +232,11 @@ class Thin:
 def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Thin]]:
     """Builds an image with a Python and one distribution, and validates its claims."""
     made: list[str] = []
-    scripts = {f"scripts/{path.name}": path.read_bytes() for path in (ROOT / "templates" / "scripts").iterdir()}
+    scripts = {
+        f"scripts/{path.name}": path.read_bytes()
+        for path in (ROOT / "templates" / "scripts").iterdir()
+        if path.is_file()
+    }
 
     def one(*, torch: str = "2.7.1", pins: str = '{"einops":"0.8.2"}', settings: dict[str, str] | None = None) -> Thin:
         labels = {
