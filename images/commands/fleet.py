@@ -108,7 +108,7 @@ def fleet_verb(
         given = PlanInputs(
             fleet=fleet,
             now=datetime.now(UTC),
-            known=gather.known(ledger, [paths.workspace().results]),
+            known=gather.known(ledger, [paths.workspace().results], [one.planned for one in located]),
             tiers=trial.tiers or tuple(Tier),
             booked=gather.booked(ledger),
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
@@ -119,6 +119,12 @@ class Ledger:
 
     def job(self, key: str) -> Job | None:
         return _find(Job, self.pair(key) / "job.json")
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        """Keep what jobs are about, before anything names them. What is there already stays."""
+        for job in jobs:
+            self.pair(job.key).mkdir(parents=True, exist_ok=True)
+            _link(self.pair(job.key) / "job.json", job)
 
     def record(self, key: str) -> FleetRecord | None:
         """What a job came to; None: there is no record yet."""

@@ -56,6 +56,11 @@ class Job(Row):
         return f"{self.image}-{self.digest.removeprefix('sha256:')[:12]}-{tiers}{where}{texts and f'-{texts}'}"
 
     @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """What it judges."""
+        return tuple(Pair(image=self.image, digest=self.digest, tier=tier, arch=self.arch) for tier in self.tiers)
+
+    @property
     def claim_set(self) -> ClaimSet:
         return ClaimSet.loads(json.dumps(self.claims))
 

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from statistics import median
 
 from images.config import paths
-from images.errors import Problem, UserError
 from images.fleet.config import Fleet
 from images.fleet.executors.executor import Ended, Executor, Placed
+from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.model import ON_GPUS, Booking, Failure, FleetRecord, FleetRun, Job
+from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job
 from images.fleet.worker import Assignment
-from validate.judge import Verdict, judge
+from validate.judge import Verdict
 
 _LINE = 200
 """Characters of a cause in the line of progress; `status` and the summary have it whole."""
@@ -169,12 +169,7 @@ def _outcome(job: Job, ledger: Ledger) -> Outcome:
     record = ledger.record(job.key)
     if record is None:
         return Outcome(job=job, cause="there is no record")
-    evidence = ledger.evidence_read(record)
-    if (evidence.digest, evidence.image) != (job.digest, job.image):
-        cause = f"the evidence is of {evidence.image} {evidence.digest[:19]}"
-        raise UserError(Problem(where=job.key, cause=cause, then=f"take {ledger.pair(job.key)} away"), code=1)
-    held_to = evidence.claim_set if set(job.tiers) & set(ON_GPUS) else job.claim_set
-    return Outcome(job=job, record=record, verdict=judge(held_to, evidence))
+    return Outcome(job=job, record=record, verdict=judged(ledger, record, job, job.claim_set))
 
 
 def _told(outcome: Outcome, ended: Ended) -> str:

@@ -1,5 +1,6 @@
 """The plan: what is fresh, due, booked or impossible, and which jobs that makes."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -150,18 +151,31 @@ def line(date: datetime | None, **more: Any) -> RunLine:
     return RunLine.model_validate({**data, **more})
 
 
+def known_pairs(lines: Iterable[RunLine]) -> dict[Pair, Known]:
+    return planning.newest(pair for one in lines for pair in planning.of_line(one, one.id))
+
+
 def test_records_are_filed_by_the_architecture_that_they_ran_on() -> None:
-    found = planning.known_pairs([(line(NOW), "here")])
+    found = known_pairs([line(NOW)])
     assert {(pair.tier, pair.arch) for pair in found} == {(Tier.GPU, "9.0"), (Tier.CPU, "")}
 
 
+def test_a_claim_that_failed_is_none_that_a_record_answers_for() -> None:
+    """It was not required then; today it is."""
+    claims = {"cpu": {"PASS": ["C2 torch"], "FAIL": ["C1 torch"]}, "static": {"NOT_APPLICABLE": ["S1 torch"]}}
+    passed = {"verdict": "PASS", "counts": {}}
+    found = known_pairs([line(NOW, claims=claims, tiers={"cpu": passed, "static": passed})])
+    assert planned(known=found)["cpu", ""] == (State.DUE, "its record of 2026-11-22 lacks C1 torch")
+    assert planned(known=found)["static", ""][0] is State.FRESH
+
+
 def test_experiments_undated_runs_and_unknown_gpus_are_no_records() -> None:
-    assert planning.known_pairs([(line(None), ""), (line(NOW, experiment=True), "")]) == {}
-    assert {pair.tier for pair in planning.known_pairs([(line(NOW, gpus=["Novel 9000"]), "")])} == {Tier.CPU}
-    assert {pair.tier for pair in planning.known_pairs([(line(NOW, gpus=[]), "")])} == {Tier.CPU}
+    assert known_pairs([line(None), line(NOW, experiment=True)]) == {}
+    assert {pair.tier for pair in known_pairs([line(NOW, gpus=["Novel 9000"])])} == {Tier.CPU}
+    assert {pair.tier for pair in known_pairs([line(NOW, gpus=[])])} == {Tier.CPU}
 
 
 @given(st.permutations([1, 2, 3, 4]))
 def test_the_newest_record_counts_in_whatever_order_they_come(days: list[int]) -> None:
-    lines = [(line(NOW - timedelta(days=day)), str(day)) for day in days]
-    assert {one.source for one in planning.known_pairs(lines).values()} == {"1"}
+    lines = [line(NOW - timedelta(days=day), id=f"a/{day}") for day in days]
+    assert {one.source for one in known_pairs(lines).values()} == {"a/1"}
