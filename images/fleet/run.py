@@ -155,7 +155,8 @@ def _judged(run_of: FleetRun, booked: Sequence[Placed], options: RunOptions) -> 
 def _kept(run_of: FleetRun, job: Job, ended: Ended, ledger: Ledger) -> Outcome:
     """What a job came to. A record counts even where its job was lost after it was written."""
     if ended.judged:
-        ledger.commit(ended.judged)
+        with ledger.judging(job.key):
+            ledger.commit(ended.judged)
     if ledger.record(job.key):
         return _outcome(job, ledger)
     cause = ended.cause or "it ended without a record"

@@ -1,9 +1,11 @@
 """What Slurm and Ray are asked for, and how their answers are read."""
 
+import stat
 from pathlib import Path
 
 import pytest
 
+from images.errors import UserError
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import ray, slurm
 from images.fleet.executors.squeue import parsed, state_of
@@ -31,6 +33,14 @@ def test_sbatch_is_asked_in_its_own_words() -> None:
     assert asked["setup"][1].startswith("export PYTHONPATH=")
     assert asked["additional_parameters"] == {"requeue": True, "mem": "64G", "reservation": "night"}
     assert not {"constraint", "qos"} & set(asked)
+
+
+def test_submitits_pickles_lie_where_nobody_else_writes(tmp_path: Path) -> None:
+    folder = slurm.own_folder(tmp_path / "slurm")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and slurm.own_folder(tmp_path / "slurm") == folder
+    folder.chmod(0o770)
+    with pytest.raises(UserError, match="you alone can enter"):
+        slurm.own_folder(tmp_path / "slurm")
 
 
 def test_machines_without_gpus_are_asked_for_none() -> None:

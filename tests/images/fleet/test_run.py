@@ -1,5 +1,6 @@
 """A run from booking to outcome, with an executor that does as it is told; the real ones are in tests/integration."""
 
+import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,3 +132,22 @@ def test_evidence_of_another_image_is_refused(tmp_path: Path) -> None:
     other = judged(one, digest="sha256:" + "9" * 64)
     with pytest.raises(UserError, match="the evidence is of"):
         go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=other)}), one)
+
+
+def test_a_record_is_kept_under_the_lock_that_its_worker_would_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, held = job(1), []
+    commit = Ledger.commit
+
+    def watched(ledger: Ledger, judged: Judged) -> bool:
+        with (ledger.pair(one.key) / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(judged.record.key)
+        return commit(ledger, judged)
+
+    monkeypatch.setattr(Ledger, "commit", watched)
+    go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=judged(one))}), one)
+    assert held == [one.key]
