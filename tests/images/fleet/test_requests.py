@@ -68,6 +68,7 @@ LISTING = """\
 12_0|RUNNING|n1|None
 12_1|COMPLETED|n2|None
 12_[2-5%4]|PENDING||Resources
+15_[0-4:2,9]|PENDING||Priority
 13|CONFIGURING|n3|None
 14|NODE_FAIL|n4|NodeDown
 """
@@ -82,6 +83,13 @@ LISTING = """\
         ("13", "PENDING"),
         ("14", "NODE_FAIL"),
         ("99", "GONE"),
+        ("12_5", "PENDING"),
+        ("12_6", "GONE"),
+        ("15_0", "PENDING"),
+        ("15_4", "PENDING"),
+        ("15_3", "GONE"),
+        ("15_9", "PENDING"),
+        ("1_2", "GONE"),
     ],
 )
 def test_squeue_is_read(job: str, state: str) -> None:
