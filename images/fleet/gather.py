@@ -94,10 +94,15 @@ def _named(wish: Wish, places: Places) -> Found:
 
 
 def _by_name(name: str, places: Places) -> Found | None:
-    """What this machine's engine has under a name, else the registry; of a name before its verdict, the candidate."""
-    for tag in (name, f"{name}-candidate"):
+    """What this machine's engine has under a name, else as its candidate; else what the registry has so.
+
+    What was published may be older than a candidate that was built here.
+    """
+    tags = (name, f"{name}-candidate")
+    for tag in tags if places.engine else ():
         if places.engine and (found := travel.in_engine(places.engine, tag)):
             return found
+    for tag in tags if places.repository else ():
         if places.repository and (found := travel.in_registry(Reference(places.repository, tag))):
             return found
     return None

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from images.building.trying import Described
 from images.commands import fleet_tables
-from images.fleet import gather, planning
+from images.fleet import gather, planning, travel
 from images.fleet.config import Fleet
+from images.fleet.gather import Places
 from images.fleet.ledger import Ledger
 from images.fleet.model import Job, Pair
 from images.fleet.planning import FleetImage, PlanInputs, State
+from images.fleet.travel import Found
+from images.registry.reference import Reference, Repository
 from tests.support.fleet_records import NAME, claim, claims, installed, job, judged
 from validate.claims import ClaimSet, Tier
 
@@ -58,6 +62,35 @@ def test_a_record_with_damaged_evidence_is_due_and_says_why(tmp_path: Path) -> N
     assert state is State.DUE and "can't be used" in reason
     (row,) = fleet_tables.status_rows(ledger)
     assert row["state"] == "unusable" and row["told"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "registry", "found"),
+    [
+        ({"a", "a-candidate"}, {"a"}, "engine a"),
+        ({"a-candidate"}, {"a"}, "engine a-candidate"),
+        (set(), {"a", "a-candidate"}, "registry a"),
+        (set(), {"a-candidate"}, "registry a-candidate"),
+        (set(), set(), ""),
+    ],
+)
+def test_what_is_here_comes_before_what_was_published(
+    monkeypatch: pytest.MonkeyPatch, engine: set[str], registry: set[str], found: str
+) -> None:
+    described = Described(labels={}, history=())
+
+    def in_engine(_engine: object, name: str) -> Found | None:
+        return Found(digest=f"engine {name}", described=described) if name in engine else None
+
+    def in_registry(reference: Reference) -> Found | None:
+        tag = reference.identifier
+        return Found(digest=f"registry {tag}", described=described) if tag in registry else None
+
+    monkeypatch.setattr(travel, "in_engine", in_engine)
+    monkeypatch.setattr(travel, "in_registry", in_registry)
+    places = Places(engine=object(), repository=Repository.parse("a.test/b"))  # type: ignore[arg-type]
+    located = gather._by_name("a", places)
+    assert (located.digest if located else "") == found
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 80GB HBM3", "Novel 9000"])
