@@ -172,6 +172,10 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
 
 
 def _machines(job: Job, fleet: Fleet) -> str:
+    fleet = fleet.of(job.platform)
+    if not fleet.workers:
+        then = "put them into fleet.yaml again, or begin a new run"
+        raise UserError(Problem(where=job.key, cause=f"no machine of the fleet is {job.platform} any more", then=then))
     if not set(job.tiers) & set(ON_GPUS):
         return fleet.plain
     if job.arch not in fleet.by_arch:

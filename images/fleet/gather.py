@@ -75,6 +75,7 @@ def _located(wish: Wish, places: Places, holding: Holding) -> Located:
         digest=found.digest if found else "",
         archs=wish.image.archs,
         ptx=wish.image.ptx,
+        platform=wish.image.platform,
         claims=wanted.claims(described, holding.tiers),
         reference=found.reference if found else "",
         why_not=why_not,

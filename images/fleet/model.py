@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field
 
+from images.config.platforms import Platform
 from images.nightly.results import Row
 from images.site.records import RunLine
 from validate.claims import ClaimSet, Tier
@@ -41,6 +42,8 @@ class Job(Row):
     arch: str = ""
     gpus: Annotated[int, Field(ge=0)] = 0
     """How many GPUs the worker is given."""
+    platform: Platform = Platform.AMD64
+    """Of the image: its machines have the same."""
     only: tuple[str, ...] = ()
     """Texts of `--claim`; empty: every claim."""
     claims: dict[str, Any]

@@ -11,6 +11,7 @@ from functools import cache
 
 from images.chooser import models
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.errors import UserError
 from images.fleet.config import Fleet
 from images.fleet.model import ON_GPUS, Job, Pair
@@ -47,6 +48,7 @@ class FleetImage:
     ptx: tuple[Arch, ...]
     claims: ClaimSet
     """Every claim of today; those of the GPU tiers as for a machine with GPUs."""
+    platform: Platform = Platform.AMD64
     reference: str = ""
     """`HOST/NAME@sha256:...`; empty until it was pushed."""
     why_not: str = ""
@@ -98,18 +100,24 @@ def plan(images: Sequence[FleetImage], given: PlanInputs) -> tuple[PlannedPair, 
 def _of_image(image: FleetImage, given: PlanInputs) -> Iterator[PlannedPair]:
     required = {tier: _required(image.claims, tier) for tier in given.tiers}
     there = {claim.tier for claim in image.claims.claims}
+    fleet = given.fleet.of(image.platform)
     for tier in (tier for tier in Tier if tier in given.tiers and tier in there):
         if tier not in ON_GPUS:
             pair = Pair(image=image.name, digest=image.digest, tier=tier)
-            plain = PlannedPair(pair=pair, state=State.DUE, reason="", worker=given.fleet.plain)
-            yield _answered(image, plain, required, given)
+            yield _answered(image, _on_plain(pair, image, fleet), required, given)
             continue
-        for candidate in _on_gpus(image, tier, given.fleet):
+        for candidate in _on_gpus(image, tier, fleet):
             yield _answered(image, candidate, required, given)
 
 
 def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
     return frozenset(f"{one.id} {one.subject}" for one in claims.claims if one.tier is tier and one.required)
+
+
+def _on_plain(pair: Pair, image: FleetImage, fleet: Fleet) -> PlannedPair:
+    if not fleet.workers:
+        return PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=f"no machine of the fleet is {image.platform}")
+    return PlannedPair(pair=pair, state=State.DUE, reason="", worker=fleet.plain)
 
 
 def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedPair]:
@@ -120,7 +128,8 @@ def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedPai
         pair = Pair(image=image.name, digest=image.digest, tier=tier, arch=capability)
         arch = Arch.parse(capability)
         if capability not in machines:
-            reason = f"no machine of the fleet has {arch}"
+            other = f" on {image.platform}" if image.platform is not Platform.AMD64 else ""
+            reason = f"no machine of the fleet has {arch}{other}"
             yield PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=reason)
             continue
         name, machine = machines[capability]
@@ -252,6 +261,7 @@ def _job(image: FleetImage, pairs: Sequence[PlannedPair], only: Sequence[str]) -
         tiers=tiers,
         arch=pairs[0].pair.arch,
         gpus=pairs[0].gpus,
+        platform=image.platform,
         only=tuple(only),
         claims=_plain(image.claims.of(own)),
     )

@@ -1,6 +1,7 @@
 """The plan: what is fresh, due, booked or impossible, and which jobs that makes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.fleet import planning
 from images.fleet.config import Fleet
 from images.fleet.model import Job, Pair
@@ -97,6 +99,24 @@ def test_another_digest_says_nothing() -> None:
 def test_what_somebody_else_judges_now_is_left_to_them() -> None:
     pair = Pair(image=IMAGE.name, digest=DIGEST, tier=Tier.STATIC)
     assert planned(booked={pair: "ann@login"})["static", ""] == (State.BOOKED, "ann@login")
+
+
+def test_an_image_is_due_on_machines_of_its_platform_alone() -> None:
+    image = replace(IMAGE, platform=Platform.ARM64)
+    found = planning.plan([image], PlanInputs(fleet=FLEET, now=NOW))
+    assert {one.state for one in found} == {State.IMPOSSIBLE}
+    assert found[0].reason == "no machine of the fleet is linux/arm64"
+    assert found[-1].reason == "no machine of the fleet has sm_90 on linux/arm64"
+    grace = {"arch": "9.0", "gpus": 1, "platform": "linux/arm64"}
+    both = Fleet.model_validate({"workers": {**FLEET.model_dump()["workers"], "gh200": grace}})
+    there = planning.plan([image], PlanInputs(fleet=both, now=NOW))
+    assert {(one.pair.tier, one.worker) for one in there if one.state is State.DUE} == {
+        (Tier.STATIC, "gh200"),
+        (Tier.CPU, "gh200"),
+        (Tier.GPU, "gh200"),
+    }
+    assert {job.platform for group in planning.jobs(there, [image]).values() for job in group} == {Platform.ARM64}
+    assert "gh200" not in {one.worker for one in planning.plan([IMAGE], PlanInputs(fleet=both, now=NOW))}
 
 
 def test_an_image_that_is_nowhere_is_impossible() -> None:
