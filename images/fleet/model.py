@@ -44,6 +44,8 @@ class Job(Row):
     """How many GPUs the worker is given."""
     platform: Platform = Platform.AMD64
     """Of the image: its machines have the same."""
+    required: tuple[str, ...] = ()
+    """`ID SUBJECT` of the claims of the GPU tiers that the plan requires: a worker's claims must have them."""
     only: tuple[str, ...] = ()
     """Texts of `--claim`; empty: every claim."""
     claims: dict[str, Any]

@@ -262,9 +262,16 @@ def _job(image: FleetImage, pairs: Sequence[PlannedPair], only: Sequence[str]) -
         arch=pairs[0].pair.arch,
         gpus=pairs[0].gpus,
         platform=image.platform,
+        required=tuple(sorted(key for tier in tiers if tier in ON_GPUS for key in _required(image.claims, tier))),
         only=tuple(only),
         claims=_plain(image.claims.of(own)),
     )
+
+
+def unanswered(planned: Iterable[PlannedPair], answered: Iterable[Job]) -> tuple[PlannedPair, ...]:
+    """The pairs that are neither fresh nor among those of jobs that were judged or lost."""
+    there = {pair for job in answered for pair in job.pairs}
+    return tuple(one for one in planned if one.state is not State.FRESH and one.pair not in there)
 
 
 def _plain(claims: ClaimSet) -> dict[str, object]:

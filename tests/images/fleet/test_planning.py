@@ -119,6 +119,23 @@ def test_an_image_is_due_on_machines_of_its_platform_alone() -> None:
     assert "gh200" not in {one.worker for one in planning.plan([IMAGE], PlanInputs(fleet=both, now=NOW))}
 
 
+def test_jobs_on_gpus_say_what_the_plan_requires_of_them() -> None:
+    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    assert [one.required for one in jobs["h100"]] == [("G1 torch",), ("M1 torch",)]
+    assert jobs["cpu"][0].required == ()
+
+
+def test_pairs_that_nobody_answered_are_named() -> None:
+    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, known=known(Tier.CPU)))
+    jobs = [one for group in planning.jobs(found, [IMAGE]).values() for one in group]
+    left = planning.unanswered(found, [one for one in jobs if one.arch != "9.0"])
+    assert {(str(one.pair.tier), one.pair.arch) for one in left if one.state is State.DUE} == {
+        ("gpu", "9.0"),
+        ("multigpu", "9.0"),
+    }
+    assert State.IMPOSSIBLE in {one.state for one in left} and State.FRESH not in {one.state for one in left}
+
+
 def test_an_image_that_is_nowhere_is_impossible() -> None:
     missing = FleetImage(name="a", digest="", archs=(), ptx=(), claims=CLAIMS, why_not="it is nowhere")
     found = planning.plan([missing], PlanInputs(fleet=FLEET, now=NOW))
