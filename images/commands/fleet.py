@@ -94,8 +94,12 @@ def fleet_verb(
     if action not in ACTIONS.split("|"):
         raise UserError(Problem(where=action, cause="is an unknown action", then=f"say one of {ACTIONS}"))
     fleet = config.read(how.file)
+    if engine and action == "run" and how.on != "local":
+        then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
+        raise UserError(Problem(where=f"--engine {engine}", cause=f"does not reach workers of {how.on}", then=then))
+    going = Going(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
     if action == "run" and how.resume:
-        _finish(ledger, fleet, how, *_unfinished(ledger, fleet), gpus=trial.gpus)
+        _finish(going, *_unfinished(ledger, fleet))
         return
     sources = common.sources()
     with _engine(engine) as docker_engine:
@@ -108,7 +112,7 @@ def fleet_verb(
         given = PlanInputs(
             fleet=fleet,
             now=datetime.now(UTC),
-            known=gather.known(ledger, [paths.workspace().results]),
+            known=gather.known(ledger, [paths.workspace().results], [one.planned for one in located]),
             tiers=trial.tiers or tuple(Tier),
             booked=gather.booked(ledger),
         )
@@ -118,26 +122,53 @@ def fleet_verb(
             return
         images = _sent(located, planned, docker_engine, repository)
     jobs = planning.jobs(planned, images, what.claim or ())
-    _finish(ledger, fleet, how, run.new_run(how.on.partition(":")[0], jobs), jobs, gpus=trial.gpus)
+    _finish(going, run.new_run(how.on.partition(":")[0], jobs), jobs, planned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Going:
+    """With what a run goes."""
+
+    ledger: Ledger
+    fleet: Fleet
+    on: str
+    gpus: str
+    engine: str
+
+    def options(self) -> RunOptions:
+        """Raises UserError: the executor can't be had."""
+        return RunOptions(
+            fleet=self.fleet,
+            ledger=self.ledger,
+            executor=_executor(self.on, self.ledger, self.fleet),
+            say=_say,
+            gpus=self.gpus,
+            engine=self.engine,
+            keep=lambda outcome: _report(self.ledger, outcome),
+        )
 
 
 def _finish(
-    ledger: Ledger, fleet: Fleet, how: FleetArguments, run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], *, gpus: str
+    going: Going, run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], planned: Sequence[PlannedPair] = ()
 ) -> None:
-    """Run jobs, write their reports, and tell what came of them."""
-    if not any(jobs.values()):
+    """Run jobs, and tell what came of them and of the pairs that were asked for. Exits with 1 for what has no PASS."""
+    outcomes: tuple[Outcome, ...] = ()
+    if any(jobs.values()):
+        outcomes = run.run(run_of, jobs, going.options())
+        common.results().print(fleet_tables.outcomes(outcomes))
+    else:
         talk.print("nothing is due: `nox -s fleet -- plan` says why")
-        return
-    executor = _executor(how.on, ledger, fleet)
-    outcomes = run.run(run_of, jobs, RunOptions(fleet=fleet, ledger=ledger, executor=executor, say=_say, gpus=gpus))
-    for outcome in outcomes:
-        _report(ledger, outcome)
-    common.results().print(fleet_tables.outcomes(outcomes))
+    there = {one.job.key for one in outcomes}
+    others = [job.key for group in jobs.values() for job in group if job.key not in there]
+    unanswered = planning.unanswered(planned, [one.job for one in outcomes])
+    if unanswered:
+        common.results().print(fleet_tables.plan(unanswered))
     lost = [one for one in outcomes if one.verdict is None]
     if lost:
         then = "`nox -s fleet -- run --resume`, with the same --on, judges what has no verdict"
         raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
-    raise typer.Exit(1 if any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes) else 0)
+    failed = any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes)
+    raise typer.Exit(1 if failed or others or unanswered else 0)
 
 
 def _report(ledger: Ledger, outcome: Outcome) -> None:
@@ -157,21 +188,40 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
     if not left:
         then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
         raise UserError(Problem(where="--resume", cause=f"no run in {ledger.folder} left anything to judge", then=then))
-    run_of = left[-1].model_copy(update={"owner": run.owner()})
+    for one in reversed(left):
+        run_of = one.model_copy(update={"owner": run.owner()})
+        jobs = _left(ledger, fleet, run_of)
+        _say(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
+        if jobs:
+            return run_of, jobs
+        ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))  # an older one may have left something
+    return run_of, {}
+
+
+def _left(ledger: Ledger, fleet: Fleet, run_of: FleetRun) -> dict[str, list[Job]]:
+    """Machines -> the jobs of a run without a record since it began. Raises UserError for those that nobody knows."""
     jobs: dict[str, list[Job]] = {}
+    unknown = []
     for key in run_of.jobs:
         job, record = ledger.job(key), ledger.record(key)
         if record and record.ended >= run_of.started:
             ledger.release(key, run_of.id)  # judged after its submitter was killed
         elif job:
             jobs.setdefault(_machines(job, fleet), []).append(job)
-    if not jobs:
-        ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))
-    _say(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
-    return run_of, jobs
+        else:
+            unknown.append(key)
+    then = f"begin a new run of these images, and take runs/{run_of.id}.json in {ledger.folder} away"
+    if unknown:
+        cause = f"{run_of.id} was to judge it, and its job.json is missing"
+        raise UserError([Problem(where=key, cause=cause, then=then) for key in unknown], code=1)
+    return jobs
 
 
 def _machines(job: Job, fleet: Fleet) -> str:
+    fleet = fleet.of(job.platform)
+    if not fleet.workers:
+        then = "put them into fleet.yaml again, or begin a new run"
+        raise UserError(Problem(where=job.key, cause=f"no machine of the fleet is {job.platform} any more", then=then))
     if not set(job.tiers) & set(ON_GPUS):
         return fleet.plain
     if job.arch not in fleet.by_arch:

@@ -8,8 +8,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from images.errors import UserError
+from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.planning import PlannedPair, State
+from images.fleet.model import FleetRecord
+from images.fleet.planning import PlannedPair, State, of_verdict
 from images.fleet.run import Outcome
 from validate.judge import Verdict
 from validate.judging import Status
@@ -93,14 +96,25 @@ def _status_of(ledger: Ledger, key: str, alive: Mapping[str, bool]) -> Iterator[
         state, told = ("running", booking.owner) if lives else ("left", "`nox -s fleet -- run --resume` goes on")
         yield {**row, "state": state, "machine": booking.cluster_id, "when": _time(booking.since), "told": told}
     elif record:
-        verdicts = {str(tier): str(count.verdict) for tier, count in record.line.tiers.items()}
-        worker = record.worker
-        shown = " ".join(f"{tier} {verdict}" for tier, verdict in verdicts.items())
-        told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s"
-        when = _time(record.ended)
-        yield {**row, "state": "judged", "verdict": shown, "machine": worker.node, "when": when, "told": told}
+        yield {**row, **_judged(ledger, record), "machine": record.worker.node, "when": _time(record.ended)}
     elif failure:
         yield {**row, "state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
+
+
+def _judged(ledger: Ledger, record: FleetRecord) -> dict[str, str]:
+    """What the evidence says by the claims that the job was given, whatever the worker wrote beside it."""
+    job = ledger.job(record.key)
+    if job is None:
+        return {"state": "unusable", "told": "job.json is missing: the pair is due"}
+    try:
+        verdict = judged(ledger, record, job, job.claim_set)
+    except UserError as error:
+        return {"state": "unusable", "told": error.problems[0].cause}
+    known = of_verdict(job, verdict, record.ended, "")
+    shown = " ".join(f"{pair.tier} {one.verdict}" for pair, one in known)
+    worker = record.worker
+    told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s"
+    return {"state": "judged", "verdict": shown, "told": told}
 
 
 def status(rows: Sequence[Mapping[str, Any]]) -> Table:

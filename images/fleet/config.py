@@ -10,6 +10,7 @@ from pydantic import Field
 
 from images.config import paths, yamlfile
 from images.config.facts import Capability, Row, Sentence
+from images.config.platforms import Platform
 from images.config.validating import validated
 from images.errors import Problem, UserError
 
@@ -53,6 +54,8 @@ class WorkerType(Row):
     """GPUs of one machine; with `arch`, at least 1."""
     ranks: Annotated[int, Field(ge=2, le=8)] = _RANKS
     """GPUs that the multigpu tier is given."""
+    platform: Platform = Platform.AMD64
+    """They judge the images of this platform alone."""
     slurm: SlurmRequest = SlurmRequest()
     ray: RayRequest = RayRequest()
 
@@ -86,6 +89,19 @@ class Fleet(Row):
     workers: dict[str, WorkerType] = Field(min_length=1)
     slurm: SlurmSettings = SlurmSettings()
     ray: RaySettings = RaySettings()
+
+    def of(self, platform: Platform) -> Fleet:
+        """The machines of a platform; there may be none."""
+        return self._by_platform[platform]
+
+    @cached_property
+    def _by_platform(self) -> dict[Platform, Fleet]:
+        settings = {name: getattr(self, name) for name in Fleet.model_fields}
+        found: dict[Platform, Fleet] = {}
+        for platform in Platform:
+            workers = {name: one for name, one in self.workers.items() if one.platform is platform}
+            found[platform] = Fleet.model_construct(**{**settings, "workers": workers})
+        return found
 
     @property
     def plain(self) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from pathlib import Path
 
 from images.building.trying import Described, Wanted
 from images.config.matrix import Sources
 from images.engine import Engine
 from images.errors import Problem, UserError
-from images.fleet import travel
+from images.fleet import planning, travel
+from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
 from images.fleet.model import Pair
-from images.fleet.planning import FleetImage, Known, known_pairs
+from images.fleet.planning import FleetImage, Known
 from images.fleet.travel import Found
 from images.planning.image import Image
 from images.registry.reference import Reference, Repository
@@ -73,6 +75,7 @@ def _located(wish: Wish, places: Places, holding: Holding) -> Located:
         digest=found.digest if found else "",
         archs=wish.image.archs,
         ptx=wish.image.ptx,
+        platform=wish.image.platform,
         claims=wanted.claims(described, holding.tiers),
         reference=found.reference if found else "",
         why_not=why_not,
@@ -92,29 +95,45 @@ def _named(wish: Wish, places: Places) -> Found:
 
 
 def _by_name(name: str, places: Places) -> Found | None:
-    """What this machine's engine has under a name, else the registry; of a name before its verdict, the candidate."""
-    for tag in (name, f"{name}-candidate"):
+    """What this machine's engine has under a name, else as its candidate; else what the registry has so.
+
+    What was published may be older than a candidate that was built here.
+    """
+    tags = (name, f"{name}-candidate")
+    for tag in tags if places.engine else ():
         if places.engine and (found := travel.in_engine(places.engine, tag)):
             return found
+    for tag in tags if places.repository else ():
         if places.repository and (found := travel.in_registry(Reference(places.repository, tag))):
             return found
     return None
 
 
-def known(ledger: Ledger, results: Sequence[Path]) -> dict[Pair, Known]:
-    """What was judged before: by this fleet, and in results/runs.jsonl."""
-    return known_pairs([*_of_ledger(ledger), *_of_results(results)])
+def known(ledger: Ledger, results: Sequence[Path], planned: Iterable[FleetImage]) -> dict[Pair, Known]:
+    """What was judged of these images before: by this fleet, and in results/runs.jsonl."""
+    return planning.newest([*_of_ledger(ledger, planned), *_of_results(results)])
 
 
-def _of_ledger(ledger: Ledger) -> Iterator[tuple[records.RunLine, str]]:
-    for record in ledger.records():
-        yield record.line, f"{record.worker.node}, {record.worker.executor}"
+def _of_ledger(ledger: Ledger, planned: Iterable[FleetImage]) -> Iterator[tuple[Pair, Known]]:
+    """What the evidence says by today's claims: a claim may have changed since its record was written."""
+    today = {(one.name, one.digest): one.claims for one in planned}
+    for key in ledger.job_keys():
+        job, record = ledger.job(key), ledger.record(key)
+        if job is None or record is None or (job.image, job.digest) not in today:
+            continue
+        date, source = record.ended.astimezone(UTC), f"{record.worker.node}, {record.worker.executor}"
+        try:
+            verdict = judged(ledger, record, job, today[job.image, job.digest])
+        except UserError as error:
+            yield from planning.of_unusable(job, error.problems[0].cause, date, source)
+            continue
+        yield from planning.of_verdict(job, verdict, date, source)
 
 
-def _of_results(folders: Sequence[Path]) -> Iterator[tuple[records.RunLine, str]]:
+def _of_results(folders: Sequence[Path]) -> Iterator[tuple[Pair, Known]]:
     for folder in folders:
         for line in records.read(folder):
-            yield line, line.id
+            yield from planning.of_line(line, line.id)
 
 
 def booked(ledger: Ledger) -> dict[Pair, str]:
@@ -129,9 +148,7 @@ def booked(ledger: Ledger) -> dict[Pair, str]:
             alive[booking.run] = ledger.lives(booking.run)
         if alive[booking.run]:
             told = f"{booking.owner}, since {booking.since:%H:%M:%S} UTC"
-            found.update(
-                (Pair(image=job.image, digest=job.digest, tier=tier, arch=job.arch), told) for tier in job.tiers
-            )
+            found.update(dict.fromkeys(job.pairs, told))
     return found
 
 

@@ -2,10 +2,11 @@
 
     runs/ID.json          what a run set out to judge; ID.lock is held by its process for as long as it lives
     pairs/KEY/job.json, booking.json, evidence.json, record.json, failed.json
-    pairs/KEY/lock        held by the worker that judges the job
+    pairs/KEY/lock        held by the worker that judges the job, and by whoever keeps its record
+    pairs/KEY/booking.lock  held for the moment in which a booking is made or given back
     pairs/KEY/earlier/    records that were too old, or failed
 
-A booking or a record appears whole or not at all (a link to a finished file), and of two who write one, one succeeds.
+A file appears whole or not at all. Of two who write a record (a link to a finished file) one succeeds.
 A lock is the kernel's: it goes with the process that held it, however that one ended. So a booking is left behind when
 nobody holds the lock of its run. On a shared file system both need locks across machines: NFS 4, Lustre with `flock`.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
@@ -31,6 +33,8 @@ from validate.evidence import Evidence
 Model = TypeVar("Model", bound=Row)
 
 _RUNS, _PAIRS = "runs", "pairs"
+_PATIENCE = (0.05, 0.1, 0.2, 0.4)
+"""Seconds between attempts at a run's lock: whoever looks whether the run lives holds it for a moment."""
 
 
 class Ledger:
@@ -45,7 +49,7 @@ class Ledger:
     def running(self, run: FleetRun) -> Iterator[None]:
         """Note a run, and hold its lock. Raises UserError where another process goes on with the same run."""
         self._write(self._run(run.id), run)
-        with _locked(self._run(run.id).with_suffix(".lock"), wait=False) as held:
+        with _locked(self._run(run.id).with_suffix(".lock"), patience=_PATIENCE) as held:
             if not held:
                 then = "`nox -s fleet -- status` shows how far it is"
                 raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
@@ -62,11 +66,14 @@ class Ledger:
 
     def lives(self, run_id: str) -> bool:
         """Whether a process holds the lock of a run."""
-        lock = self._run(run_id).with_suffix(".lock")
-        if not lock.exists():
+        try:
+            with self._run(run_id).with_suffix(".lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look are no process of the run
+        except FileNotFoundError:
             return False
-        with _locked(lock, wait=False) as free:
-            return not free
+        except BlockingIOError:
+            return True
+        return False
 
     def _run(self, run_id: str) -> Path:
         return self.folder / _RUNS / f"{run_id}.json"
@@ -76,35 +83,41 @@ class Ledger:
     def book(self, booking: Booking, job: Job) -> Booking | None:
         """Take a job. None: it is ours now; else the booking of whoever has it, and lives.
 
-        One that a dead run left is put aside first: the caller asks `booked` before, to learn what it left running.
+        One that a dead run left is replaced: the caller asks `booked` before, to learn what it left running.
         """
         folder = self.pair(booking.key)
-        folder.mkdir(parents=True, exist_ok=True)
-        while not _link(folder / "booking.json", booking):
+        with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other is None:
-                continue
-            if other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
+            if other and other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
                 return other
-            with suppress(FileNotFoundError):  # of two who put it aside, one is too late
-                (folder / "booking.json").rename(folder / f"booking.{other.run}.left")
-        (folder / f"booking.{booking.run}.left").unlink(missing_ok=True)
-        _replace(folder / "job.json", job.model_dump_json())
+            _replace(folder / "job.json", job.model_dump_json())
+            _replace(folder / "booking.json", booking.model_dump_json())
         return None
 
     def note_cluster_id(self, booking: Booking) -> None:
-        """Note what a booked job is called on the cluster."""
-        _replace(self.pair(booking.key) / "booking.json", booking.model_dump_json())
+        """Note what a booked job is called on the cluster, if its run still has it."""
+        with self._booking(booking.key):
+            found = self.booked(booking.key)
+            if found and found.run == booking.run:
+                _replace(self.pair(booking.key) / "booking.json", booking.model_dump_json())
 
     def release(self, key: str, run_id: str) -> None:
         """Give a job back, if this run has it."""
-        found = self.booked(key)
-        if found and found.run == run_id:
-            (self.pair(key) / "booking.json").unlink(missing_ok=True)
+        with self._booking(key):
+            found = self.booked(key)
+            if found and found.run == run_id:
+                (self.pair(key) / "booking.json").unlink(missing_ok=True)
 
     def booked(self, key: str) -> Booking | None:
         """Who has a job; None: nobody."""
         return _find(Booking, self.pair(key) / "booking.json")
+
+    @contextmanager
+    def _booking(self, key: str) -> Iterator[None]:
+        """Look at a booking and change it, with nobody between the two."""
+        self.pair(key).mkdir(parents=True, exist_ok=True)
+        with _locked(self.pair(key) / "booking.lock", wait=True):
+            yield
 
     # --- jobs and records -------------------------------------------------------------------------------------------
 
@@ -119,6 +132,12 @@ class Ledger:
 
     def job(self, key: str) -> Job | None:
         return _find(Job, self.pair(key) / "job.json")
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        """Keep what jobs are about, before anything names them. What is there already stays."""
+        for job in jobs:
+            self.pair(job.key).mkdir(parents=True, exist_ok=True)
+            _link(self.pair(job.key) / "job.json", job)
 
     def record(self, key: str) -> FleetRecord | None:
         """What a job came to; None: there is no record yet."""
@@ -136,7 +155,7 @@ class Ledger:
             yield
 
     def commit(self, judged: Judged) -> bool:
-        """Keep a record with its evidence. False: there was one already, which stays."""
+        """Keep a record with its evidence. False: there was one already, which stays. Call it within `judging`."""
         folder = self.pair(judged.record.key)
         if (folder / "record.json").exists():
             return False
@@ -223,27 +242,31 @@ def _replace(path: Path, text: str, *, durable: bool = False) -> None:
 
 def _finished(path: Path, text: str, durable: bool) -> Path:
     """The whole content, under a name that nobody reads; `durable`: on the disk before anything names it."""
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(number, "w", encoding="utf-8") as file:
+    partial = path.parent / f".{path.name}.{uuid.uuid4().hex}"
+    with partial.open("x", encoding="utf-8") as file:  # with the umask's mode, so that a group can share the folder
         file.write(text + "\n")
         file.flush()
         if durable:
             os.fsync(file.fileno())
-    Path(name).chmod(0o644)
-    return Path(name)
+    return partial
 
 
 @contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of a file. False: somebody else holds it, and we did not wait."""
+def _locked(path: Path, *, wait: bool = False, patience: Sequence[float] = ()) -> Iterator[bool]:
+    """Hold the lock of a file. False: somebody else holds it, and did so after each of these seconds, too."""
     with path.open("a") as file:
-        held = _take(file, wait=wait)
-        yield held
+        if wait:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield wait or _taken(file, patience)
 
 
-def _take(file: IO[str], *, wait: bool) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _taken(file: IO[str], patience: Sequence[float]) -> bool:
+    for seconds in (*patience, None):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if seconds is not None:
+                time.sleep(seconds)
+            continue
+        return True
+    return False

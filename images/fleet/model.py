@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field
 
+from images.config.platforms import Platform
 from images.nightly.results import Row
 from images.site.records import RunLine
 from validate.claims import ClaimSet, Tier
@@ -41,6 +42,10 @@ class Job(Row):
     arch: str = ""
     gpus: Annotated[int, Field(ge=0)] = 0
     """How many GPUs the worker is given."""
+    platform: Platform = Platform.AMD64
+    """Of the image: its machines have the same."""
+    required: tuple[str, ...] = ()
+    """`ID SUBJECT` of the claims of the GPU tiers that the plan requires: a worker's claims must have them."""
     only: tuple[str, ...] = ()
     """Texts of `--claim`; empty: every claim."""
     claims: dict[str, Any]
@@ -54,6 +59,11 @@ class Job(Row):
         texts = hashlib.sha256(json.dumps(self.only).encode()).hexdigest()[:6] if self.only else ""
         tiers = "-".join(map(str, self.tiers))
         return f"{self.image}-{self.digest.removeprefix('sha256:')[:12]}-{tiers}{where}{texts and f'-{texts}'}"
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """What it judges."""
+        return tuple(Pair(image=self.image, digest=self.digest, tier=tier, arch=self.arch) for tier in self.tiers)
 
     @property
     def claim_set(self) -> ClaimSet:

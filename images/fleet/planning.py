@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
 
 from images.chooser import models
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.errors import UserError
 from images.fleet.config import Fleet
 from images.fleet.model import ON_GPUS, Job, Pair
 from images.site.records import RunLine
 from validate import compute_capability
 from validate.claims import ClaimSet, Tier
+from validate.judge import Verdict
 from validate.judging import Status
 
 _SHOWN = 3
+_KEPT = (Status.PASS, Status.NOT_APPLICABLE)
 
 
 class State(StrEnum):
@@ -45,6 +48,7 @@ class FleetImage:
     ptx: tuple[Arch, ...]
     claims: ClaimSet
     """Every claim of today; those of the GPU tiers as for a machine with GPUs."""
+    platform: Platform = Platform.AMD64
     reference: str = ""
     """`HOST/NAME@sha256:...`; empty until it was pushed."""
     why_not: str = ""
@@ -58,8 +62,10 @@ class Known:
     date: datetime
     verdict: Status
     judged: frozenset[str]
-    """`ID SUBJECT` of the claims that it judged."""
+    """`ID SUBJECT` of its claims that are PASS or NOT_APPLICABLE."""
     source: str
+    unusable: str = ""
+    """Why it says nothing: its evidence is damaged. Empty: it can be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +100,24 @@ def plan(images: Sequence[FleetImage], given: PlanInputs) -> tuple[PlannedPair, 
 def _of_image(image: FleetImage, given: PlanInputs) -> Iterator[PlannedPair]:
     required = {tier: _required(image.claims, tier) for tier in given.tiers}
     there = {claim.tier for claim in image.claims.claims}
+    fleet = given.fleet.of(image.platform)
     for tier in (tier for tier in Tier if tier in given.tiers and tier in there):
         if tier not in ON_GPUS:
             pair = Pair(image=image.name, digest=image.digest, tier=tier)
-            plain = PlannedPair(pair=pair, state=State.DUE, reason="", worker=given.fleet.plain)
-            yield _answered(image, plain, required, given)
+            yield _answered(image, _on_plain(pair, image, fleet), required, given)
             continue
-        for candidate in _on_gpus(image, tier, given.fleet):
+        for candidate in _on_gpus(image, tier, fleet):
             yield _answered(image, candidate, required, given)
 
 
 def _required(claims: ClaimSet, tier: Tier) -> frozenset[str]:
     return frozenset(f"{one.id} {one.subject}" for one in claims.claims if one.tier is tier and one.required)
+
+
+def _on_plain(pair: Pair, image: FleetImage, fleet: Fleet) -> PlannedPair:
+    if not fleet.workers:
+        return PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=f"no machine of the fleet is {image.platform}")
+    return PlannedPair(pair=pair, state=State.DUE, reason="", worker=fleet.plain)
 
 
 def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedPair]:
@@ -116,7 +128,8 @@ def _on_gpus(image: FleetImage, tier: Tier, fleet: Fleet) -> Iterator[PlannedPai
         pair = Pair(image=image.name, digest=image.digest, tier=tier, arch=capability)
         arch = Arch.parse(capability)
         if capability not in machines:
-            reason = f"no machine of the fleet has {arch}"
+            other = f" on {image.platform}" if image.platform is not Platform.AMD64 else ""
+            reason = f"no machine of the fleet has {arch}{other}"
             yield PlannedPair(pair=pair, state=State.IMPOSSIBLE, reason=reason)
             continue
         name, machine = machines[capability]
@@ -153,30 +166,57 @@ def _why_due(known: Known | None, required: frozenset[str], given: PlanInputs) -
     """Empty: a record answers for it."""
     if known is None:
         return "never judged"
+    if known.unusable:
+        return f"its record of {known.date:%Y-%m-%d} can't be used: {known.unusable}"
     if known.date < given.now - timedelta(days=given.fleet.max_age_days):
         return f"judged on {known.date:%Y-%m-%d}, more than {given.fleet.max_age_days} days ago"
-    if known.verdict is not Status.PASS:
+    if known.verdict is Status.FAIL:
         return f"was {known.verdict} on {known.date:%Y-%m-%d}"
     if missing := sorted(required - known.judged):
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         return f"its record of {known.date:%Y-%m-%d} lacks {', '.join(missing[:_SHOWN])}{more}"
+    if known.verdict is not Status.PASS:
+        return f"was {known.verdict} on {known.date:%Y-%m-%d}"
     return ""
 
 
-def known_pairs(lines: Iterable[tuple[RunLine, str]]) -> dict[Pair, Known]:
-    """The newest record of each pair, from lines and where each was found, without experiments and undated runs."""
+def newest(records: Iterable[tuple[Pair, Known]]) -> dict[Pair, Known]:
+    """The newest record of each pair."""
     found: dict[Pair, Known] = {}
-    for line, source in lines:
-        if line.experiment or line.date is None:
-            continue
-        for tier in line.tiers:
-            pair = _pair_of(line, tier)
-            if pair is None or (pair in found and found[pair].date >= line.date):
-                continue
-            judged = frozenset(key for keys in line.claims.get(tier, {}).values() for key in keys)
-            verdict = line.tiers[tier].verdict
-            found[pair] = Known(date=line.date.astimezone(UTC), verdict=verdict, judged=judged, source=source)
+    for pair, known in records:
+        if pair not in found or found[pair].date < known.date:
+            found[pair] = known
     return found
+
+
+def of_line(line: RunLine, source: str) -> Iterator[tuple[Pair, Known]]:
+    """What a line of runs.jsonl says of each of its pairs; nothing, if it is an experiment or undated."""
+    if line.experiment or line.date is None:
+        return
+    for tier in line.tiers:
+        pair = _pair_of(line, tier)
+        if pair is None:
+            continue
+        kept = frozenset(key for status in _KEPT for key in line.claims.get(tier, {}).get(status, ()))
+        verdict = line.tiers[tier].verdict
+        yield pair, Known(date=line.date.astimezone(UTC), verdict=verdict, judged=kept, source=source)
+
+
+def of_verdict(job: Job, verdict: Verdict, date: datetime, source: str) -> Iterator[tuple[Pair, Known]]:
+    """What a verdict on a job's evidence says of each of its pairs."""
+    for pair in job.pairs:
+        own = replace(verdict, claims=tuple(one for one in verdict.claims if one.claim.tier is pair.tier))
+        kept = frozenset(f"{one.claim.id} {one.claim.subject}" for one in own.claims if one.status in _KEPT)
+        yield pair, Known(date=date, verdict=own.overall, judged=kept, source=source)
+
+
+def of_unusable(job: Job, cause: str, date: datetime, source: str) -> Iterator[tuple[Pair, Known]]:
+    """The pairs of a record whose evidence is no evidence."""
+    for pair in job.pairs:
+        yield (
+            pair,
+            Known(date=date, verdict=Status.UNPROVEN, judged=frozenset(), source=source, unusable=cause),
+        )
 
 
 def _pair_of(line: RunLine, tier: Tier) -> Pair | None:
@@ -221,9 +261,17 @@ def _job(image: FleetImage, pairs: Sequence[PlannedPair], only: Sequence[str]) -
         tiers=tiers,
         arch=pairs[0].pair.arch,
         gpus=pairs[0].gpus,
+        platform=image.platform,
+        required=tuple(sorted(key for tier in tiers if tier in ON_GPUS for key in _required(image.claims, tier))),
         only=tuple(only),
         claims=_plain(image.claims.of(own)),
     )
+
+
+def unanswered(planned: Iterable[PlannedPair], answered: Iterable[Job]) -> tuple[PlannedPair, ...]:
+    """The pairs that are neither fresh nor among those of jobs that were judged or lost."""
+    there = {pair for job in answered for pair in job.pairs}
+    return tuple(one for one in planned if one.state is not State.FRESH and one.pair not in there)
 
 
 def _plain(claims: ClaimSet) -> dict[str, object]:

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from statistics import median
 
 from images.config import paths
-from images.errors import Problem, UserError
+from images.errors import UserError
 from images.fleet.config import Fleet
 from images.fleet.executors.executor import Ended, Executor, Placed
+from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.model import ON_GPUS, Booking, Failure, FleetRecord, FleetRun, Job
+from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job
 from images.fleet.worker import Assignment
-from validate.judge import Verdict, judge
+from validate.judge import Verdict
 
 _LINE = 200
 """Characters of a cause in the line of progress; `status` and the summary have it whole."""
@@ -44,6 +45,10 @@ class RunOptions:
     say: Callable[[str, str], None]
     """Gets a job's key and a sentence."""
     gpus: str = "auto"
+    engine: str = ""
+    """Address of the engine (`--engine`), for workers in this process; empty: each finds its machine's."""
+    keep: Callable[[Outcome], None] = lambda _outcome: None
+    """Gets each outcome as it comes, while its job is booked."""
 
 
 def new_run(executor: str, jobs: Mapping[str, Sequence[Job]]) -> FleetRun:
@@ -66,6 +71,7 @@ def owner() -> str:
 def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> tuple[Outcome, ...]:
     """Judge the jobs (machines -> jobs) that nobody else has. Raises UserError, KeyboardInterrupt after cleaning up."""
     ledger = options.ledger
+    ledger.note(job for group in jobs.values() for job in group)  # before the run names them: --resume reads them
     with ledger.running(run_of):
         booked = _booked(run_of, jobs, options)
         outcomes: list[Outcome] = []
@@ -122,6 +128,7 @@ def _placed(run_of: FleetRun, machines: str, job: Job, left: Booking | None, opt
         matrix=str(matrix) if matrix != paths.RESOURCES / paths.MATRIX_NAME else "",
         ledger=str(options.ledger.folder.absolute()),
         gpus=options.gpus,
+        engine=options.engine,
     )
     same = left is not None and left.executor == run_of.executor
     return Placed(
@@ -137,44 +144,49 @@ def _placed(run_of: FleetRun, machines: str, job: Job, left: Booking | None, opt
 def _judged(run_of: FleetRun, booked: Sequence[Placed], options: RunOptions) -> Sequence[Outcome]:
     ledger, executor = options.ledger, options.executor
     by_key = {placed.key: placed.assignment.read() for placed in booked}
-    outcomes = [_outcome(job, ledger) for key, job in by_key.items() if ledger.record(key)]
-    waiting = [placed for placed in booked if not ledger.record(placed.key)]
+    there = {key for key in by_key if ledger.record(key)}
+    outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
+    waiting = [placed for placed in booked if placed.key not in there]
     for key, cluster_id in executor.start(waiting).items():
         ledger.note_cluster_id(_booking(run_of, by_key[key], cluster_id))
     remaining = Remaining.of(ledger, [by_key[placed.key] for placed in waiting])
     for placed in waiting:
         options.say(placed.key, executor.states().get(placed.key, "started"))
     for ended in executor.ended():
-        outcome = _kept(run_of, by_key[ended.key], ended, ledger)
+        outcome = _kept(run_of, by_key[ended.key], ended, options)
         remaining.ended(ended.key)
         options.say(ended.key, _told(outcome, ended) + remaining.told())
         outcomes.append(outcome)
     return outcomes
 
 
-def _kept(run_of: FleetRun, job: Job, ended: Ended, ledger: Ledger) -> Outcome:
+def _kept(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> Outcome:
     """What a job came to. A record counts even where its job was lost after it was written."""
+    ledger = options.ledger
     if ended.judged:
-        ledger.commit(ended.judged)
-    if ledger.record(job.key):
-        return _outcome(job, ledger)
-    cause = ended.cause or "it ended without a record"
-    failure = Failure(key=job.key, run=run_of.id, at=datetime.now(UTC), cause=cause, node=ended.node)
-    ledger.fail(failure)
-    return Outcome(job=job, cause=cause)
+        with ledger.judging(job.key):
+            ledger.commit(ended.judged)
+    outcome = _outcome(job, ledger, ended.cause or "it ended without a record")
+    if outcome.verdict is None:
+        ledger.put_aside(job.key)
+        failure = Failure(key=job.key, run=run_of.id, at=datetime.now(UTC), cause=outcome.cause, node=ended.node)
+        ledger.fail(failure)
+    options.keep(outcome)
+    return outcome
 
 
-def _outcome(job: Job, ledger: Ledger) -> Outcome:
-    """The record of a job. Its evidence is judged here, by the claims that the job was given."""
+def _outcome(job: Job, ledger: Ledger, lost: str) -> Outcome:
+    """The record of a job. Its evidence is judged here, by the claims that the job was given. `lost`: if there is none.
+
+    Evidence that can't be used is a failure of its job alone: the others go on.
+    """
     record = ledger.record(job.key)
     if record is None:
-        return Outcome(job=job, cause="there is no record")
-    evidence = ledger.evidence_read(record)
-    if (evidence.digest, evidence.image) != (job.digest, job.image):
-        cause = f"the evidence is of {evidence.image} {evidence.digest[:19]}"
-        raise UserError(Problem(where=job.key, cause=cause, then=f"take {ledger.pair(job.key)} away"), code=1)
-    held_to = evidence.claim_set if set(job.tiers) & set(ON_GPUS) else job.claim_set
-    return Outcome(job=job, record=record, verdict=judge(held_to, evidence))
+        return Outcome(job=job, cause=lost)
+    try:
+        return Outcome(job=job, record=record, verdict=judged(ledger, record, job, job.claim_set))
+    except UserError as error:
+        return Outcome(job=job, cause=str(error.problems[0]))
 
 
 def _told(outcome: Outcome, ended: Ended) -> str:

@@ -43,6 +43,8 @@ class Assignment:
     """The fleet's folder, where this machine sees it: the record is kept there before anything is given back."""
     gpus: str = "auto"
     """How containers get the GPUs (`--gpus`)."""
+    engine: str = ""
+    """Address of the engine; empty: the machine's own."""
 
     def read(self) -> Job:
         return Job.model_validate_json(self.job)
@@ -61,7 +63,7 @@ def judge(
     job = given.read()
     paths.use(Workspace(Path(given.matrix)) if given.matrix else paths.workspace())
     started = datetime.now(UTC)
-    with connect(None) as engine:
+    with connect(given.engine or None) as engine:
         on_engine(engine)
         engine.sweep()
         image = _image(job)

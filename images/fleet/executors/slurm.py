@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +46,7 @@ class SlurmExecutor:
         """Raises UserError where there is no submitit, or no Slurm."""
         _require_submitit()
         _slurm("squeue", "--version")
-        self._folder, self._settings = folder.absolute() / "slurm" / "%j", settings
+        self._folder, self._settings = own_folder(folder.absolute() / "slurm") / "%j", settings
         self._jobs: dict[str, WatchedJob] = {}
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
@@ -94,6 +96,22 @@ class SlurmExecutor:
         from images.fleet.executors.squeue import WatchedJob
 
         return WatchedJob(folder=self._folder, job_id=job_id)
+
+
+def own_folder(folder: Path) -> Path:
+    """A folder for submitit's files that this user alone can enter: they are pickles, which run code where read.
+
+    Raises UserError where it is another's, or open to others.
+    """
+    own = folder / f"uid-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    own.mkdir(mode=0o700, exist_ok=True)
+    found = own.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        cause = "is not a folder that you alone can enter, and who writes there runs code as you"
+        then = "take it away (`ls -ld` says whose it is), or choose another --out"
+        raise UserError(Problem(where=str(own), cause=cause, then=then), code=1)
+    return own
 
 
 def parameters(machines: str, on: WorkerType, gpus: int, settings: SlurmSettings) -> dict[str, Any]:

@@ -6,12 +6,14 @@ longer lists is over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
-COMMAND = ("squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
+COMMAND = ("env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
+"""Without the limit, squeue cuts the list of an array's elements off after 64 characters."""
 _OVER = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
 )
@@ -52,17 +54,36 @@ class WatchedJob(SlurmJob[str]):
 
 
 def parsed(listing: str) -> dict[str, dict[str, str]]:
-    """Job -> what squeue says of it. `12_3` is one of an array; under `12` are those of it that it lists together."""
+    """Job -> what squeue says of it. `12_3` is one of an array; `12_[4-9%2]` are those of it that it lists together."""
     found = {}
     for line in listing.splitlines():
         job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
-        found[job.partition("_[")[0]] = {"State": state, "NodeList": node, "Reason": reason}
+        found[job] = {"State": state, "NodeList": node, "Reason": reason}
     return found
 
 
 def state_of(listing: Mapping[str, Mapping[str, str]], job: str) -> Mapping[str, str]:
     """What is known of a job. A state on the way (CONFIGURING, SUSPENDED, ...) is PENDING, as submitit knows few."""
-    found = listing.get(job) or listing.get(job.partition("_")[0])
+    found = listing.get(job) or next((state for listed, state in listing.items() if _among(job, listed)), None)
     if found is None:
         return {"State": GONE}
     return found if found["State"] in {*_OVER, "RUNNING"} else {**found, "State": "PENDING"}
+
+
+def _among(job: str, listed: str) -> bool:
+    """Whether `12_4` is among `12_[0,2-5%4]`. An element that squeue has forgotten is not."""
+    array, _, element = job.partition("_")
+    other, bracket, indices = listed.partition("_[")
+    if other != array or not bracket or not element.isdecimal():
+        return False
+    parts = indices.rstrip("]").partition("%")[0].split(",")
+    return any(int(element) in _range(part) for part in parts)
+
+
+def _range(text: str) -> range:
+    """`3`, `2-5` or `0-10:2`; of anything else nothing."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", text)
+    if found is None:
+        return range(0)
+    first, last, step = found.groups()
+    return range(int(first), int(last or first) + 1, int(step or 1))

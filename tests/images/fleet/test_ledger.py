@@ -1,8 +1,10 @@
 """The fleet's folder: one owner of a job, one record, whoever is killed."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
+import stat
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -117,6 +119,84 @@ def test_of_many_who_take_over_at_once_one_has_the_job(tmp_path: Path) -> None:
     for process in processes:
         process.join()
     assert [took for _, took in found].count(True) == 1
+
+
+class Overtaken(Ledger):
+    """After each look at a run's life, another submitter books the job, unless a lock holds that one off."""
+
+    took: list[str]
+
+    def lives(self, run_id: str) -> bool:
+        alive = super().lives(run_id)
+        if free(self.pair(JOB.key) / "booking.lock"):
+            self.took = ["two"] if Ledger(self.folder).book(booking("two"), JOB) is None else []
+        return alive
+
+
+def free(lock: Path) -> bool:
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_nobody_takes_over_what_another_took_over_meanwhile(tmp_path: Path) -> None:
+    """One looks, sees a dead run, and is overtaken before it acts."""
+    ledger = Overtaken(tmp_path)
+    with Ledger(tmp_path).running(run_of("dead")):
+        Ledger(tmp_path).book(booking("dead"), JOB)
+    with ledger.running(run_of("one")), ledger.running(run_of("two")):
+        ledger.took = []
+        took = [*ledger.took, *(["one"] if ledger.book(booking("one"), JOB) is None else []), *ledger.took]
+        assert len(took) == 1, took
+        found = ledger.booked(JOB.key)
+        assert found and [found.run] == took
+
+
+def test_what_a_run_lost_it_neither_gives_back_nor_renames(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("two")):
+        ledger.book(booking("two"), JOB)
+        ledger.note_cluster_id(booking("one").model_copy(update={"cluster_id": "12"}))
+        ledger.release(JOB.key, "one")
+        assert ledger.booked(JOB.key) == booking("two")
+
+
+def test_who_looks_at_a_run_is_not_taken_for_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("one")):
+        assert ledger.lives("one")
+    lock = tmp_path / "runs" / "one.lock"
+    with lock.open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert not ledger.lives("one")
+
+
+def test_a_run_begins_while_somebody_looks_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("one")):
+        pass
+    with (tmp_path / "runs" / "one.lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _seconds: looking.close())
+        with ledger.running(run_of("one")):
+            assert ledger.lives("one")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
+def test_files_have_the_mode_of_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    """A group whose members have umask 002 shares a folder."""
+    before = os.umask(umask)
+    try:
+        ledger = Ledger(tmp_path)
+        with ledger.running(run_of("one")):
+            ledger.book(booking("one"), JOB)
+            ledger.commit(judged())
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.rglob("*") if file.is_file()} == {mode}
 
 
 def test_the_first_record_stays(tmp_path: Path) -> None:

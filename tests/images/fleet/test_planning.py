@@ -1,5 +1,7 @@
 """The plan: what is fresh, due, booked or impossible, and which jobs that makes."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.fleet import planning
 from images.fleet.config import Fleet
 from images.fleet.model import Job, Pair
@@ -98,6 +101,41 @@ def test_what_somebody_else_judges_now_is_left_to_them() -> None:
     assert planned(booked={pair: "ann@login"})["static", ""] == (State.BOOKED, "ann@login")
 
 
+def test_an_image_is_due_on_machines_of_its_platform_alone() -> None:
+    image = replace(IMAGE, platform=Platform.ARM64)
+    found = planning.plan([image], PlanInputs(fleet=FLEET, now=NOW))
+    assert {one.state for one in found} == {State.IMPOSSIBLE}
+    assert found[0].reason == "no machine of the fleet is linux/arm64"
+    assert found[-1].reason == "no machine of the fleet has sm_90 on linux/arm64"
+    grace = {"arch": "9.0", "gpus": 1, "platform": "linux/arm64"}
+    both = Fleet.model_validate({"workers": {**FLEET.model_dump()["workers"], "gh200": grace}})
+    there = planning.plan([image], PlanInputs(fleet=both, now=NOW))
+    assert {(one.pair.tier, one.worker) for one in there if one.state is State.DUE} == {
+        (Tier.STATIC, "gh200"),
+        (Tier.CPU, "gh200"),
+        (Tier.GPU, "gh200"),
+    }
+    assert {job.platform for group in planning.jobs(there, [image]).values() for job in group} == {Platform.ARM64}
+    assert "gh200" not in {one.worker for one in planning.plan([IMAGE], PlanInputs(fleet=both, now=NOW))}
+
+
+def test_jobs_on_gpus_say_what_the_plan_requires_of_them() -> None:
+    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    assert [one.required for one in jobs["h100"]] == [("G1 torch",), ("M1 torch",)]
+    assert jobs["cpu"][0].required == ()
+
+
+def test_pairs_that_nobody_answered_are_named() -> None:
+    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, known=known(Tier.CPU)))
+    jobs = [one for group in planning.jobs(found, [IMAGE]).values() for one in group]
+    left = planning.unanswered(found, [one for one in jobs if one.arch != "9.0"])
+    assert {(str(one.pair.tier), one.pair.arch) for one in left if one.state is State.DUE} == {
+        ("gpu", "9.0"),
+        ("multigpu", "9.0"),
+    }
+    assert State.IMPOSSIBLE in {one.state for one in left} and State.FRESH not in {one.state for one in left}
+
+
 def test_an_image_that_is_nowhere_is_impossible() -> None:
     missing = FleetImage(name="a", digest="", archs=(), ptx=(), claims=CLAIMS, why_not="it is nowhere")
     found = planning.plan([missing], PlanInputs(fleet=FLEET, now=NOW))
@@ -150,18 +188,31 @@ def line(date: datetime | None, **more: Any) -> RunLine:
     return RunLine.model_validate({**data, **more})
 
 
+def known_pairs(lines: Iterable[RunLine]) -> dict[Pair, Known]:
+    return planning.newest(pair for one in lines for pair in planning.of_line(one, one.id))
+
+
 def test_records_are_filed_by_the_architecture_that_they_ran_on() -> None:
-    found = planning.known_pairs([(line(NOW), "here")])
+    found = known_pairs([line(NOW)])
     assert {(pair.tier, pair.arch) for pair in found} == {(Tier.GPU, "9.0"), (Tier.CPU, "")}
 
 
+def test_a_claim_that_failed_is_none_that_a_record_answers_for() -> None:
+    """It was not required then; today it is."""
+    claims = {"cpu": {"PASS": ["C2 torch"], "FAIL": ["C1 torch"]}, "static": {"NOT_APPLICABLE": ["S1 torch"]}}
+    passed = {"verdict": "PASS", "counts": {}}
+    found = known_pairs([line(NOW, claims=claims, tiers={"cpu": passed, "static": passed})])
+    assert planned(known=found)["cpu", ""] == (State.DUE, "its record of 2026-11-22 lacks C1 torch")
+    assert planned(known=found)["static", ""][0] is State.FRESH
+
+
 def test_experiments_undated_runs_and_unknown_gpus_are_no_records() -> None:
-    assert planning.known_pairs([(line(None), ""), (line(NOW, experiment=True), "")]) == {}
-    assert {pair.tier for pair in planning.known_pairs([(line(NOW, gpus=["Novel 9000"]), "")])} == {Tier.CPU}
-    assert {pair.tier for pair in planning.known_pairs([(line(NOW, gpus=[]), "")])} == {Tier.CPU}
+    assert known_pairs([line(None), line(NOW, experiment=True)]) == {}
+    assert {pair.tier for pair in known_pairs([line(NOW, gpus=["Novel 9000"])])} == {Tier.CPU}
+    assert {pair.tier for pair in known_pairs([line(NOW, gpus=[])])} == {Tier.CPU}
 
 
 @given(st.permutations([1, 2, 3, 4]))
 def test_the_newest_record_counts_in_whatever_order_they_come(days: list[int]) -> None:
-    lines = [(line(NOW - timedelta(days=day)), str(day)) for day in days]
-    assert {one.source for one in planning.known_pairs(lines).values()} == {"1"}
+    lines = [line(NOW - timedelta(days=day), id=f"a/{day}") for day in days]
+    assert {one.source for one in known_pairs(lines).values()} == {"a/1"}

@@ -1,9 +1,11 @@
 """What Slurm and Ray are asked for, and how their answers are read."""
 
+import stat
 from pathlib import Path
 
 import pytest
 
+from images.errors import UserError
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import ray, slurm
 from images.fleet.executors.squeue import parsed, state_of
@@ -33,6 +35,14 @@ def test_sbatch_is_asked_in_its_own_words() -> None:
     assert not {"constraint", "qos"} & set(asked)
 
 
+def test_submitits_pickles_lie_where_nobody_else_writes(tmp_path: Path) -> None:
+    folder = slurm.own_folder(tmp_path / "slurm")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and slurm.own_folder(tmp_path / "slurm") == folder
+    folder.chmod(0o770)
+    with pytest.raises(UserError, match="you alone can enter"):
+        slurm.own_folder(tmp_path / "slurm")
+
+
 def test_machines_without_gpus_are_asked_for_none() -> None:
     assert "gres" not in slurm.parameters("cpu", WorkerType(), 0, SlurmSettings())
 
@@ -58,6 +68,7 @@ LISTING = """\
 12_0|RUNNING|n1|None
 12_1|COMPLETED|n2|None
 12_[2-5%4]|PENDING||Resources
+15_[0-4:2,9]|PENDING||Priority
 13|CONFIGURING|n3|None
 14|NODE_FAIL|n4|NodeDown
 """
@@ -72,6 +83,13 @@ LISTING = """\
         ("13", "PENDING"),
         ("14", "NODE_FAIL"),
         ("99", "GONE"),
+        ("12_5", "PENDING"),
+        ("12_6", "GONE"),
+        ("15_0", "PENDING"),
+        ("15_4", "PENDING"),
+        ("15_3", "GONE"),
+        ("15_9", "PENDING"),
+        ("1_2", "GONE"),
     ],
 )
 def test_squeue_is_read(job: str, state: str) -> None:

@@ -1,17 +1,18 @@
 """A run from booking to outcome, with an executor that does as it is told; the real ones are in tests/integration."""
 
+import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from images.errors import UserError
 from images.fleet import run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.ledger import Ledger
-from images.fleet.model import FleetRecord, Job, Judged, WorkerInfo
+from images.fleet.model import Booking, FleetRecord, Job, Judged, WorkerInfo
 from images.fleet.run import RunOptions
 from images.site import records
 from validate.claims import Claim, ClaimSet, Tier
@@ -72,9 +73,11 @@ class Obedient:
         self.cancelled = True
 
 
-def go(folder: Path, executor: Obedient, *jobs: Job) -> tuple[run.Outcome, ...]:
+def go(folder: Path, executor: Obedient, *jobs: Job, **more: Any) -> tuple[run.Outcome, ...]:
     placed = {ONE_MACHINE.plain: list(jobs)}
-    options = RunOptions(fleet=ONE_MACHINE, ledger=Ledger(folder), executor=executor, say=lambda _key, _text: None)
+    options = RunOptions(
+        fleet=ONE_MACHINE, ledger=Ledger(folder), executor=executor, say=lambda _key, _text: None, **more
+    )
     return run.run(run.new_run("obedient", placed), placed, options)
 
 
@@ -126,8 +129,83 @@ def test_a_workers_own_claims_do_not_count(tmp_path: Path) -> None:
     assert outcome.verdict and [str(found.status) for found in outcome.verdict.claims] == ["FAIL"]
 
 
-def test_evidence_of_another_image_is_refused(tmp_path: Path) -> None:
-    one = job(1)
-    other = judged(one, digest="sha256:" + "9" * 64)
-    with pytest.raises(UserError, match="the evidence is of"):
-        go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=other)}), one)
+def test_evidence_of_another_image_is_a_failure_of_its_job_alone(tmp_path: Path) -> None:
+    bad, good = job(1), job(2)
+    other = judged(bad, digest="sha256:" + "9" * 64)
+    answers = {bad.key: Ended(key=bad.key, judged=other), good.key: Ended(key=good.key, judged=judged(good))}
+    outcomes = {one.job.key: one for one in go(tmp_path, Obedient(answers), bad, good)}
+    assert "the evidence is of" in outcomes[bad.key].cause and outcomes[good.key].verdict
+    ledger = Ledger(tmp_path)
+    failure = ledger.failure(bad.key)
+    assert failure and failure.cause == outcomes[bad.key].cause
+    assert ledger.record(bad.key) is None, "--resume judges it again"
+
+
+def test_a_worker_that_leaves_out_a_claim_of_the_gpus_gives_no_verdict(tmp_path: Path) -> None:
+    """The worker writes these claims, for its GPUs; what the plan requires must be among them."""
+    one = job(1).model_copy(update={"tiers": (Tier.GPU,), "arch": "9.0", "required": ("G0 device",)})
+    nothing = judged(one, ClaimSet(image=NAME, claims=()))
+    (outcome,) = go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=nothing)}), one)
+    assert outcome.verdict is None and "did not judge G0 device" in outcome.cause
+    device = Claim(id="G0", subject="device", tier=Tier.GPU, probe="static.x", statement="x")
+    whole = judged(one, ClaimSet(image=NAME, claims=(device,)))
+    (outcome,) = go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=whole)}), one)
+    assert outcome.verdict is not None
+
+
+def test_each_outcome_is_kept_before_the_next_job_ends(tmp_path: Path) -> None:
+    """Whoever interrupts a long run has the reports of what was judged."""
+    one, two = job(1), job(2)
+    kept: list[str] = []
+    executor = Obedient({one.key: Ended(key=one.key, judged=judged(one))})
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, executor, one, two, keep=lambda outcome: kept.append(outcome.job.key))
+    assert kept == [one.key]
+
+
+def test_what_each_job_is_about_is_there_before_the_first_is_booked(tmp_path: Path) -> None:
+    """A submitter that is killed while it books leaves nothing that --resume can't read."""
+    one, two = job(1), job(2)
+
+    class Killed(Ledger):
+        def book(self, _booking: Booking, _job: Job) -> Booking | None:
+            raise KeyboardInterrupt
+
+    options = RunOptions(
+        fleet=ONE_MACHINE, ledger=Killed(tmp_path), executor=Obedient({}), say=lambda _key, _text: None
+    )
+    placed = {ONE_MACHINE.plain: [one, two]}
+    with pytest.raises(KeyboardInterrupt):
+        run.run(run.new_run("obedient", placed), placed, options)
+    assert [Ledger(tmp_path).job(key) for key in (one.key, two.key)] == [one, two]
+
+
+def test_workers_here_take_the_engine_that_was_named(tmp_path: Path) -> None:
+    one, placed = job(1), list[Placed]()
+
+    class Watched(Obedient):
+        def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+            placed.extend(jobs)
+            return super().start(jobs)
+
+    go(tmp_path, Watched({one.key: Ended(key=one.key, judged=judged(one))}), one, engine="unix:///x")
+    assert [each.assignment.engine for each in placed] == ["unix:///x"]
+
+
+def test_a_record_is_kept_under_the_lock_that_its_worker_would_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, held = job(1), []
+    commit = Ledger.commit
+
+    def watched(ledger: Ledger, judged: Judged) -> bool:
+        with (ledger.pair(one.key) / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(judged.record.key)
+        return commit(ledger, judged)
+
+    monkeypatch.setattr(Ledger, "commit", watched)
+    go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=judged(one))}), one)
+    assert held == [one.key]

@@ -1,0 +1,103 @@
+"""`fleet run`: what it ends with, and what `--resume` goes on with. The executor does as it is told."""
+
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from images import cli
+from images.commands import fleet
+from images.errors import UserError
+from images.fleet import gather
+from images.fleet.executors.executor import Ended
+from images.fleet.gather import Located
+from images.fleet.ledger import Ledger
+from images.fleet.model import Booking, FleetRun, Job
+from images.fleet.planning import FleetImage
+from tests.images.fleet.test_run import Obedient
+from tests.support.fleet_records import NAME, claim, claims, installed, job, judged
+
+PIP = claims(claim("pip"))
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def call(folder: Path, *arguments: str) -> Result:
+    """Raises UserError as the verb does."""
+    file = folder / "fleet.yaml"
+    file.write_text("workers: {cpu: {}}\n")
+    words = ["fleet", "run", *arguments, "--fleet", str(file), "--out", str(folder)]
+    return CliRunner().invoke(cli.app, words, catch_exceptions=False)
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Obedient:
+    """In the place of this machine's engine."""
+    made = Obedient({})
+    monkeypatch.setattr(fleet, "LocalExecutor", lambda: made)
+    monkeypatch.setattr(fleet, "_engine", lambda _url: nullcontext(None))
+    return made
+
+
+def note(ledger: Ledger, word: str, *jobs: Job, days: int, known: bool = True) -> None:
+    """A run that was killed."""
+    keys = tuple(one.key for one in jobs)
+    if known:
+        ledger.note(jobs)
+    begun = NOW - timedelta(days=days)
+    with ledger.running(FleetRun(id=word, owner=word, started=begun, executor="local", jobs=keys)):
+        pass
+
+
+def answer(executor: Obedient, *jobs: Job) -> None:
+    executor.answers = {one.key: Ended(key=one.key, judged=judged(one, PIP, pip=installed())) for one in jobs}
+
+
+def test_resume_ends_a_run_with_nothing_left_and_goes_on_with_an_older_one(tmp_path: Path, executor: Obedient) -> None:
+    ledger, older, newer = Ledger(tmp_path), job(1, PIP), job(2, PIP)
+    note(ledger, "older", older, days=2)
+    note(ledger, "newer", newer, days=1)
+    ledger.commit(judged(newer, PIP, pip=installed()))
+    answer(executor, older)
+    assert call(tmp_path, "--resume").exit_code == 0
+    assert executor.started == [older.key]
+    assert all(one.ended for one in ledger.runs())
+    with pytest.raises(UserError, match="left anything to judge"):
+        call(tmp_path, "--resume")
+
+
+def test_resume_names_what_nobody_knows_any_more_and_ends_nothing(tmp_path: Path, executor: Obedient) -> None:
+    ledger, gone = Ledger(tmp_path), job(1, PIP)
+    note(ledger, "one", gone, days=1, known=False)
+    with pytest.raises(UserError, match=r"job\.json is missing") as told:
+        call(tmp_path, "--resume")
+    assert told.value.code == 1 and told.value.problems[0].where == gone.key
+    assert not executor.started and not [one for one in ledger.runs() if one.ended]
+
+
+@pytest.mark.parametrize(("fault", "code"), [("", 0), ("nowhere", 1), ("booked", 1)])
+def test_run_ends_with_0_where_everything_asked_for_was_judged(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch, fault: str, code: int
+) -> None:
+    ledger, one = Ledger(tmp_path), job(1, PIP)
+    why_not = "it is nowhere" if fault == "nowhere" else ""
+    image = FleetImage(
+        name=NAME, digest=one.digest, archs=(), ptx=(), claims=PIP, reference=one.reference, why_not=why_not
+    )
+    monkeypatch.setattr(gather, "images", lambda *_rest: [Located(planned=image, found=None)])
+    answer(executor, one)
+    with ledger.running(FleetRun(id="other", owner="ann", started=NOW, executor="local", jobs=(one.key,))):
+        if fault == "booked":
+            ledger.book(Booking(key=one.key, run="other", owner="ann", since=NOW, executor="local"), one)
+        done = call(tmp_path, NAME, "--tier", "static")
+    assert done.exit_code == code
+    assert ("1 pairs" in done.output) is bool(code)
+    if not fault:
+        assert (ledger.pair(one.key) / "report.md").is_file()
+        assert call(tmp_path, NAME, "--tier", "static").exit_code == 0, "fresh by now"
+
+
+def test_an_engine_is_named_for_this_machine_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not reach workers of slurm"):
+        call(tmp_path, NAME, "--on", "slurm", "--engine", "unix:///x")

@@ -1,0 +1,53 @@
+"""Jobs of a fleet and what workers give back for them, without an engine: evidence that a judge reads."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from images.fleet.model import FleetRecord, Job, Judged, WorkerInfo
+from images.site import records
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import judge
+
+NAME = "cu126-torch27"
+
+
+def claim(subject: str = "pip", version: str = "25.0", number: str = "S1", **more: Any) -> Claim:
+    """A distribution at a version."""
+    expect = {"version": version, "locals": [""], "modules": [], "python": "3.11"}
+    plain = {"tier": Tier.STATIC, "probe": "static.x", "statement": "x", "expect": expect}
+    return Claim(id=number, subject=subject, **{**plain, **more})
+
+
+def installed(version: str = "25.0") -> dict[str, Any]:
+    """What the probe of S1 measures."""
+    one = {"version": version, "location": "/x", "has_record": True, "tags": []}
+    return {"installed": [one], "python": "3.11", "glibc": "2.36", "modules": {}}
+
+
+def claims(*found: Claim) -> ClaimSet:
+    return ClaimSet(image=NAME, claims=found)
+
+
+def job(number: int, held_to: ClaimSet, **more: Any) -> Job:
+    """A job of the static tier about an image of its own."""
+    digest = "sha256:" + f"{number:02x}" * 32
+    plain = [{**vars(one), "tier": str(one.tier)} for one in held_to.claims]
+    data = {"image": NAME, "claims": plain}
+    given = {"image": NAME, "digest": digest, "reference": f"a.test/b@{digest}", "tiers": (Tier.STATIC,)}
+    return Job(**{**given, "claims": data, **more})
+
+
+def judged(one: Job, held_to: ClaimSet, digest: str = "", gpus: tuple[str, ...] = (), **measured: Any) -> Judged:
+    """What a worker gives back that measured `measured` (subject -> evidence) and held it to these claims."""
+    found = tuple(Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items())
+    record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
+    now = datetime.now(UTC)
+    host = {"date": now.isoformat(), "gpus": [{"name": name} for name in gpus]}
+    evidence = Evidence(image=NAME, digest=digest or one.digest, records=(record,), host=host, claims=held_to.claims)
+    line = records.line_of(evidence, judge(held_to, evidence), "fleet")
+    worker = WorkerInfo(executor="obedient", node="n1")
+    return Judged(
+        record=FleetRecord(key=one.key, run="x", worker=worker, started=now, ended=now, line=line),
+        evidence=evidence.dumps(),
+    )
