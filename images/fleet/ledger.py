@@ -166,15 +166,21 @@ class Ledger:
         return kept
 
     def put_aside(self, key: str) -> None:
-        """Make room for a new record: the one that is there was too old, or not good enough."""
+        """Make room for a new record: the one that is there was too old, or not good enough.
+
+        Waits for a worker that judges the job; if that one brings a record meanwhile, it stays.
+        """
         folder, record = self.pair(key), self.record(key)
         if record is None:
             return
-        earlier = folder / "earlier" / f"{record.ended:%Y%m%dT%H%M%S}"
-        earlier.mkdir(parents=True, exist_ok=True)
-        for name in ("record.json", "evidence.json"):  # without the record, the evidence counts for nothing
-            with suppress(FileNotFoundError):
-                (folder / name).rename(earlier / name)
+        with self.judging(key):
+            if self.record(key) != record:
+                return
+            earlier = folder / "earlier" / f"{record.ended:%Y%m%dT%H%M%S}"
+            earlier.mkdir(parents=True, exist_ok=True)
+            for name in ("record.json", "evidence.json"):  # without the record, the evidence counts for nothing
+                with suppress(FileNotFoundError):
+                    (folder / name).rename(earlier / name)
 
     def evidence_of(self, record: FleetRecord) -> bytes:
         """The evidence of a record, checked: it is the one that was recorded, and says what the record says.

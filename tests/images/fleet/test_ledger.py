@@ -7,6 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -242,6 +244,28 @@ def test_an_old_record_is_put_aside_whole(tmp_path: Path) -> None:
     assert ledger.record(JOB.key) is None and list(ledger.records()) == []
     assert sorted(path.name for path in ledger.pair(JOB.key).rglob("*.json")) == ["evidence.json", "record.json"]
     assert ledger.commit(judged("n2"))
+
+
+def test_a_record_that_came_meanwhile_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one waits for the lock, another puts the old record aside and its worker brings a new one."""
+    ledger = Ledger(tmp_path)
+    ledger.commit(judged("n1"))
+    judging = Ledger.judging
+
+    @contextmanager
+    def overtaken(self: Ledger, key: str) -> Iterator[None]:
+        monkeypatch.setattr(Ledger, "judging", judging)
+        Ledger(tmp_path).put_aside(key)
+        Ledger(tmp_path).commit(judged("n2"))
+        with judging(self, key):
+            yield
+
+    monkeypatch.setattr(Ledger, "judging", overtaken)
+    ledger.put_aside(JOB.key)
+    record = ledger.record(JOB.key)
+    assert record and record.worker.node == "n2"
+    assert b'"error": "n2"' in ledger.evidence_of(record)
+    assert len(list(tmp_path.rglob("earlier/*/record.json"))) == 1
 
 
 def test_a_failure_is_kept_until_there_is_a_record(tmp_path: Path) -> None:
