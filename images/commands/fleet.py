@@ -93,13 +93,15 @@ def fleet_verb(
         return
     if action not in ACTIONS.split("|"):
         raise UserError(Problem(where=action, cause="is an unknown action", then=f"say one of {ACTIONS}"))
+    if not _is_known(how.on):
+        raise _unknown(how.on)
     fleet = config.read(how.file)
     if engine and action == "run" and how.on != "local":
         then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
         raise UserError(Problem(where=f"--engine {engine}", cause=f"does not reach workers of {how.on}", then=then))
-    going = Going(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
+    context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
     if action == "run" and how.resume:
-        _finish(going, *_unfinished(ledger, fleet))
+        _finish(context, *_unfinished(ledger, fleet))
         return
     sources = common.sources()
     with _engine(engine) as docker_engine:
@@ -122,12 +124,12 @@ def fleet_verb(
             return
         images = _sent(located, planned, docker_engine, repository)
     jobs = planning.jobs(planned, images, what.claim or ())
-    _finish(going, run.new_run(how.on.partition(":")[0], jobs), jobs, planned)
+    _finish(context, run.new_run(how.on.partition(":")[0], jobs), jobs, planned)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Going:
-    """With what a run goes."""
+class RunContext:
+    """What a run is given, beside its jobs."""
 
     ledger: Ledger
     fleet: Fleet
@@ -149,12 +151,12 @@ class Going:
 
 
 def _finish(
-    going: Going, run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], planned: Sequence[PlannedPair] = ()
+    context: RunContext, run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], planned: Sequence[PlannedPair] = ()
 ) -> None:
     """Run jobs, and tell what came of them and of the pairs that were asked for. Exits with 1 for what has no PASS."""
     outcomes: tuple[Outcome, ...] = ()
     if any(jobs.values()):
-        outcomes = run.run(run_of, jobs, going.options())
+        outcomes = run.run(run_of, jobs, context.options())
         common.results().print(fleet_tables.outcomes(outcomes))
     else:
         talk.print("nothing is due: `nox -s fleet -- plan` says why")
@@ -289,7 +291,15 @@ def _executor(on: str, ledger: Ledger, fleet: Fleet) -> Executor:
         from images.fleet.executors.ray import RayExecutor
 
         return RayExecutor("auto" if on == "ray" else on, fleet.ray)
-    raise UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {EXECUTORS}"))
+    raise _unknown(on)
+
+
+def _unknown(on: str) -> UserError:
+    return UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {EXECUTORS}"))
+
+
+def _is_known(on: str) -> bool:
+    return on in ("local", "slurm", "ray") or on.startswith("ray://")
 
 
 def _show_plan(planned: Sequence[PlannedPair], *, as_json: bool) -> None:
@@ -303,5 +313,8 @@ def _status(ledger: Ledger, *, as_json: bool) -> None:
     rows = fleet_tables.status_rows(ledger)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
+        return
+    if not rows:
+        typer.echo(f"nothing was booked or judged in {ledger.folder}: `nox -s fleet -- run SELECTOR...` begins a run")
         return
     common.results().print(fleet_tables.status(rows))

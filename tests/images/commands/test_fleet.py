@@ -17,6 +17,7 @@ from images.fleet.ledger import Ledger
 from images.fleet.model import Booking, FleetRun, Job
 from images.fleet.planning import FleetImage
 from tests.images.fleet.test_run import Obedient
+from tests.support import commands
 from tests.support.fleet_records import NAME, claim, claims, installed, job, judged
 
 PIP = claims(claim("pip"))
@@ -101,3 +102,13 @@ def test_run_ends_with_0_where_everything_asked_for_was_judged(
 def test_an_engine_is_named_for_this_machine_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not reach workers of slurm"):
         call(tmp_path, NAME, "--on", "slurm", "--engine", "unix:///x")
+
+
+def test_an_executor_that_nobody_knows_is_refused_before_anything_else(tmp_path: Path) -> None:
+    done = commands.call("fleet", "run", "cu126-torch27", "--on", "kube", "--out", str(tmp_path))
+    assert done.returncode == 2 and "--on kube: is nothing that runs jobs" in done.stderr
+
+
+def test_status_of_an_empty_folder_says_what_begins_a_run(tmp_path: Path) -> None:
+    done = commands.call("fleet", "status", "--out", str(tmp_path))
+    assert done.returncode == 0 and "nothing was booked or judged" in done.stdout and "nox -s fleet" in done.stdout
