@@ -9,6 +9,7 @@ from pathlib import Path
 
 COMMANDS = {
     "validate": "validate.inside",
+    "logged": "validate.logged",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",
     "user": "validate.survey.user",

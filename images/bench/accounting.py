@@ -49,12 +49,17 @@ def total(layers: Iterable[Layer]) -> Total:
 
 
 def fetched(images: Sequence[Sequence[Layer]]) -> list[Total]:
-    """For images pulled one after another into an empty engine: what each still has to fetch."""
-    held: set[str] = set()
+    """For images pulled one after another into an empty engine: what each still has to fetch.
+
+    An engine keeps a layer with all that lies below it: above the first layer that it lacks, it fetches every one, also
+    those that it has on other layers (moby, `distribution/xfer/download.go`; seen with 20.10, 26.1 and 28.5).
+    """
+    held: set[tuple[str, ...]] = set()
     totals = []
     for layers in images:
-        totals.append(total(layer for layer in layers if layer.digest not in held))
-        held.update(layer.digest for layer in layers)
+        chains = [tuple(layer.digest for layer in layers[: number + 1]) for number in range(len(layers))]
+        totals.append(total(layer for layer, chain in zip(layers, chains, strict=True) if chain not in held))
+        held.update(chains)
     return totals
 
 

@@ -178,6 +178,47 @@ class FleetData(TypedDict):
     sizes: list[FleetSize]
 
 
+class DeliveryPush(TypedDict):
+    """One push of a side's image into an empty repository. `by`: the engine, or truetag."""
+
+    side: str
+    compression: str
+    by: str
+    seconds: float
+    bytes: int
+    load: Load
+
+
+class DeliveryRun(TypedDict):
+    """One image from a registry to its first training step. `imported` and `stepped`: from the container's creation."""
+
+    side: str
+    compression: str
+    engine: str
+    link: str
+    image_id: str
+    bytes: int
+    seconds: float
+    """Of the pull, until the engine has unpacked all."""
+    cpu: float
+    """Processor seconds of the engine meanwhile."""
+    imported: float
+    stepped: float
+    loss: float
+    load: Load
+
+
+class DeliveryData(TypedDict):
+    """The part `delivery`. `blocked`: what was not measured, and why."""
+
+    image: str
+    images: dict[str, str]
+    """Side -> ID of the image as it was built."""
+    pushes: list[DeliveryPush]
+    runs: list[DeliveryRun]
+    blocked: list[str]
+
+
 class MachineData(TypedDict):
     """A `results.Machine`."""
 

@@ -33,14 +33,14 @@ def registry(
     """
     folder.mkdir(parents=True)
     try:
-        with _serving(_program(folder, say), folder, auth) as host:
+        with serving(program(folder, say), folder, auth) as host:
             yield host
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _program(folder: Path, say: Callable[[str], object]) -> str:
-    """This machine's, or one that is unpacked in the folder.
+def program(folder: Path, say: Callable[[str], object]) -> str:
+    """This machine's registry, or one that is unpacked in the folder. Raises UserError where there is none to be had.
 
     It is not installed: Debian's package would go on to serve everybody at port 5000, at each start of the machine.
     """
@@ -54,7 +54,8 @@ def _program(folder: Path, say: Callable[[str], object]) -> str:
 
 
 @contextmanager
-def _serving(program: str, folder: Path, auth: Mapping[str, Any] | None) -> Iterator[str]:
+def serving(program: str, folder: Path, auth: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """`HOST:PORT` of a registry of what a folder has, which stays, in the network of this thread. Raises UserError."""
     host = f"127.0.0.1:{_free_port()}"
     config, log = folder / "config.yml", folder / "log"
     config.write_text(json.dumps(_configuration(host, folder / "data", auth)))

@@ -4,55 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from images.bench import cells, delivery_page
 from images.bench.accounting import Layer, Total, fetched, total
+from images.bench.cells import Goal
 from images.bench.data import (
-    BasePull,
     BasePulls,
     BuildRun,
     ColdData,
     Entry,
     FleetData,
-    FleetPass,
     PlanData,
-    PlanRun,
     RebuildData,
     RebuildRun,
     SizesData,
-    TierRun,
     TrialData,
 )
 from images.bench.results import Machine
-from images.bench.stats import grows_linearly, middle, spread, steps
+from images.bench.stats import grows_linearly, middle, steps
 
-BUSY = 0.1
-"""Part of the processors' time that others used just before a measurement, above which the machine counts as busy."""
-_MEGABYTE = 1e6
 _LARGE = 1_000
 """Images from which on the planner's growth is judged: below, the start of Python is most of it."""
 _GPU_TIER = re.compile(r"^\| gpu tier \| (?P<claims>\d+) claims, (?P<seconds>\d+) s ", re.MULTILINE)
 _GPU_DATE = re.compile(r"^\| date, engine \| (?P<date>[\d-]+),", re.MULTILINE)
 _GPU_NAME = re.compile(r"^\| GPU \| one (?P<name>[^,]+),", re.MULTILINE)
-
 Side = TypeVar("Side", BuildRun, RebuildRun)
-Timed = BuildRun | RebuildRun | BasePull | TierRun | PlanRun | FleetPass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """One number against what it should be."""
-
-    what: str
-    goal: str
-    measured: str
-    met: bool | str
-    """Or why what was measured does not say."""
-
-    @property
-    def verdict(self) -> str:
-        return self.met if isinstance(self.met, str) else "met" if self.met else "**missed**"
 
 
 def tables(parts: Mapping[str, Entry], recorded: str) -> str:
@@ -72,34 +49,28 @@ def tables(parts: Mapping[str, Entry], recorded: str) -> str:
 
 def _goals_table(goals: Iterable[Goal]) -> str:
     rows = [[one.what, one.goal, one.measured, one.verdict] for one in goals]
-    return "### Goals\n\n" + _table(["what", "goal", "measured", ""], rows)
+    return "### Goals\n\n" + cells.table(["what", "goal", "measured", ""], rows)
 
 
 def _cold_goals(data: ColdData) -> Iterator[Goal]:
     by_side = {side: _of(data["runs"], side) for side in ("lower bound", "ours", "conventional")}
-    bound, ours, conventional = (_seconds(runs) for runs in by_side.values())
+    bound, ours, conventional = (cells.seconds(runs) for runs in by_side.values())
     both = [*by_side["ours"], *by_side["conventional"]]
     above, faster = ours / bound, conventional / ours
     what, goal = "cold build beside the lower bound", "<= 1.25 x"
-    yield _ratio(what, goal, f"{above:.2f} x", above <= 1.25, [*by_side["lower bound"], *by_side["ours"]])
+    yield cells.ratio(what, goal, f"{above:.2f} x", above <= 1.25, [*by_side["lower bound"], *by_side["ours"]])
     what, goal = "cold build beside conventional", ">= 2 x faster"
-    yield _ratio(what, goal, f"{faster:.1f} x", faster >= 2, both)
+    yield cells.ratio(what, goal, f"{faster:.1f} x", faster >= 2, both)
     if pulls := data["base_pulls"]:
-        with_base = (conventional + _seconds(pulls)) / ours
+        with_base = (conventional + cells.seconds(pulls)) / ours
         what = "the same, with the pull of conventional's base"
-        yield _ratio(what, goal, f"{with_base:.1f} x", with_base >= 2, [*both, *pulls])
+        yield cells.ratio(what, goal, f"{with_base:.1f} x", with_base >= 2, [*both, *pulls])
     yield _memory(data["host_peak"], "memory of the host process, `build --no-cache` until validated")
-
-
-def _ratio(what: str, goal: str, measured: str, met: bool, runs: Sequence[Timed]) -> Goal:
-    """Times beside each other: no verdict where others used the machine during any of them."""
-    busy = _busiest(runs) > BUSY
-    return Goal(what=what, goal=goal, measured=measured, met="(machine busy: undecided)" if busy else met)
 
 
 def _rebuild_goals(data: RebuildData) -> Iterator[Goal]:
     ours = _of(data["runs"], "ours")
-    seconds, validated = _seconds(ours), middle([run["validated"] for run in ours])
+    seconds, validated = cells.seconds(ours), middle([run["validated"] for run in ours])
     layers = max(run["layers_changed"] for run in ours)
     what, measured = "small pin moved: command to candidate", f"{seconds:.1f} s (validated: {validated:.1f} s)"
     yield Goal(what=what, goal="<= 8 s", measured=measured, met=seconds <= 8)
@@ -108,7 +79,7 @@ def _rebuild_goals(data: RebuildData) -> Iterator[Goal]:
 
 
 def _memory(peak: int, what: str) -> Goal:
-    return Goal(what=what, goal="< 200 MB", measured=f"{peak / _MEGABYTE:.0f} MB", met=peak < 200 * _MEGABYTE)
+    return Goal(what=what, goal="< 200 MB", measured=f"{peak / cells.MEGABYTE:.0f} MB", met=peak < 200 * cells.MEGABYTE)
 
 
 def _pull_goals(data: SizesData) -> Iterator[Goal]:
@@ -157,10 +128,10 @@ def _cold(data: ColdData) -> str:
     rows = []
     for side in ("lower bound", "ours", "conventional"):
         runs = _of(data["runs"], side)
-        rows.append([_SIDES[side], *_times([run["seconds"] for run in runs]), _loads(runs)])
+        rows.append([_SIDES[side], *cells.times([run["seconds"] for run in runs]), cells.loads(runs)])
     rows += _base_pulls(data)
     head = f"### From nothing: {data['image']}, {data['packages']} packages\n\n"
-    table = _table(["", "seconds (median)", "all runs", "spread", "others"], rows)
+    table = cells.table(["", "seconds (median)", "all runs", "spread", "others"], rows)
     return head + table + "\n" + _slowest(data["runs"])
 
 
@@ -168,10 +139,14 @@ def _base_pulls(data: BasePulls) -> Iterator[list[str]]:
     """The row of the conventional base, or why its pull was not timed."""
     what, pulls = "pull of its base, registry on this machine", data["base_pulls"]
     if pulls:
-        size, layers = _mb(pulls[0]["bytes"]), pulls[0]["layers"]
-        yield [f"{what}: {size} MB, {layers} layers", *_times([run["seconds"] for run in pulls]), _loads(pulls)]
+        size, layers = cells.megabytes(pulls[0]["bytes"]), pulls[0]["layers"]
+        yield [
+            f"{what}: {size} MB, {layers} layers",
+            *cells.times([run["seconds"] for run in pulls]),
+            cells.loads(pulls),
+        ]
     elif reason := data.get("base_not_pulled"):  # older runs kept none
-        yield [what, f"not timed: {_cell(reason)}", "", "", ""]
+        yield [what, f"not timed: {cells.cell(reason)}", "", "", ""]
 
 
 _SIDES = {
@@ -186,7 +161,7 @@ def _slowest(runs: Sequence[BuildRun]) -> str:
     ours = sorted(_of(runs, "ours"), key=lambda run: float(run["seconds"]))
     longest = sorted(ours[len(ours) // 2]["steps"], key=lambda step: -float(step["seconds"]))[:7]
     rows = [[f"`{_step(step['name'])}`", f"{step['seconds']:.1f}"] for step in longest]
-    return "\nWhere ours spends them (steps overlap):\n\n" + _table(["step", "seconds"], rows) + "\n"
+    return "\nWhere ours spends them (steps overlap):\n\n" + cells.table(["step", "seconds"], rows) + "\n"
 
 
 def _step(name: str) -> str:
@@ -196,21 +171,27 @@ def _step(name: str) -> str:
 
 def _rebuild(data: RebuildData) -> str:
     ours, conventional = (_of(data["runs"], side) for side in ("ours", "conventional"))
-    changed = f"{max(run['bytes_changed'] for run in ours) / _MEGABYTE:.1f} MB"
+    changed = f"{max(run['bytes_changed'] for run in ours) / cells.MEGABYTE:.1f} MB"
     rows = [
-        ["ours, command to candidate", *_times([run["seconds"] for run in ours]), _most(ours), changed, _loads(ours)],
-        ["of them in the engine", *_times([run["in_engine"] for run in ours]), "", "", ""],
-        ["ours, command to validated", *_times([run["validated"] for run in ours]), "", "", ""],
+        [
+            "ours, command to candidate",
+            *cells.times([run["seconds"] for run in ours]),
+            _most(ours),
+            changed,
+            cells.loads(ours),
+        ],
+        ["of them in the engine", *cells.times([run["in_engine"] for run in ours]), "", "", ""],
+        ["ours, command to validated", *cells.times([run["validated"] for run in ours]), "", "", ""],
         [
             "conventional, in the engine",
-            *_times([run["seconds"] for run in conventional]),
+            *cells.times([run["seconds"] for run in conventional]),
             _most(conventional),
             "",
-            _loads(conventional),
+            cells.loads(conventional),
         ],
     ]
     head = f"### Rebuilt after {data['moved']} moved in {data['image']}\n\n"
-    return head + _table(["", "seconds (median)", "all runs", "spread", "layers", "bytes", "others"], rows)
+    return head + cells.table(["", "seconds (median)", "all runs", "spread", "layers", "bytes", "others"], rows)
 
 
 def _pull(data: SizesData) -> str:
@@ -220,20 +201,35 @@ def _pull(data: SizesData) -> str:
     for label, image in images.items():
         size = _total(data, label)
         part = f"{size.gzip / base:.2f}" if base else ""
-        rows.append([label, _mb(size.gzip), part, _mb(size.zstd), _mb(image["bytes"]), str(size.layers)])
+        rows.append(
+            [
+                label,
+                cells.megabytes(size.gzip),
+                part,
+                cells.megabytes(size.zstd),
+                cells.megabytes(image["bytes"]),
+                str(size.layers),
+            ]
+        )
     heads = ["image", "gzip MB", "of conventional", "zstd MB", "on disk MB", "layers"]
-    return "### Bytes to pull and to keep\n\n" + _table(heads, rows)
+    return "### Bytes to pull and to keep\n\n" + cells.table(heads, rows)
 
 
 def _sequence(data: SizesData) -> str:
     named = [name for name in data.get("order", data["images"]) if name in data["images"]]
     layers = [_layers(data, name) for name in named]
     rows = [
-        [f"{number}.", f"`{name}`", _mb(_total(data, name).gzip), _mb(more.gzip), str(more.layers)]
+        [
+            f"{number}.",
+            f"`{name}`",
+            cells.megabytes(_total(data, name).gzip),
+            cells.megabytes(more.gzip),
+            str(more.layers),
+        ]
         for number, (name, more) in enumerate(zip(named, fetched(layers), strict=True), 1)
     ]
     heads = ["", "image", "alone, gzip MB", "still to fetch, gzip MB", "layers of it"]
-    return f"### {len(named)} images, pulled one after another\n\n" + _table(heads, rows)
+    return f"### {len(named)} images, pulled one after another\n\n" + cells.table(heads, rows)
 
 
 def _plan(data: PlanData) -> str:
@@ -242,9 +238,9 @@ def _plan(data: PlanData) -> str:
         cpu = [run["cpu"] for run in row["runs"]]
         peak = max(run["peak"] for run in row["runs"])
         counted = [f"{row['images']:,}", f"{row['accepted']:,}", f"{row['locks']:,}"]
-        rows.append([*counted, *_times(cpu, 2), _mb(peak), _loads(row["runs"])])
+        rows.append([*counted, *cells.times(cpu, 2), cells.megabytes(peak), cells.loads(row["runs"])])
     heads = ["images", "accepted", "locks read", "CPU s (median)", "all runs", "spread", "memory MB", "others"]
-    return "### The planner: `plan --json`\n\n" + _table(heads, rows)
+    return "### The planner: `plan --json`\n\n" + cells.table(heads, rows)
 
 
 def _trial(data: TrialData) -> str:
@@ -252,10 +248,10 @@ def _trial(data: TrialData) -> str:
     rows = []
     for tier in dict.fromkeys(run["tier"] for run in runs):
         same = [run for run in runs if run["tier"] == tier]
-        rows.append([tier, str(same[0]["claims"]), *_times([run["seconds"] for run in same]), _loads(same)])
+        rows.append([tier, str(same[0]["claims"]), *cells.times([run["seconds"] for run in same]), cells.loads(same)])
     heads = ["tier", "claims", "seconds (median)", "all runs", "spread", "others"]
     head = f"### From start to verdict: {data['image']}\n\n"
-    return head + _table(heads, rows)
+    return head + cells.table(heads, rows)
 
 
 def _fleet(data: FleetData) -> str:
@@ -263,11 +259,11 @@ def _fleet(data: FleetData) -> str:
     for row in data["sizes"]:
         runs = row["runs"]
         parts = [f"{middle([run[part] for run in runs]):.2f}" for part in ("planned", "booked")]
-        times = _times([run["seconds"] for run in runs], 2)
-        rows.append([f"{row['pairs']:,}", f"{row['jobs']:,}", *parts, *times, _loads(runs)])
+        times = cells.times([run["seconds"] for run in runs], 2)
+        rows.append([f"{row['pairs']:,}", f"{row['jobs']:,}", *parts, *times, cells.loads(runs)])
     heads = ["pairs", "jobs", "planned in s", "booked in s", "seconds (median)", "all runs", "spread", "others"]
     head = f"### A fleet of {data['machines']:,} kinds of machines: plan and bookings, without containers\n\n"
-    return head + _table(heads, rows)
+    return head + cells.table(heads, rows)
 
 
 def _gpu(recorded: str) -> Iterator[str]:
@@ -287,6 +283,7 @@ _SECTIONS: Mapping[str, Callable[[Any], str]] = {
     "plan": _plan,
     "trial": _trial,
     "fleet": _fleet,
+    "delivery": delivery_page.section,
 }
 _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "cold": _cold_goals,
@@ -294,18 +291,15 @@ _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "pull": _pull_goals,
     "plan": _plan_goals,
     "fleet": _fleet_goals,
+    "delivery": delivery_page.goals,
 }
 
 
-# --- cells --------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------------------------
 
 
 def _of(runs: Sequence[Side], side: str) -> list[Side]:
     return [run for run in runs if run["side"] == side]
-
-
-def _seconds(runs: Sequence[Timed]) -> float:
-    return middle([float(run["seconds"]) for run in runs])
 
 
 def _most(runs: Sequence[RebuildRun]) -> str:
@@ -321,41 +315,10 @@ def _total(data: SizesData, label: str) -> Total:
     return total(_layers(data, label))
 
 
-def _times(values: Sequence[float], digits: int = 1) -> list[str]:
-    shown = ", ".join(f"{value:.{digits}f}" for value in values)
-    spread_text = f"{spread(values):.0%}" if len(values) > 1 else "one run"
-    return [f"**{middle(values):.{digits}f}**", shown, spread_text]
-
-
-def _loads(runs: Iterable[Timed]) -> str:
-    return ", ".join(f"{run['load']['busy']:.0%}" for run in runs)
-
-
-def _mb(count: float) -> str:
-    return f"{count / _MEGABYTE:,.0f}"
-
-
 def _circumstances(entry: Entry) -> str:
     on = Machine(**entry["machine"])
     commit = f", commit {entry['commit']}" if entry["commit"] else ""
-    busy = _busiest(entry["data"]) > BUSY
+    busy = cells.busiest(entry["data"]) > cells.BUSY
     busy_note = " **The machine was busy with other work: read times as an upper bound.**" if busy else ""
     part = "" if entry["finished"] else " **Interrupted: not all was measured, and no goal is judged.**"
     return f"\n{entry['date'][:10]}{commit}, on {on}.{busy_note}{part}\n"
-
-
-def _busiest(data: Any) -> float:
-    """The most that others used of the processors before any measurement."""
-    if isinstance(data, Mapping):
-        return max([float(data.get("busy", 0)), *map(_busiest, data.values())])
-    return max(map(_busiest, data), default=0.0) if isinstance(data, list) else 0.0
-
-
-def _cell(text: str) -> str:
-    """Any text as one cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -49,6 +49,7 @@ class Rendered:
     """Of matrix and facts."""
     base: Mapping[str, str] = field(default_factory=dict)
     """`reference`, `origin` and `digest` of what it is built on."""
+    platform: str = PLATFORM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class _Node:
     """What its Dockerfile calls it; the image's own name for the last one."""
     image: str
     """An image whose context has it."""
+    platform: str
     final: bool
     needs: Mapping[str, str]
     """Name of a stage it is built from -> that stage's key."""
@@ -157,7 +159,7 @@ def _target(
     target: dict[str, Any] = {
         "context": f"{node.image}/context",
         "dockerfile": "Dockerfile",
-        "platforms": [PLATFORM],
+        "platforms": [node.platform],
         "cache-from": [one.replace(_TARGET, name) for one in options.cache_from],
         "cache-to": [one.replace(_TARGET, name) for one in options.cache_to],
     }
@@ -210,9 +212,10 @@ def _nodes(images: Sequence[Rendered]) -> dict[str, _Node]:
         for stage in stages:
             needs = {name: keys[name] for name in stage.needs}
             keys[stage.name] = _key(stage, needs, image)
-            nodes.setdefault(keys[stage.name], _Node(name=stage.name, image=image.name, final=False, needs=needs))
+            node = _Node(name=stage.name, image=image.name, platform=image.platform, final=False, needs=needs)
+            nodes.setdefault(keys[stage.name], node)
         needs = {name: keys[name] for name in last.needs}
-        nodes[image.name] = _Node(name=image.name, image=image.name, final=True, needs=needs)
+        nodes[image.name] = _Node(name=image.name, image=image.name, platform=image.platform, final=True, needs=needs)
     return _reachable(nodes)
 
 
@@ -229,8 +232,8 @@ def _reachable(nodes: Mapping[str, _Node]) -> dict[str, _Node]:
 
 
 def _key(stage: Stage, needs: Mapping[str, str], image: Rendered) -> str:
-    """A hash of all that makes a stage: its instructions, the files they read, and the stages it stands on."""
-    parts = [*stage.lines, *(f"{name}={key}" for name, key in sorted(needs.items()))]
+    """A hash of all that makes a stage: platform, instructions, the files they read, and the stages it stands on."""
+    parts = [image.platform, *stage.lines, *(f"{name}={key}" for name, key in sorted(needs.items()))]
     for path in stage.files:
         under = [one for one in sorted(image.digests) if one == path or one.startswith(f"{path}/")]
         parts += [f"{one}={image.digests[one]}" for one in under]

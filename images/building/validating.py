@@ -9,7 +9,7 @@ from images.engine import Engine, gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.host import emulation
 from images.planning.image import Image
-from images.validation import trial
+from images.validation import limits, trial
 from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -61,7 +61,7 @@ def validate_image(
     """Measure an image in a trial, judge the evidence, and explain what is known."""
     how = trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
     evidence = trial.run(engine, reference, claims, how)
-    return evidence, explain(judge(claims, evidence, tiers), hints.known())
+    return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
 
 
 def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:

@@ -12,7 +12,7 @@ import typer
 from images.commands import common, trials
 from images.commands.options import RemoteRef, grouped
 from images.errors import Problem, UserError, problem_of
-from images.publish import admission, attachments, checks, signing
+from images.publish import admission, checks, index, signing
 from images.publish.admission import AdmissionRule, Reader
 from images.publish.attachments import PublishedImage
 from images.publish.statements import attest, compose, intoto
@@ -36,14 +36,20 @@ def attest_verb(
         signing.require(key)
     wanted = Reference.parse(reference)
     with Registry(wanted.repository) as registry:
-        image = attachments.load(registry, registry.get(wanted.identifier))
-        checks.require_sound(image)
-        claims = trials.claims_of_published(image.labels, common.sources())
-        if out:
-            _write(out, image, claims)
-            return
-        for digest in attest.attest(registry, image, key, claims):
-            common.say(f"the registry deletes no manifest: {digest[:19]}, an earlier statement, stays listed")
+        images = index.load(registry, registry.get(wanted.identifier))
+        for image in images:
+            checks.require_sound(image)
+        for image in images:
+            claims = trials.claims_of_published(image.labels, common.sources())
+            if out:
+                _write(out / image.platform if len(images) > 1 else out, image, claims)
+            else:
+                _sign(registry, image, key, claims)
+
+
+def _sign(registry: Registry, image: PublishedImage, key: str, claims: ClaimSet | None) -> None:
+    for digest in attest.attest(registry, image, key, claims):
+        common.say(f"the registry deletes no manifest: {digest[:19]}, an earlier statement, stays listed")
     for kind, name in intoto.NAMES.items():
         typer.echo(f"{image.reference}  {name}  {kind}")
 

@@ -90,6 +90,7 @@ def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.
         dockerfile=dockerfile.decode() if isinstance(dockerfile, bytes) else dockerfile.read_text(),
         digests=contexts.digests(files),
         revision=image.revision,
+        platform=image.platform,
         base={"reference": base_context.reference, "origin": base_context.origin, "digest": base_context.digest},
     )
     (folder / bake.INPUTS).write_text(json.dumps(bake.inputs(rendered), indent=1) + "\n")

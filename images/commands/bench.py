@@ -27,7 +27,7 @@ def bench_verb(
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Times that each timing is taken.")] = 3,
     engine: EngineUrl = None,
 ) -> None:
-    """Measure builds, bytes and times, ours beside the conventional way. Takes half an hour; PARTs can be repeated."""
+    """Measure builds, bytes and times, ours beside the conventional way. All PARTs take hours; each can be repeated."""
     names = only or list(PARTS)
     if unknown := [name for name in names if name not in PARTS]:
         then = f"name some of {', '.join(PARTS)}"

@@ -199,7 +199,7 @@ def validate_verb(
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = image or str(wanted.name)
     folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
-    with trials.open_engine(engine, install=False) as docker_engine:
+    with trials.open_engine(engine, install=False, builds=False) as docker_engine:
         records.forget_trial(folder)
         keep = partial(records.record_evidence, folder)
         if told := _lineage(docker_engine, str(wanted.name), reference, out):

@@ -12,6 +12,8 @@ from rich.markup import escape
 
 from images.config import matrix, paths
 from images.config.matrix import Sources
+from images.config.names import ImageName
+from images.config.platforms import Platform
 from images.errors import Problem, UserError
 from images.host import checkout
 from images.planning import plan
@@ -60,6 +62,13 @@ def _refusal(image: Planned) -> Problem:
 
 def aliases_of(name: str, sources: Sources) -> list[str]:
     return [alias for alias, meant in sources.matrix.aliases.items() if meant == name]
+
+
+def row_of(name: str, sources: Sources) -> tuple[str, ...]:
+    """The images of a name's row in the matrix, linux/amd64 first; a name that the matrix has no row for, alone."""
+    row = sources.matrix.row(ImageName.parse(name))
+    names = sorted(row.names(), key=lambda one: one.platform is not Platform.AMD64) if row else ()
+    return tuple(map(str, names)) or (name,)
 
 
 def commit() -> str:

@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from images.building import records
-from images.commands import common, fleet_tables, trials
+from images.commands import common, fleet_kubernetes, fleet_tables, trials
 from images.commands.common import say, talk
+from images.commands.fleet_kubernetes import KubernetesArguments
 from images.commands.options import EngineUrl, Out, grouped
 from images.commands.trials import TrialArguments
 from images.config import paths
@@ -37,12 +38,12 @@ from validate.claims import Tier
 from validate.judge import explain
 from validate.judging import Status
 
-ACTIONS = "plan|run|status"
+ACTIONS = "plan|run|status|render|collect"
 EXECUTORS = "local|slurm|ray|ray://HEAD:PORT"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetArguments:
+class FleetArguments(KubernetesArguments):
     """Which machines, and where what they judged is kept."""
 
     file: Annotated[
@@ -84,6 +85,7 @@ def fleet_verb(
 ) -> None:
     """Judge images on a fleet: plan what is fresh, due or impossible, run what is due, show who judged what.
 
+    `render --kubernetes` writes Jobs of what is due, `collect` judges what they logged.
     FOLDER keeps bookings and records; on Slurm it lies where the nodes see it, and everybody who shares it judges
     no pair twice at once.
     """
@@ -95,6 +97,10 @@ def fleet_verb(
         raise UserError(Problem(where=action, cause="is an unknown action", then=f"say one of {ACTIONS}"))
     if not _is_known(how.on):
         raise _unknown(how.on)
+    if action == "collect":
+        _collect(how, ledger, engine)
+    if action == "render":
+        fleet_kubernetes.require_kubernetes(how)
     fleet = config.read(how.file)
     if engine and action == "run" and how.on != "local":
         then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
@@ -105,11 +111,15 @@ def fleet_verb(
         return
     sources = common.sources()
     with _engine(engine) as docker_engine:
-        repository = _repository(how, fleet, needed=action == "run" and how.on != "local")
+        travels = action == "render" or (action == "run" and how.on != "local")
+        repository = _repository(how, fleet, needed=travels)
+        holding = Holding(
+            sources=sources, cache=common.cache(), tiers=trial.tiers or tuple(Tier), only=what.claim or ()
+        )
         located = gather.images(
             _wishes(selectors or [], what.image or [], sources),
             Places(engine=docker_engine, repository=repository),
-            Holding(sources=sources, cache=common.cache(), tiers=trial.tiers or tuple(Tier), only=what.claim or ()),
+            holding,
         )
         given = PlanInputs(
             fleet=fleet,
@@ -124,6 +134,9 @@ def fleet_verb(
             return
         images = _sent(located, planned, docker_engine, repository)
     jobs = planning.jobs(planned, images, what.claim or ())
+    if action == "render":
+        fleet_kubernetes.write(jobs, located, holding, fleet, ledger)
+        return
     _finish(context, run.new_run(how.on.partition(":")[0], jobs), jobs, planned)
 
 
@@ -165,12 +178,29 @@ def _finish(
     unanswered = planning.unanswered(planned, [one.job for one in outcomes])
     if unanswered:
         common.results().print(fleet_tables.plan(unanswered))
+    _require_verdicts(outcomes, "`nox -s fleet -- run --resume`, with the same --on, judges what has no verdict")
+    raise typer.Exit(1 if _failed(outcomes) or others or unanswered else 0)
+
+
+def _collect(how: FleetArguments, ledger: Ledger, engine: str | None) -> NoReturn:
+    """Judge what pods logged. Exits with 1 where a claim failed. Raises UserError for jobs without a verdict."""
+    with _engine(engine) as docker_engine:
+        outcomes = fleet_kubernetes.read(how, ledger, docker_engine)
+    for outcome in outcomes:
+        _report(ledger, outcome)
+    common.results().print(fleet_tables.outcomes(outcomes))
+    _require_verdicts(outcomes, "collect whole logs of it, or `kubectl delete job` it and apply it again")
+    raise typer.Exit(1 if _failed(outcomes) else 0)
+
+
+def _require_verdicts(outcomes: Sequence[Outcome], then: str) -> None:
     lost = [one for one in outcomes if one.verdict is None]
     if lost:
-        then = "`nox -s fleet -- run --resume`, with the same --on, judges what has no verdict"
         raise UserError([Problem(where=one.job.key, cause=one.cause, then=then) for one in lost], code=1)
-    failed = any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes)
-    raise typer.Exit(1 if failed or others or unanswered else 0)
+
+
+def _failed(outcomes: Sequence[Outcome]) -> bool:
+    return any(one.verdict and one.verdict.overall is Status.FAIL for one in outcomes)
 
 
 def _report(ledger: Ledger, outcome: Outcome) -> None:
@@ -249,7 +279,7 @@ def _wishes(selectors: list[str], references: list[str], sources: Sources) -> li
 def _engine(url: str | None) -> Engine | nullcontext[None]:
     """This machine's engine; a login node has none, and then images come from the registry."""
     try:
-        return trials.open_engine(url, install=False)
+        return trials.open_engine(url, install=False, builds=False)
     except NoEngine:
         say("no Docker Engine answers here: images are looked for in the registry alone")
         return nullcontext(None)

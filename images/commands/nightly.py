@@ -53,6 +53,9 @@ class RunArguments:
         list[str] | None,
         typer.Option("--range", metavar="NAME>=X,<Y", help="What canaries may take of a package, for this run."),
     ] = None
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Sets of versions that a bisection tries at once.")
+    ] = 1
     over: Annotated[
         bool, typer.Option("--over", help="Install versions over the existing image, instead of building it: quick.")
     ] = False
@@ -141,6 +144,8 @@ def nightly_verb(
             ranges=_ranges(run.ranges or [], tracked),
             tiers=trial.tiers,
             tell=progress.say,
+            at_once=run.jobs,
+            cancel=docker_engine.cancel,
         )
         archive = rebuilding.security(docker_engine, build, rebuild, progress) if rebuild.updates else None
         found = _run_all(tracked, archive, options, only_updates=rebuild.only_updates)
@@ -303,8 +308,7 @@ def _tell(found: Found, proposals: Mapping[str, str], output: OutputArguments, n
         for line in (one.control, one.canary):
             typer.echo(f"{one.image}  {nightly_report.job(line)}")
         for breakage in one.breakages:
-            searched = f"{breakage.builds} builds over {breakage.candidates} packages"
-            typer.echo(f"{one.image}  {breakage.sentence} ({searched})")
+            typer.echo(f"{one.image}  {breakage.sentence} ({nightly_report.searched(breakage)})")
         if one.image in proposals:
             typer.echo(f"{one.image}  update proposal: {proposals[one.image]}")
     for name, update in found.updates.items():

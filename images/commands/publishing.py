@@ -25,16 +25,18 @@ from images.commands.options import (
 )
 from images.config import paths
 from images.config.matrix import Sources
+from images.context.labels import LABELS
 from images.engine import gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.planning import plan
+from images.planning.image import Image
 from images.publish import gate, promote, publication, verify
 from images.publish.compression import Compression
 from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
-from images.publish.publication import PublishResult
+from images.publish.publication import PublishResult, Source
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from images.site import published
@@ -63,6 +65,10 @@ class PublishArguments:
         typer.Option("--attestation", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME."),
     ] = None
     key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = ""
+    all_platforms: Annotated[
+        bool,
+        typer.Option("--all-platforms", help="NAME and the images of its row for other platforms, under one tag."),
+    ] = False
     compression: Annotated[
         LayerCompression, typer.Option("--compression", help="Of its layers; both: NAME as gzip, NAME-zstd as zstd.")
     ] = LayerCompression.BOTH
@@ -75,32 +81,70 @@ def publish_verb(
     """Push a validated image, attach attestation, SBOM and provenance, and move its tags last."""
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
-    options = PublishOptions(
-        name=wanted.name,
-        repository=Repository.parse(to),
-        attestation=what.attestation or paths.in_workspace(Path("out", str(wanted.name))),
-        policy=_policy(gate_text, sources, lambda labels: trials.claims_of(wanted, labels, sources)),
-        locks=lock_file.written(lock_file.read(wanted)),
-        cache=common.cache() / "push",
-        compressions=what.compression.compressions,
-        source=common.commit(),
-        key=what.key,
-    )
+    together = _row(wanted, what, sources) if what.all_platforms else [wanted]
+    policy = _policy(gate_text, sources, lambda labels: _claims_of(together, labels, sources))
+    found = [
+        Source(
+            reference=what.image or str(one.name),
+            options=PublishOptions(
+                name=one.name,
+                repository=Repository.parse(to),
+                attestation=what.attestation or paths.in_workspace(Path("out", str(one.name))),
+                policy=policy,
+                locks=lock_file.written(lock_file.read(one)),
+                cache=common.cache() / "push",
+                compressions=what.compression.compressions,
+                source=common.commit(),
+                key=what.key,
+            ),
+        )
+        for one in together
+    ]
     with trials.open_engine(engine, install=False) as docker_engine, Progress() as progress:
-        result = publication.publish(
+        result = publication.publish_together(
             docker_engine,
-            what.image or str(wanted.name),
-            options,
+            found,
             say=lambda text: progress.say(str(wanted.name), text, "dim"),
             on_event=progress.job(str(wanted.name)),
         )
     _print_result(result)
 
 
-def promote_verb(reference: RemoteRef, to: ToRepository, gate_text: GateTiers = "", key: PublicKey = "") -> None:
+def _row(wanted: Image, what: PublishArguments, sources: Sources) -> list[Image]:
+    """The images of a row, linux/amd64 first. Raises UserError for options that mean one image."""
+    if what.image or what.attestation:
+        cause = "--image and --attestation mean one image"
+        then = "publish each platform's image by its own name: the last one makes the index"
+        raise UserError(Problem(where="--all-platforms", cause=cause, then=then))
+    return [
+        image
+        for name in common.row_of(str(wanted.name), sources)
+        for image in common.accepted([name], sources, exactly_one=True)
+    ]
+
+
+def _claims_of(images: Sequence[Image], labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
+    """Of an image to publish by today's matrix; of one that is there already only where it was built from it."""
+    name = labels.get(f"{LABELS}.image", "")
+    named = next((image for image in images if str(image.name) == name), None)
+    if named is None and name in common.row_of(str(images[0].name), sources):
+        return trials.claims_of_published(labels, sources)
+    return trials.claims_of(named or images[0], labels, sources)
+
+
+def promote_verb(
+    reference: RemoteRef,
+    to: ToRepository,
+    gate_text: GateTiers = "",
+    key: PublicKey = "",
+    drop_platforms: Annotated[
+        bool, typer.Option("--drop-platforms", help="Let an index replace one there that has more platforms.")
+    ] = False,
+) -> None:
     """Promote a published image into another repository of its registry, by digest, and move the tags there."""
     policy = _policy_of_published(gate_text, common.sources())
-    _print_result(promote.promote(Reference.parse(reference), Repository.parse(to), policy, key=key))
+    source, target = Reference.parse(reference), Repository.parse(to)
+    _print_result(promote.promote(source, target, policy, key=key, drop_platforms=drop_platforms))
 
 
 def verify_verb(
@@ -128,6 +172,7 @@ def _policy(
         alias_gate=sources.matrix.gate,
         aliases_of=lambda name: common.aliases_of(name, sources),
         claims_of=claims_of,
+        row_of=lambda name: common.row_of(name, sources),
     )
 
 
@@ -136,7 +181,11 @@ def _print_result(result: PublishResult) -> None:
     for number, (compression, reference) in enumerate(result.references.items()):
         size = f"{result.bytes[compression] / 1e6:.0f} MB in {compression} layers"
         typer.echo(f"{reference} ({size}{'' if number else f'; {seconds}'})")
+    for tag, reference in result.indexes.items():
+        typer.echo(f"{reference} (index for several platforms: {tag})")
     typer.echo(f"tags: {' '.join(result.tags)}")
+    for reason in result.left_out:
+        common.say(reason)
     for reason in result.unmoved_aliases:
         common.say(reason)
     if not result.signed:

@@ -17,7 +17,7 @@ from images.commands.inventories import ImageArguments
 from images.commands.options import EngineUrl, OneName, grouped
 from images.config import paths
 from images.errors import Problem, UserError, problem_of
-from images.publish import attachments
+from images.publish import index
 from images.registry.client import Registry
 from images.registry.distribution import File
 from images.registry.reference import Reference
@@ -125,7 +125,8 @@ def _attach(reference: str, found: Inventory) -> None:
         raise UserError(Problem(where=f"--attach {reference}", cause="there are no statements", then=then))
     wanted = Reference.parse(reference)
     with Registry(wanted.repository) as registry:
-        image = attachments.load(registry, registry.get(wanted.identifier), attachments=False)
+        images = index.load(registry, registry.get(wanted.identifier))
+        image = next((one for one in images if one.image_id == found.digest), images[0])
         if image.image_id != found.digest:
             cause = f"is {image.image_id[:19]}, the scanned image is {found.digest[:19]}"
             then = "scan the image that is published: --image REF"

@@ -80,9 +80,12 @@ def _told(record: Record) -> None:
     talk.print(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", style="dim", highlight=False)
 
 
-def open_engine(url: str | None, *, install: bool = True) -> Engine:
-    """The engine to work with, rid of the containers and volumes that killed commands of this machine left there."""
-    engine = private_engine.open_engine(url, say=say) if install else connect(url)
+def open_engine(url: str | None, *, install: bool = True, builds: bool = True) -> Engine:
+    """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
+
+    `builds`: not Podman, which judges images and has no BuildKit.
+    """
+    engine = private_engine.open_engine(url, say=say, builds=builds) if install else connect(url, builds=builds)
     if left := engine.sweep():
         say(f"removed what killed commands left behind: {', '.join(left)}")
     return engine

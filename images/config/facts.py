@@ -74,7 +74,8 @@ def _library(libraries: tuple[str, ...], lookup: str, wheel_cuda: Minor) -> Mino
 
 
 @cache
-def _fit(archs: tuple[str, ...], ptx: tuple[str, ...], gpu: Arch) -> compute_capability.Fit:
+def covers(archs: tuple[str, ...], ptx: tuple[str, ...], gpu: Arch) -> compute_capability.Fit:
+    """How a GPU runs machine code and PTX for these architectures: `cubin`, `ptx` or `no`."""
     cubins, late = (tuple(Arch.parse(text).pair for text in targets) for targets in (archs, ptx))
     return compute_capability.fit(cubins, late, gpu.pair)
 
@@ -93,7 +94,7 @@ class DeviceCode(Row):
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
-        return _fit(tuple(self.archs), tuple(self.ptx), arch)
+        return covers(tuple(self.archs), tuple(self.ptx), arch)
 
 
 class TorchVariant(DeviceCode):

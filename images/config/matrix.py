@@ -41,6 +41,8 @@ class Sources:
         Of linux/amd64: what other platforms add stands in none of its images, and moves none of their digests.
         """
         left_out: dict[str, Any] = {"nightly": True, "xfail": True, "images": {"__all__": {"platforms"}}}
+        if not self.matrix.library_layers:  # as before there was such a key: no digest moves
+            left_out["library_layers"] = True
         content = json.dumps(
             [self.matrix.model_dump(exclude=left_out), self.facts.model_dump(exclude={"arm64"})], sort_keys=True
         )

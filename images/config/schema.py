@@ -163,7 +163,10 @@ class ImageRow(Row):
     def names(self) -> tuple[ImageName, ...]:
         """The images of this row, one a platform."""
         name = ImageName.parse(self.name)
-        return tuple(replace(name, platform=platform) for platform in dict.fromkeys(self.platforms))
+        return tuple(
+            name if platform is name.platform else replace(name, platform=platform)
+            for platform in dict.fromkeys(self.platforms)
+        )
 
 
 class Profile(Row):
@@ -195,6 +198,9 @@ class Prune(Row):
 
     nvidia: bool = False
     """Prune NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""
+
+
+LibraryText = Annotated[str, _word(r"nvidia-[a-z0-9*?-]+", "pattern of NVIDIA's distributions (nvidia-cublas*)")]
 
 
 class Exclusion(Row):
@@ -256,6 +262,9 @@ class Matrix(Row):
     images: list[ImageRow] = Field(min_length=1)
     exclude: list[Exclusion] = []
     prune: Prune = Prune()
+    library_layers: list[Annotated[list[LibraryText], Field(min_length=1)]] = []
+    """NVIDIA's libraries in layers of their own, bottom first: patterns of distributions. The rest is one layer above
+    them. Empty: all are one layer. Every image gets another digest when this changes (docs/benchmarks.md)."""
     aliases: dict[Alias, ImageNameText] = {}
     gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""

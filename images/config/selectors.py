@@ -12,6 +12,7 @@ from functools import cache
 from typing import Protocol
 
 from images.config.names import Arch, ImageName, Minor
+from images.config.platforms import Platform
 from images.errors import Problem, UserError
 
 _COMPARE: dict[str, Callable[[Minor, Minor], bool]] = {
@@ -24,8 +25,10 @@ _COMPARE: dict[str, Callable[[Minor, Minor], bool]] = {
 }
 _VERSIONED = ("torch", "cuda", "wheel", "python")
 _CONDITION = re.compile(r"(?P<key>[a-z]+)(?P<op>>=|<=|!=|==|=|>|<)(?P<value>.*)")
+_PLATFORMS = tuple(name for platform in Platform for name in (platform.architecture, str(platform)))
 HELP = (
-    "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, arch=sm90 or profile=axolotl"
+    "a name, a glob ('cu12*'), an alias, torch>=2.8, cuda=12.6, wheel=12.4, python=3.13, arch=sm90, profile=axolotl "
+    "or platform=arm64"
 )
 
 
@@ -40,6 +43,8 @@ class Selectable(Protocol):
     def archs(self) -> Sequence[Arch]: ...
     @property
     def profile(self) -> str | None: ...
+    @property
+    def platform(self) -> Platform: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +62,14 @@ class Condition:
         if self.key in _VERSIONED:
             own = image.versions[self.key]
             return own is not None and _COMPARE[self.op](own, Minor.parse(self.value))
-        holds = (
-            self.value == (image.profile or "none") if self.key == "profile" else Arch.parse(self.value) in image.archs
-        )
-        return holds if self.op == "=" else not holds
+        return self._holds(image) if self.op == "=" else not self._holds(image)
+
+    def _holds(self, image: Selectable) -> bool:
+        if self.key == "profile":
+            return self.value == (image.profile or "none")
+        if self.key == "platform":
+            return self.value in (image.platform, image.platform.architecture)
+        return Arch.parse(self.value) in image.archs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ def parse(text: str) -> Selector:
 
 
 def _wrong(condition: Condition) -> str:
-    if condition.key not in (*_VERSIONED, "arch", "profile"):
+    if condition.key not in (*_VERSIONED, "arch", "profile", "platform"):
         return f"there is nothing called {condition.key!r} to select by"
     if condition.key not in _VERSIONED and condition.op not in ("=", "!="):
         return f"{condition.key} is compared with = or != only"
@@ -110,6 +119,8 @@ def _wrong(condition: Condition) -> str:
             Arch.parse(condition.value)
         if condition.key == "profile" and not re.fullmatch(r"[a-z][a-z0-9-]*", condition.value):
             return f"{condition.value!r} is no profile name"
+        if condition.key == "platform" and condition.value not in _PLATFORMS:
+            return f"{condition.value!r} is no platform: there are {', '.join(_PLATFORMS)}"
     except ValueError as error:
         return str(error)
     return ""

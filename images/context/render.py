@@ -5,8 +5,9 @@ The same dict is written to disk (`nox -s render`), compared with what lies ther
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from images.config.paths import TEMPLATES
@@ -83,7 +84,7 @@ def render(
         f"locks/{name}": less(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
-    files.update(parted(files, image.layers[0]))
+    files.update(parted(files, image.layers[0], image.library_layers))
     scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
     files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
     if image.platform is not Platform.AMD64:
@@ -138,26 +139,39 @@ def _dockerfile(
     )
 
 
-def parted(files: Context, bottom: str) -> Context:
+def parted(files: Context, bottom: str, groups: Sequence[Sequence[str]] = ()) -> Context:
     """The bottom layer's lock in two: NVIDIA's libraries, and torch above them.
 
     They are the two halves of an image. Engines make, hash, fetch and unpack layers side by side, and images for single
-    architectures have the same libraries as long as those are not pruned.
+    architectures have the same libraries as long as those are not pruned. Libraries that a pattern of a group matches,
+    the first group first, have a lock of their own: what moves seldom stays the same layer when the rest moves.
     """
     whole = content_of(files[f"locks/{bottom}.txt"])
     names = [line.split("==")[0] for line in whole.decode().splitlines() if line and not line.startswith((" ", "#"))]
     libraries = frozenset(name for name in names if name.startswith("nvidia-"))
     if not libraries or libraries == frozenset(names):
         return {}
-    others = less(whole, libraries)
-    return {f"locks/{LIBRARIES}.txt": less(whole, frozenset(names) - libraries), f"locks/{bottom}.txt": others}
+    found: Context = {f"locks/{bottom}.txt": less(whole, libraries)}
+    for number, patterns in enumerate([*groups, ["*"]], 1):
+        chosen = frozenset(name for name in libraries if any(fnmatchcase(name, pattern) for pattern in patterns))
+        stage = LIBRARIES if number > len(groups) else f"{LIBRARIES}-{number}"
+        if chosen:
+            found[f"locks/{stage}.txt"] = less(whole, frozenset(names) - chosen)
+        libraries -= chosen
+    return found
 
 
-def libraries(index: str, *, pruned: bool = False) -> Stage:
-    """The stage that `parted` gave a lock of its own."""
+def library_stages(files: Context, image: Image) -> tuple[str, ...]:
+    """The stages that `parted` gave locks of their own, bottom first."""
+    names = [*(f"{LIBRARIES}-{number}" for number in range(1, len(image.library_layers) + 1)), LIBRARIES]
+    return tuple(name for name in names if f"locks/{name}.txt" in files)
+
+
+def libraries(index: str, *, name: str = LIBRARIES, below: str = "system", pruned: bool = False) -> Stage:
+    """A stage that `parted` gave a lock of its own."""
     return Stage(
-        name=LIBRARIES,
-        below="system",
+        name=name,
+        below=below,
         holds=("NVIDIA's libraries",),
         lock=True,
         index=index,
@@ -168,9 +182,10 @@ def libraries(index: str, *, pruned: bool = False) -> Stage:
 
 def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
     below, extended = "system", image.extended(extras.wheels)
-    if f"locks/{LIBRARIES}.txt" in files:
-        yield libraries("" if extras.offline else index(image), pruned=bool(image.pruning and image.pruning.nvidia))
-        below = LIBRARIES
+    for name in library_stages(files, image):
+        pruned = bool(image.pruning and image.pruning.nvidia)
+        yield libraries("" if extras.offline else index(image), name=name, below=below, pruned=pruned)
+        below = name
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.

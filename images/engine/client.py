@@ -38,12 +38,15 @@ def ignore(_: BuildEvent) -> None:
 class Engine:
     """A connection to one Docker Engine. Thread safe; use as a context manager, or call `close`."""
 
-    def __init__(self, base_url: str, tls: TLSConfig | bool = False) -> None:
-        """Connect. Raises UserError when the engine has no BuildKit, the SDK's and OS errors when it doesn't answer."""
+    def __init__(self, base_url: str, tls: TLSConfig | bool = False, *, builds: bool = True) -> None:
+        """Connect. `builds`: it must have BuildKit; Podman has not, and runs containers.
+
+        Raises UserError when it has none, the SDK's and OS errors when it doesn't answer.
+        """
         self._api = DockerApi(base_url, tls)
         self._active = ActiveWork(self._api)
         self.run_id = uuid.uuid4().hex[:12]
-        self.facts = engine_facts(base_url, self._api.sdk.version(), self._api.sdk.info())
+        self.facts = engine_facts(base_url, self._api.sdk.version(), self._api.sdk.info(), builds=builds)
 
     def __enter__(self) -> Self:
         return self

@@ -17,15 +17,16 @@ from images.engine.responses import root_cause
 from images.errors import Problem, UserError
 
 
-def connect(url: str | None = None) -> Engine:
+def connect(url: str | None = None, *, builds: bool = True) -> Engine:
     """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a socket that answers.
 
-    Sockets tried: the default one, the rootless one, then our private engine's. An engine that was named but does not
-    answer is an error, never a reason to take another one. Raises UserError, `NoEngine` when none answers at all.
+    Sockets tried: the default one, the rootless one, then our private engine's; where nothing is built (`builds`), at
+    last Podman's. An engine that was named but does not answer is an error, never a reason to take another one. Raises
+    UserError, `NoEngine` when none answers at all.
     """
     if named := _named_engine(url):
         try:
-            return Engine(named.url, named.tls)
+            return Engine(named.url, named.tls, builds=builds)
         except UNREACHABLE as error:
             raise UserError(
                 Problem(
@@ -36,9 +37,9 @@ def connect(url: str | None = None) -> Engine:
                 code=1,
             ) from None
     tried = []
-    for path in default_sockets():
+    for path in (*default_sockets(), *(() if builds else podman_sockets())):
         try:
-            return Engine(base_url=f"unix://{path}")
+            return Engine(base_url=f"unix://{path}", builds=builds)
         except UNREACHABLE as error:
             tried.append(f"{path}: {root_cause(error)}")
     raise NoEngine(tried)
@@ -67,6 +68,13 @@ def default_sockets() -> tuple[Path, ...]:
         *((Path(rootless) / "docker.sock",) if rootless else ()),
         private_socket(),
     )
+
+
+def podman_sockets() -> tuple[Path, ...]:
+    """Where Podman listens (`systemctl --user start podman.socket`): a user's own, then the machine's."""
+    rootless = os.environ.get("XDG_RUNTIME_DIR")
+    own = (Path(rootless) / "podman" / "podman.sock",) if rootless else ()
+    return (*own, Path("/run/podman/podman.sock"))
 
 
 def private_home() -> Path:

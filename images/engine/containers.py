@@ -17,6 +17,13 @@ from images.engine.specs import ContainerSpec
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
+HOST_NAME = "trial"
+"""Name of a container without network, which resolves to the loopback address.
+
+The engine resolves a container's name on a network only. `torchrun --standalone`, and from torch 2.13 on `torchrun` of
+one node without `--master-port` (torch/distributed/run.py takes the c10d rendezvous for both), hands that name to its
+workers as the master's address, and they wait 300 s for it.
+"""
 
 
 def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
@@ -36,8 +43,10 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
     if spec.capabilities is not None:
         rights = {"cap_drop": ["ALL"], "cap_add": [*spec.capabilities], "security_opt": ["no-new-privileges"]}
     requests_of_gpus = {"device_requests": [dict(one) for one in spec.device_requests]} if spec.device_requests else {}
+    alone = spec.network == "none"
     host = api.sdk.create_host_config(
         network_mode=spec.network,
+        extra_hosts={HOST_NAME: "127.0.0.1"} if alone else None,
         read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
         mounts=mounts,
@@ -58,6 +67,7 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
             environment=dict(spec.env),
             user=spec.user,
             labels=dict(labels),
+            hostname=HOST_NAME if alone else None,
             host_config=host,
             use_config_proxy=False,
         )

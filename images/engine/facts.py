@@ -1,4 +1,4 @@
-"""What an engine says about itself, and whether it can do what we need."""
+"""What an engine says about itself, and whether it can build."""
 
 from __future__ import annotations
 
@@ -32,16 +32,22 @@ class EngineFacts:
     """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
     architecture: str = "amd64"
     """Of its processor, in Docker's words. Images of another run emulated."""
+    os: str = "linux"
+    podman: bool = False
+    """It is Podman, by its Docker interface: it runs containers and has no BuildKit."""
     containerd_images: bool = False
     """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
 
 
-def engine_facts(url: str, version: VersionResponse, info: InfoResponse) -> EngineFacts:
-    """The facts in the answers of `GET /version` and `GET /info`. Raises UserError for an engine without BuildKit."""
+def engine_facts(url: str, version: VersionResponse, info: InfoResponse, *, builds: bool = True) -> EngineFacts:
+    """The facts in the answers of `GET /version` and `GET /info`.
+
+    Raises UserError for an engine without BuildKit, unless nothing is to be built with it (`builds`).
+    """
     data_root = info.get("DockerRootDir") or ""
     facts = EngineFacts(
         url=url,
-        version=version.get("Version", "?"),
+        version=f"{'podman ' if _is_podman(version) else ''}{version.get('Version', '?')}",
         api=version["ApiVersion"],
         data_root=data_root,
         # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
@@ -55,9 +61,12 @@ def engine_facts(url: str, version: VersionResponse, info: InfoResponse) -> Engi
             str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"
         ),
         architecture=version.get("Arch", "amd64"),
+        os=version.get("Os", "linux"),
+        podman=_is_podman(version),
         containerd_images=dict(info.get("DriverStatus") or ()).get("driver-type", "").startswith("io.containerd."),
     )
-    _require_buildkit(facts, version)
+    if builds:
+        _require_buildkit(facts)
     return facts
 
 
@@ -66,14 +75,17 @@ def _storage(info: InfoResponse) -> str:
     return f"{info.get('Driver', '')} on {below}" if below else str(info.get("Driver", ""))
 
 
-def _require_buildkit(facts: EngineFacts, version: VersionResponse) -> None:
-    components = [component.get("Name", "") for component in version.get("Components") or ()]
+def _is_podman(version: VersionResponse) -> bool:
+    return any("podman" in component.get("Name", "").lower() for component in version.get("Components") or ())
+
+
+def _require_buildkit(facts: EngineFacts) -> None:
     api = tuple(int(part) for part in facts.api.split("."))
     cause = ""
-    if any("podman" in name.lower() for name in components):
+    if facts.podman:
         cause = "this is Podman, whose Docker interface has no BuildKit"
-    elif version.get("Os", "linux") != "linux":
-        cause = f"this engine makes {version['Os']} images"
+    elif facts.os != "linux":
+        cause = f"this engine makes {facts.os} images"
     elif api < _BUILDKIT_SINCE:
         cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
     if cause:

@@ -29,13 +29,13 @@ _SOCKET_PATH_MAX = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
 _LONGEST_SOCKET = "exec/containerd/containerd-debug.sock"  # dockerd's own, below the folder
 
 
-def open_engine(url: str | None, *, say: Callable[[str], None]) -> Engine:
+def open_engine(url: str | None, *, say: Callable[[str], None], builds: bool = True) -> Engine:
     """The engine to work with: one that answers (see `engine.connect`), else a private one, installed and started.
 
     `say` gets a sentence about each thing that is done to the machine. Raises UserError.
     """
     try:
-        return connect(url)
+        return connect(url, builds=builds)
     except NoEngine:
         if os.geteuid() != 0 or not (is_debian(_os_release()) and shutil.which("apt-get")):
             raise

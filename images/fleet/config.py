@@ -1,4 +1,4 @@
-"""fleet.yaml: which machines there are, and how Slurm and Ray are asked for them."""
+"""fleet.yaml: which machines there are, and how Slurm, Ray and Kubernetes are asked for them."""
 
 from __future__ import annotations
 
@@ -45,6 +45,24 @@ class RayRequest(Row):
     """Custom resources of the nodes that have an engine: `engine: 1`."""
 
 
+class KubernetesRequest(Row):
+    """What a Job asks Kubernetes for."""
+
+    node_labels: dict[str, str] = {}
+    """The nodes: `nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3`. Their platform is asked for without being said."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """What the device plugin calls a GPU."""
+    cpus: Annotated[int, Field(gt=0)] = 2
+    """Cores that each container asks for, and probes that it runs at once."""
+    memory: str = "4Gi"
+    """Memory that each container asks for; it may use what a trial may."""
+    minutes: Annotated[int, Field(gt=0)] = _MINUTES
+    tolerate: list[str] = []
+    """Keys of taints."""
+    pull_secret: str = ""
+    runtime_class: str = ""
+
+
 class WorkerType(Row):
     """Machines of one kind. Without `arch` they have no GPU, and judge the static and the cpu tier."""
 
@@ -58,6 +76,7 @@ class WorkerType(Row):
     """They judge the images of this platform alone."""
     slurm: SlurmRequest = SlurmRequest()
     ray: RayRequest = RayRequest()
+    kubernetes: KubernetesRequest = KubernetesRequest()
 
 
 class SlurmSettings(Row):

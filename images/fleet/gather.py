@@ -9,6 +9,7 @@ from pathlib import Path
 
 from images.building.trying import Described, Wanted
 from images.config.matrix import Sources
+from images.config.platforms import Platform
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.fleet import planning, travel
@@ -63,7 +64,7 @@ def images(wishes: Sequence[Wish], places: Places, holding: Holding) -> list[Loc
 
 
 def _located(wish: Wish, places: Places, holding: Holding) -> Located:
-    found = _named(wish, places) if wish.reference else _by_name(str(wish.image.name), places)
+    found = _named(wish, places) if wish.reference else _by_name(str(wish.image.name), places, wish.image.platform)
     where = f"; {places.repository} has no tag of this name" if places.repository else ""
     why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`"
     described = found.described if found else Described(labels={}, history=())
@@ -87,14 +88,14 @@ def _named(wish: Wish, places: Places) -> Found:
     """The image of `--image NAME=REF`."""
     found = travel.in_engine(places.engine, wish.reference) if places.engine else None
     if found is None and "/" in wish.reference:
-        found = travel.in_registry(Reference.parse(wish.reference))
+        found = travel.in_registry(Reference.parse(wish.reference), wish.image.platform)
     if found is None:
         then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
         raise UserError(Problem(where=f"--image {wish.image.name}={wish.reference}", cause="is nowhere", then=then))
     return found
 
 
-def _by_name(name: str, places: Places) -> Found | None:
+def _by_name(name: str, places: Places, platform: Platform) -> Found | None:
     """What this machine's engine has under a name, else as its candidate; else what the registry has so.
 
     What was published may be older than a candidate that was built here.
@@ -103,8 +104,9 @@ def _by_name(name: str, places: Places) -> Found | None:
     for tag in tags if places.engine else ():
         if places.engine and (found := travel.in_engine(places.engine, tag)):
             return found
-    for tag in tags if places.repository else ():
-        if places.repository and (found := travel.in_registry(Reference(places.repository, tag))):
+    references = [Reference(places.repository, tag) for tag in tags] if places.repository else []
+    for reference in references:
+        if found := travel.in_registry(reference, platform):
             return found
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from images.errors import Problem, UserError
 from images.fleet.ledger import Ledger
 from images.fleet.model import ON_GPUS, FleetRecord, Job
+from images.validation import limits
 from validate.claims import ClaimSet
 from validate.judge import Verdict, judge
 from validate.judging import listed
@@ -12,6 +13,7 @@ from validate.judging import listed
 
 def judged(ledger: Ledger, record: FleetRecord, job: Job, claims: ClaimSet) -> Verdict:
     """Judge the evidence of a record by `claims`; the GPU tiers by the claims that the worker wrote for its GPUs.
+    What a container there can't be given is unproven (images/validation/limits.py).
 
     Raises UserError: the evidence is damaged, of another image than the job's, or lacks a claim that the job requires.
     """
@@ -20,7 +22,7 @@ def judged(ledger: Ledger, record: FleetRecord, job: Job, claims: ClaimSet) -> V
         cause = f"the evidence is of {evidence.image} {evidence.digest[:19]}"
         raise UserError(Problem(where=job.key, cause=cause, then=f"take {ledger.pair(job.key)} away"), code=1)
     if not set(job.tiers) & set(ON_GPUS):
-        return judge(claims, evidence, job.tiers)
+        return judge(limits.of_evidence(claims, evidence), evidence, job.tiers)
     own = {f"{one.id} {one.subject}" for one in evidence.claim_set.of(job.tiers).claims}
     if missing := sorted(set(job.required) - own):
         cause = f"the worker did not judge {listed(missing)}"

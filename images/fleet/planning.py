@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
@@ -275,4 +275,4 @@ def unanswered(planned: Iterable[PlannedPair], answered: Iterable[Job]) -> tuple
 
 
 def _plain(claims: ClaimSet) -> dict[str, object]:
-    return dict(json.loads(json.dumps(asdict(claims))))
+    return dict(json.loads(json.dumps({"image": claims.image, "claims": [vars(one) for one in claims.claims]})))

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.building.trying import Described, described
+from images.config.platforms import Platform
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent
 from images.errors import Problem, UserError
-from images.publish import attachments
+from images.publish import attachments, index
 from images.publish.compression import Compression
 from images.publish.push import PushJob, Tally, known_blobs, push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
+
+_HOME = "/root"
+"""Where an image sets no HOME, as in a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,8 @@ class Found:
 
     digest: str
     described: Described
+    home: str
+    """HOME of its user."""
     reference: str = ""
     local: ImageInfo | None = None
 
@@ -30,19 +36,22 @@ class Found:
 def in_engine(engine: Engine, reference: str) -> Found | None:
     """What an engine has under a name; None: nothing."""
     info = engine.find(reference)
-    return Found(digest=info.id, described=described(engine, info), local=info) if info else None
+    if info is None:
+        return None
+    return Found(digest=info.id, described=described(engine, info), home=info.env.get("HOME", _HOME), local=info)
 
 
-def in_registry(reference: Reference) -> Found | None:
-    """What a registry has under a name or a digest; None: nothing. Raises UserError: no access, or a list of images."""
+def in_registry(reference: Reference, platform: Platform) -> Found | None:
+    """What a registry has under a name or a digest; of an index, for a platform. None: nothing. Raises UserError."""
     with Registry(reference.repository) as registry:
         manifest = registry.find(reference.identifier)
         if manifest is None:
             return None
-        image = attachments.load(registry, manifest, attachments=False)
+        image = attachments.load(registry, index.select(registry, manifest, platform), attachments=False)
     steps = [str(one.get("created_by", "")) for one in image.config.get("history") or ()]
     known = Described(labels=image.labels, history=list(reversed(steps)))
-    return Found(digest=image.image_id, described=known, reference=image.reference)
+    env = dict(str(one).partition("=")[::2] for one in (image.config.get("config") or {}).get("Env") or ())
+    return Found(digest=image.image_id, described=known, home=env.get("HOME", _HOME), reference=image.reference)
 
 
 def send(
@@ -52,6 +61,10 @@ def send(
 
     Layers that are there are neither read nor sent. Returns `HOST/NAME@sha256:...`. Raises UserError.
     """
+    if engine.facts.podman:
+        name = info.tags[0] if info.tags else info.id
+        then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
+        raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
     wanted = (Compression.GZIP,)
     siblings = known_blobs(cache).siblings(repository, wanted, info.layers)
     with Registry(repository, mount_from=siblings) as registry:

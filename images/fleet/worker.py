@@ -63,7 +63,7 @@ def judge(
     job = given.read()
     paths.use(Workspace(Path(given.matrix)) if given.matrix else paths.workspace())
     started = datetime.now(UTC)
-    with connect(given.engine or None) as engine:
+    with connect(given.engine or None, builds=False) as engine:
         on_engine(engine)
         engine.sweep()
         image = _image(job)

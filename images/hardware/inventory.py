@@ -12,6 +12,8 @@ from typing import Any
 SMI_FIELDS = "name,compute_cap,memory.total,driver_version"
 """What `nvidia-smi --query-gpu` is asked for; `parse_smi` reads the answer."""
 _MIB = 1024**2
+_UNTOLD = ("[N/A]", "[Not Supported]")
+"""Where nvidia-smi knows no memory of the GPU's own."""
 
 
 class Link(StrEnum):
@@ -30,6 +32,7 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     memory: int
+    """0 where nvidia-smi tells none: the GPU shares the machine's (GB10)."""
     nvlinks: int = 0
     """NVLink connections that are up."""
 
@@ -70,9 +73,10 @@ def parse_smi(text: str) -> Inventory | None:
     gpus, driver = [], ""
     for name, capability, memory, version in rows:
         major, _, minor = capability.partition(".")
-        if not (major.isdigit() and minor.isdigit() and memory.isdigit()):
+        if not (major.isdigit() and minor.isdigit() and (memory.isdigit() or memory in _UNTOLD)):
             continue
-        gpus.append(Gpu(name=name, capability=(int(major), int(minor)), memory=int(memory) * _MIB))
+        own = int(memory) * _MIB if memory.isdigit() else 0
+        gpus.append(Gpu(name=name, capability=(int(major), int(minor)), memory=own))
         driver = version
     return Inventory(driver=driver, gpus=tuple(gpus), source="nvidia-smi") if gpus else None
 

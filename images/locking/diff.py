@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from images.locking.inputs import LockInputs
-from images.locking.uv import Package
 
 
 def differences(old: LockInputs, new: LockInputs) -> Iterator[str]:
@@ -67,11 +66,14 @@ def _pins(found: LockInputs) -> dict[tuple[str, str], str]:
     }
 
 
-def lacking(recorded: LockInputs, layers: Mapping[str, Iterable[Package]]) -> Iterator[str]:
-    """Recorded pins that the lock's files do not hold: somebody edited them, or a merge went wrong."""
+def lacking(recorded: LockInputs, layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Recorded pins that the lock's files do not hold: somebody edited them, or a merge went wrong.
+
+    `layers`: file -> distribution -> version.
+    """
     for place, pins in (*recorded.layers.items(), *recorded.alone.items()):
-        held = {package.name: package.version for package in layers[place]}
-        for name, pinned in sorted((distribution(pin), pin.partition("==")[2]) for pin in pins):
+        held = layers[place]
+        for name, pinned in sorted(map(_split, pins)):
             if name not in held:
                 yield f"{place}.txt lacks {name} {pinned}"
             elif not _fulfils(held[name], pinned):
@@ -87,6 +89,12 @@ def _fulfils(held: str, pinned: str) -> bool:
     except InvalidVersion:
         return False
     return found == wanted if wanted.local else Version(found.public) == wanted
+
+
+@cache
+def _split(pin: str) -> tuple[str, str]:
+    """Canonical name and version of `name==version`."""
+    return distribution(pin), pin.partition("==")[2]
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from images.config.names import Minor
 from images.config.platforms import Platform
 from images.locking.uv import Target
-from images.planning.image import Image
+from images.planning.image import Image, Pin
 
 TOOLS = ("uv==0.13.8",)
 """What installs the rest inside a build and is left out of the image."""
@@ -77,19 +77,16 @@ class LockInputs:
 def lock_inputs(image: Image) -> LockInputs:
     """What the image's lock is made from. Optional and compiled pins are not resolved: no index need have them. Where
     they have an official wheel, the lock records the file and its hash."""
+    layers: dict[str, list[Pin]] = {layer: [] for layer in image.layers}
+    for pin in image.pins:
+        layers[pin.layer].append(pin)
+    needs = {layer: {need for pin in pins for need in pin.needs} for layer, pins in layers.items()}
     return LockInputs(
         python=str(image.python),
         platform=f"{image.platform.machine}-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
         index=image.index,
-        layers={
-            layer: tuple(pin.requirement for pin in image.pins if pin.layer == layer and pin.locked)
-            for layer in image.layers
-        },
-        needs={
-            layer: needs
-            for layer in image.layers
-            if (needs := tuple(sorted({need for pin in image.pins if pin.layer == layer for need in pin.needs})))
-        },
+        layers={layer: tuple(pin.requirement for pin in pins if pin.locked) for layer, pins in layers.items()},
+        needs={layer: tuple(sorted(asked)) for layer, asked in needs.items() if asked},
         alone={
             "toolkit": tuple(pin.requirement for pin in image.toolkit),
             "tools": TOOLS,

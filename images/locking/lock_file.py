@@ -90,16 +90,15 @@ def state(image: Image, folder: Path | None = None) -> State:
 
 
 def _state(place: Path, wanted: LockInputs) -> State:
-    if not (place / RECORD).is_file():
-        return State(Status.MISSING)
     try:
         found = load(place)
     except UserError as error:
+        if not (place / RECORD).is_file():
+            return State(Status.MISSING)
         return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
     edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
-    differences = (
-        tuple(diff.differences(found.inputs, wanted)) or tuple(diff.lacking(found.inputs, found.layers)) or edited
-    )
+    held = {layer: _entries(found.files[f"{layer}.txt"]).versions for layer in found.layers}
+    differences = tuple(diff.differences(found.inputs, wanted)) or tuple(diff.lacking(found.inputs, held)) or edited
     return State(Status.STALE if differences else Status.PRESENT, differences)
 
 
@@ -212,27 +211,37 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
-    packages, wrong = _entries(content)
+    found = _entries(content)
     problems = [
         Problem(
             where=paths.shown(Path(where)),
             cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
             then="`nox -s lock -- NAME` makes the file anew",
         )
-        for text in wrong
+        for text in found.wrong
     ]
     if problems:
         raise UserError(problems)
-    return packages
+    return found.packages
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """A requirements file: its packages, their versions by name, and the entries that are none."""
+
+    packages: tuple[Package, ...]
+    versions: Mapping[str, str]
+    wrong: tuple[str, ...]
 
 
 @lru_cache(maxsize=4096)
-def _entries(content: bytes) -> tuple[tuple[Package, ...], tuple[str, ...]]:
-    """The packages, and the entries that are none. Kept: layers that images share have the same bytes in every lock."""
+def _entries(content: bytes) -> _Entries:
+    """Kept: layers that images share have the same bytes in every lock."""
     text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
     entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
     wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
-    return tuple(_entry(entry) for entry in entries), wrong
+    packages = tuple(_entry(entry) for entry in entries if _is_entry(entry))
+    return _Entries(packages, {package.name: package.version for package in packages}, wrong)
 
 
 def _is_entry(words: Sequence[str]) -> bool:
@@ -269,7 +278,9 @@ def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
 
 def _bytes(place: Path, name: str) -> bytes:
     try:
-        return (place / name).read_bytes()
+        # pathlib would take longer to join the path than the system to read the file; there are tens of thousands.
+        with open(f"{place}/{name}", "rb", buffering=0) as stream:  # noqa: PTH123
+            return stream.read()
     except OSError:
         then = f"`nox -s lock -- {place.name}` makes it"
         raise UserError(Problem(where=paths.shown(place / name), cause="is missing", then=then)) from None

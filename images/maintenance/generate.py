@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from images.audit import data
-from images.bench import page
+from images.bench import delivery_page, page
 from images.bench import results as measured
+from images.bench.data import DeliveryData
 from images.config import paths
 from images.config.facts import Facts, Row
 from images.config.matrix import Sources
@@ -50,12 +51,19 @@ def files(sources: Sources) -> dict[str, bytes]:
         **records.generated(),
         "validate/hints.json": hints.generated(),
         **documents,
+        **_charts(),
         **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
     }
 
 
 def _benchmarks() -> str:
     return page.tables(measured.read(), (paths.RESOURCES / "results" / "history.md").read_text(encoding="utf-8"))
+
+
+def _charts() -> dict[str, bytes]:
+    found = measured.read().get("delivery")
+    data = cast("DeliveryData", found["data"]) if found else None
+    return {delivery_page.CHART: delivery_page.chart(data)} if data and data["runs"] else {}
 
 
 def _golden(name: str, sources: Sources) -> bytes:

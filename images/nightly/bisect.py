@@ -1,14 +1,18 @@
-"""Which of many changes break something: the smallest set that still does. Pure: trying a set is injected.
+"""Which of many changes break something: the smallest set that still does. Pure: trying sets is injected.
 
 Two steps. Prefixes are halved, as `git bisect` does with commits, until one change is found without which its prefix
 does not fail; with it fixed the search goes on below it, as more than one change may be needed. What is left is then
 shrunk until no single change can be taken out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating
 Failure-Inducing Input", 2002), from where the third outcome comes, too.
+
+With several workers the search is the same, step by step. A round tries the set that it asks for next, and beside it
+those that it may ask for afterwards, whatever the answers are. So the culprits are those of a search one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -35,25 +39,20 @@ class Culprits(Generic[Change]):
     """Sets that were tried."""
     unresolved: int
     """Those of them that were undecided."""
+    rounds: int
+    """How often sets were tried together; one by one, as often as there were sets."""
 
 
-class _Asked(Generic[Change]):
-    """Answers to sets, each tried once. That nothing passes and everything fails is given."""
+Answers = Mapping[frozenset[Change], Outcome]
+Fails = Callable[[Sequence[Change]], bool]
+AttemptTogether = Callable[[Sequence[frozenset[Change]]], Sequence[Outcome]]
 
-    def __init__(self, changes: Sequence[Change], attempt: Callable[[frozenset[Change]], Outcome]) -> None:
-        self._attempt = attempt
-        self._answers = {frozenset[Change](): Outcome.PASS, frozenset(changes): Outcome.FAIL}
-        self.outcomes: list[Outcome] = []
 
-    def fails(self, changes: Sequence[Change]) -> bool:
-        return self(changes) is Outcome.FAIL
+class _Unanswered(Exception, Generic[Change]):  # noqa: N818  # said as an event
+    """The search asks for a set without an answer."""
 
-    def __call__(self, changes: Sequence[Change]) -> Outcome:
-        wanted = frozenset(changes)
-        if wanted not in self._answers:
-            self._answers[wanted] = self._attempt(wanted)
-            self.outcomes.append(self._answers[wanted])
-        return self._answers[wanted]
+    def __init__(self, wanted: frozenset[Change]) -> None:
+        self.wanted = wanted
 
 
 def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], Outcome]) -> Culprits[Change]:
@@ -66,18 +65,71 @@ def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], O
     One culprit among n changes, with every set decided, takes at most ceil(log2(n)) + 1 attempts; k of them that are
     needed together at most k * (ceil(log2(n)) + k + 2).
     """
-    asked = _Asked(changes, attempt)
+    return smallest_together(changes, lambda sets: [attempt(one) for one in sets], at_once=1)
+
+
+def smallest_together(changes: Sequence[Change], attempt: AttemptTogether[Change], at_once: int) -> Culprits[Change]:
+    """The same set, found with at most `at_once` sets tried in a round.
+
+    2**k - 1 at once take at most a k-th of the rounds of a search one by one: every answer to k questions is prepared.
+    """
+    answers = {frozenset[Change](): Outcome.PASS, frozenset(changes): Outcome.FAIL}
+    outcomes: list[Outcome] = []
+    rounds = 0
+    while True:
+        sets = _next(changes, answers, at_once)
+        if not sets:
+            break
+        found = attempt(sets)
+        answers.update(zip(sets, found, strict=True))
+        outcomes += found
+        rounds += 1
+    return Culprits(
+        changes=_search(changes, answers),
+        asked=len(outcomes),
+        unresolved=outcomes.count(Outcome.UNRESOLVED),
+        rounds=rounds,
+    )
+
+
+def _next(changes: Sequence[Change], answers: Answers[Change], most: int) -> list[frozenset[Change]]:
+    """The sets that the search asks for next, nearest first; none: it is at its end.
+
+    To the search an answer is FAIL or not, so each question is followed by at most two others.
+    """
+    found: list[frozenset[Change]] = []
+    supposed = deque([answers])
+    looks = 0
+    while supposed and len(found) < most and looks < most * most:
+        looks += 1
+        known = supposed.popleft()
+        try:
+            _search(changes, known)
+        except _Unanswered as unanswered:
+            wanted = unanswered.wanted
+            found += [wanted] if wanted not in found else []
+            supposed += [{**known, wanted: outcome} for outcome in (Outcome.PASS, Outcome.FAIL)]
+    return found
+
+
+def _search(changes: Sequence[Change], answers: Answers[Change]) -> tuple[Change, ...]:
+    """The search with these answers, from its beginning. Raises _Unanswered for the first set that has none."""
+
+    def fails(wanted: Sequence[Change]) -> bool:
+        key = frozenset(wanted)
+        if key not in answers:
+            raise _Unanswered(key)
+        return answers[key] is Outcome.FAIL
+
     fixed: tuple[Change, ...] = ()
     rest = tuple(changes)
-    while rest and not asked.fails(fixed):
-        last = _edge(fixed, rest, asked)
+    while rest and not fails(fixed):
+        last = _edge(fixed, rest, fails)
         fixed, rest = (rest[last], *fixed), rest[:last]
-    found = _shrunk(fixed, asked)
-    unresolved = asked.outcomes.count(Outcome.UNRESOLVED)
-    return Culprits(changes=found, asked=len(asked.outcomes), unresolved=unresolved)
+    return _shrunk(fixed, fails)
 
 
-def _edge(fixed: tuple[Change, ...], rest: tuple[Change, ...], asked: _Asked[Change]) -> int:
+def _edge(fixed: tuple[Change, ...], rest: tuple[Change, ...], fails: Fails[Change]) -> int:
     """The change with which prefixes of `rest`, together with `fixed`, begin to fail.
 
     An undecided prefix counts as one that does not fail. The change found is then one that decides the prefix, and
@@ -86,18 +138,18 @@ def _edge(fixed: tuple[Change, ...], rest: tuple[Change, ...], asked: _Asked[Cha
     low, high = 0, len(rest)
     while high - low > 1:
         middle = (low + high) // 2
-        if asked.fails(fixed + rest[:middle]):
+        if fails(fixed + rest[:middle]):
             high = middle
         else:
             low = middle
     return low
 
 
-def _shrunk(failing: tuple[Change, ...], asked: _Asked[Change]) -> tuple[Change, ...]:
+def _shrunk(failing: tuple[Change, ...], fails: Fails[Change]) -> tuple[Change, ...]:
     """The same failure with less: parts of half the size are taken out, then smaller ones, at last single changes."""
     size = len(failing) // 2
     while size:
-        less = next((smaller for smaller in _less(failing, size) if asked.fails(smaller)), None)
+        less = next((smaller for smaller in _less(failing, size) if fails(smaller)), None)
         if less is not None:
             failing, size = less, min(size, len(less) // 2)
         else:

@@ -43,7 +43,8 @@ def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings
 
     def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
         start = time.monotonic()
-        folder, name = options.out / "locks", f"{locked.image.name}-{label}"
+        name = f"{locked.image.name}-{label}"
+        folder = options.out / "locks" / label
         files = lock_file.written(locked.lock).items()
         lock_file.write({f"{locked.image.lock_name}/{path}": content for path, content in files}, folder)
         lock_file.write(

@@ -36,6 +36,10 @@ class NightlyOptions:
     run: uv.Runner = uv.run
     locks: Path = field(default_factory=lambda: paths.workspace().locks)
     tell: Callable[[str, str], None] = lambda _image, _text: None
+    at_once: int = 1
+    """Sets of versions that a bisection tries side by side."""
+    cancel: Callable[[], None] = lambda: None
+    """Ends every trial that goes on."""
 
     def remembered(self, key: str, work: Callable[[], Trial]) -> Trial:
         """A trial, made once: what this run or the one it resumes has validated is taken from the state."""

@@ -57,7 +57,7 @@ def over(
                     redact=host.redact,
                 )
                 reference = built.image_id
-            found = _judged(engine, locked, reference, tiers, options)
+            found = _judged(engine, locked, reference, tiers, replace(options, out=options.out / tag))
         except UserError as error:
             return Trial(claims=(), cause=cause_of(error), seconds=round(time.monotonic() - start, 1))
         finally:
@@ -77,7 +77,7 @@ def _judged(
     # pip put other versions over what the control's build left: S10 is about that build.
     claims = image_claims(claimed.on_host(attachment)).less(_OF_BUILDS)
     evidence, verdict = validating.validate_image(engine, reference, claims, asked, attachment)
-    records.record_trial(options.out / str(image.name), evidence, verdict)
+    records.record_trial(options.out, evidence, verdict)
     return trial_of(info, evidence, verdict)
 
 

@@ -27,6 +27,13 @@ def brief(reason: str) -> str:
     return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
 
 
+def searched(one: BreakageLine) -> str:
+    """What a search cost."""
+    together = f" in {one.rounds} rounds of at most {one.at_once}" if one.at_once > 1 else ""
+    built = f"{one.builds} images built{together}, {one.unresolved} sets unresolvable"
+    return f"{one.candidates} packages that changed, {built}, {one.seconds:.0f} s"
+
+
 def key(culprits: Sequence[Change]) -> str:
     """Equal for the same culprits at the same versions, whatever image they break."""
     text = "--".join(f"{one.name}-{one.after or 'gone'}" for one in sorted(culprits, key=lambda one: one.name))
@@ -60,8 +67,7 @@ def _issue(name: str, group: Sequence[BreakageLine]) -> str:
         lines += [f"**{one.image}**, {one.date:%Y-%m-%d %H:%M} UTC: {one.sentence}", ""]
         lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
         lines += [f"| {_cells(claim)} |" for claim in one.claims]
-        count = f"{one.candidates} packages that changed, {one.builds} images built, {one.unresolved} sets unresolvable"
-        lines += ["", f"Found by bisection over {count}, {one.seconds:.0f} s.", ""]
+        lines += ["", f"Found by bisection over {searched(one)}.", ""]
     lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
     claim, culprit = first.claims[0], first.culprits[0]
     row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'

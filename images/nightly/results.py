@@ -172,6 +172,10 @@ class BreakageLine(Row):
     """Images built and judged by the search."""
     unresolved: Annotated[int, Field(ge=0)]
     """Sets that the search asked for and that don't fit together: no build."""
+    rounds: Annotated[int, Field(ge=0)] = 0
+    """How often the search tried sets together; lines from before 2026-11-23 don't say it."""
+    at_once: Annotated[int, Field(ge=1)] = 1
+    """Sets that were tried side by side, at most."""
     seconds: Annotated[float, Field(ge=0)]
     ranges: dict[str, str]
 

@@ -6,12 +6,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from images.nightly import bisect, canary, jobs, report, results
 from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
 from images.nightly.results import BUILD, BreakageLine, Change, ClaimRow, Expected
 from images.nightly.state import Trial
+from images.nightly.together import together
 from images.planning.plan import Planned
 from validate.claims import Tier
 from validate.judging import Status
@@ -75,7 +77,8 @@ class Search:
         self.built.clear()
         movable = [one.name for one in self.changed if one.before and one.after]
         self.options.tell(self.planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
-        found = bisect.smallest(movable, lambda moved: self._attempt(moved, claim))
+        at_once = self._at_once(claim)
+        found = bisect.smallest_together(movable, lambda sets: self._round(sets, claim, at_once), at_once)
         culprits = [one for one in self.changed if one.name in found.changes]
         claims = self._broken_by(found.changes, claim, worse)
         return BreakageLine(
@@ -90,12 +93,26 @@ class Search:
             candidates=len(movable),
             builds=len(self.built),
             unresolved=found.unresolved,
+            rounds=found.rounds,
+            at_once=at_once,
             seconds=round(time.monotonic() - start, 1),
             ranges=dict(self.options.ranges),
         )
 
-    def _attempt(self, moved: frozenset[str], claim: ClaimRow) -> bisect.Outcome:
-        found = self._trial(moved, [claim.tier])
+    def _at_once(self, claim: ClaimRow) -> int:
+        """How many sets a round tries. Trials on the same GPUs would take each other's memory: one at a time."""
+        return self.options.at_once if claim.tier in (Tier.STATIC, Tier.CPU) else 1
+
+    def _round(self, sets: Sequence[frozenset[str]], claim: ClaimRow, at_once: int) -> list[bisect.Outcome]:
+        """Try sets side by side: each under a name of its own."""
+        if len(sets) > 1:
+            self.options.tell(self.planned.name, f"{claim.brief}: {len(sets)} sets at once")
+        names = [f"bisect-{number}" for number in range(len(sets))] if at_once > 1 else ["bisect"]
+        works = [partial(self._attempt, moved, claim, name) for moved, name in zip(sets, names, strict=True)]
+        return together(works, self.options.cancel)
+
+    def _attempt(self, moved: frozenset[str], claim: ClaimRow, label: str) -> bisect.Outcome:
+        found = self._trial(moved, [claim.tier], label)
         outcome = _outcome(found, claim) if found else bisect.Outcome.UNRESOLVED
         names = " ".join(one.name for one in self.changed if one.name in moved)
         self.options.tell(self.planned.name, f"{claim.brief} with {len(moved)} moved: {outcome} ({names})")
@@ -104,19 +121,19 @@ class Search:
     def _broken_by(self, culprits: Sequence[str], claim: ClaimRow, worse: Sequence[ClaimRow]) -> list[ClaimRow]:
         """The claims that the culprits break by themselves, the bisected one first."""
         tiers = [tier for tier in Tier if tier in {one.tier for one in worse}]
-        found = self._trial(frozenset(culprits), tiers)
+        found = self._trial(frozenset(culprits), tiers, "bisect")
         if found is None or found.cause:
             return [claim]
         alone = {one.key: one for one in found.claims for wanted in worse if _is_same(one, wanted)}
         others = [alone[one.key] for one in worse if one.key in alone and one.key != claim.key]
         return [alone.get(claim.key, claim), *others]
 
-    def _trial(self, moved: frozenset[str], tiers: Sequence[Tier]) -> Trial | None:
+    def _trial(self, moved: frozenset[str], tiers: Sequence[Tier], label: str) -> Trial | None:
         mixture = canary.mixed(self.control, self.canary, moved, self.options.run)
         if mixture is None:
             return None
         self.built.add(f"{mixture.hash} {tiers}")
-        return jobs.tried(mixture, tiers, "bisect", self.options)
+        return jobs.tried(mixture, tiers, label, self.options)
 
 
 def _outcome(found: Trial, claim: ClaimRow) -> bisect.Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,11 +35,12 @@ class Trial(BaseModel):
 
 
 class State:
-    """Answers by key, in memory and in a file that only grows; without `resume` it starts empty."""
+    """Answers by key, in memory and in a file that only grows; without `resume` it starts empty. Thread safe."""
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self._file = file
         self._known: dict[str, Any] = {}
+        self._lock = threading.Lock()
         if not resume:
             file.unlink(missing_ok=True)
         for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
@@ -54,5 +56,5 @@ class State:
     def keep(self, key: str, answer: Any) -> None:
         self._known[key] = answer
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
+        with self._lock, self._file.open("a", encoding="utf-8") as file:
             file.write("\n" + json.dumps({"key": key, "answer": answer}))

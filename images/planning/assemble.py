@@ -44,6 +44,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         toolkit=_toolkit(_toolkit_parts(candidate)),
         nvcc_suite=_nvcc_suite(candidate),
         layers=profiles.layers(matrix, candidate.profile),
+        library_layers=tuple(map(tuple, matrix.library_layers)),
         environment=_environment(candidate, matrix),
         revision=sources.revision_on(candidate.name.platform),
         prebuilt=tuple(
@@ -74,22 +75,25 @@ def _nvcc_suite(candidate: Candidate) -> str:
 def _pins(candidate: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
     """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
     layered = {name for names in matrix.layers.values() for name in names}
+    extensions = extensions_of(candidate)
     for layer in profiles.layers(matrix, candidate.profile):
         # What no layer of the matrix installs is the profile's own.
         own = [name for name in candidate.pins if name not in layered]
         names = matrix.layers.get(layer, own)
         for name in names:
             if name in candidate.pins:
-                yield _pin(candidate, name, layer, local if name == "torch" else "")
+                plain = _plain_pin(
+                    name, candidate.pins[name], layer, name in candidate.optional, local if name == "torch" else ""
+                )
+                yield _pin(candidate, plain, extensions.get(name, ""))
 
 
-def _pin(candidate: Candidate, name: str, layer: str, local: str = "") -> Pin:
-    version = candidate.pins[name]
-    pin = _plain_pin(name, version, layer, name in candidate.optional, local)
-    row = candidate.facts.packages.get(name, {}).get(version)
-    if extensions := extensions_of(candidate).get(name):
+def _pin(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
+    """`extensions`: the row of `sources` that makes its compiled extensions."""
+    if extensions:
         minimum = Arch.parse(candidate.sources[extensions].minimum_arch)
         return replace(pin, extensions=extensions, minimum_arch=minimum)
+    row = candidate.known.get(pin.name)
     if row is None or row.form != "cuda-source":
         return pin
     others = (
@@ -97,7 +101,7 @@ def _pin(candidate: Candidate, name: str, layer: str, local: str = "") -> Pin:
         for one in requirements.applying(row, candidate.base.python)
         if canonicalize_name(one.name) not in candidate.pins
     )
-    source = candidate.sources.get(name)
+    source = candidate.sources.get(pin.name)
     minimum_arch = Arch.parse(source.minimum_arch) if source and source.nvcc else None
     needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
     return replace(pin, compiled=True, minimum_arch=minimum_arch, needs=needs)

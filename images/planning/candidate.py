@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
-from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
+from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant, covers
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import SourceRow, ToolkitRow
@@ -76,6 +76,15 @@ class Candidate:
         boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
         # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
         served = [text for text, board in boards.items() if not board.unfit]
-        archs = {Arch.parse(text) for text in (*self.variant.archs, *served) if text in compiles}
-        own = sorted(archs.difference(self.unassembled))
-        return tuple(arch for arch in own if all(code.covers(arch) == "cubin" for code in self.binaries.values()))
+        wanted = tuple(text for text in (*self.variant.archs, *served) if text in compiles)
+        codes = tuple((tuple(code.archs), tuple(code.ptx)) for code in self.binaries.values())
+        return _covered(wanted, self.unassembled, codes)
+
+
+@cache
+def _covered(
+    wanted: tuple[str, ...], left_out: tuple[Arch, ...], codes: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+) -> tuple[Arch, ...]:
+    """The wanted architectures that every code (machine code, PTX) has machine code for. Many images ask the same."""
+    own = sorted({Arch.parse(text) for text in wanted}.difference(left_out))
+    return tuple(arch for arch in own if all(covers(archs, ptx, arch) == "cubin" for archs, ptx in codes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from packaging.utils import parse_wheel_filename
 
@@ -60,7 +61,7 @@ class Pin:
         """Under this name an image says that it goes without the compiled extensions."""
         return f"{self.name} extensions"
 
-    @property
+    @cached_property
     def requirement(self) -> str:
         return f"{self.name}=={self.version}" + (f"+{self.local}" if self.local else "")
 
@@ -129,6 +130,8 @@ class Image:
     """Of a -devel image whose nvcc no wheel has: the Debian suite whose packages have it."""
     layers: tuple[str, ...]
     """Names of the Python layers, bottom first."""
+    library_layers: tuple[tuple[str, ...], ...] = ()
+    """Patterns of NVIDIA's distributions that have layers of their own, bottom first."""
     environment: Mapping[str, str]
     """What the image sets for its users."""
     revision: str

@@ -5,9 +5,10 @@ The table is `prebuilt` in images/data/facts.yaml. Each wheel was built for one 
 
 from __future__ import annotations
 
+from functools import cache
 from urllib.parse import quote
 
-from images.config.facts import PrebuiltRelease, PrebuiltWheel
+from images.config.facts import PrebuiltWheel
 from images.config.names import Arch
 from images.planning.candidate import Candidate
 from images.planning.image import Prebuilt
@@ -19,7 +20,8 @@ def official_wheel(candidate: Candidate, name: str, version: str) -> Prebuilt | 
         if (release.package, release.version) == (name, version):
             for wheel in release.wheels:
                 if _fits(wheel, candidate):
-                    return _prebuilt(release, wheel)
+                    archs, ptx = tuple(release.archs), tuple(release.ptx)
+                    return _prebuilt((name, version), release.address, wheel.file, wheel.sha256, archs, ptx)
     return None
 
 
@@ -44,13 +46,17 @@ def _fits(wheel: PrebuiltWheel, candidate: Candidate) -> bool:
     )
 
 
-def _prebuilt(release: PrebuiltRelease, wheel: PrebuiltWheel) -> Prebuilt:
+@cache
+def _prebuilt(
+    package: tuple[str, str], address: str, file: str, digest: str, archs: tuple[str, ...], ptx: tuple[str, ...]
+) -> Prebuilt:
+    """The same wheel stands in many images. `package`: name and version."""
     return Prebuilt(
-        name=release.package,
-        version=release.version,
-        filename=wheel.file,
-        url=release.address + quote(wheel.file),
-        sha256=wheel.sha256,
-        archs=tuple(sorted(map(Arch.parse, release.archs))),
-        ptx=tuple(sorted(map(Arch.parse, release.ptx))),
+        name=package[0],
+        version=package[1],
+        filename=file,
+        url=address + quote(file),
+        sha256=digest,
+        archs=tuple(sorted(map(Arch.parse, archs))),
+        ptx=tuple(sorted(map(Arch.parse, ptx))),
     )

@@ -52,6 +52,10 @@ class Planned:
         return self.image_name.profile
 
     @property
+    def platform(self) -> Platform:
+        return self.image_name.platform
+
+    @property
     def versions(self) -> dict[str, Minor | None]:
         """What conditions such as `torch>=2.8` compare."""
         return {
@@ -68,10 +72,15 @@ def plan(sources: Sources) -> tuple[Planned, ...]:
     return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
 
 
+class NoImageError(UserError):
+    """Each selector matches something, but no image matches all of them."""
+
+
 def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     """The images that selectors mean. A whole name that the matrix lacks is planned ad hoc.
 
-    Names and globs add up, conditions all have to hold. Raises UserError for a selector that matches nothing.
+    Names and globs add up, conditions all have to hold. Raises UserError for a selector that matches nothing,
+    NoImageError for selectors that no image matches together.
     """
     everything = plan(sources)
     if not wanted:
@@ -86,7 +95,9 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
     if not both:
         cause = "each matches something, but no image matches all of them"
-        raise UserError(Problem(where=" ".join(wanted), cause=cause, then="drop one; `nox -s plan` lists all images"))
+        raise NoImageError(
+            Problem(where=" ".join(wanted), cause=cause, then="drop one; `nox -s plan` lists all images")
+        )
     return both
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -29,6 +30,12 @@ class Unmet:
 def applying(row: PackageFacts, python: Minor) -> Iterator[Requirement]:
     """The requirements that hold on Linux x86-64 with this Python. Profiles, whose packages these are, are built there
     alone."""
+    yield from _applying(tuple(row.requires), python)
+
+
+@cache
+def _applying(requires: tuple[str, ...], python: Minor) -> tuple[Requirement, ...]:
+    """The same rows are asked for each image that pins them."""
     environment = {
         "extra": "",
         "implementation_name": "cpython",
@@ -40,9 +47,8 @@ def applying(row: PackageFacts, python: Minor) -> Iterator[Requirement]:
         "python_version": str(python),
         "sys_platform": "linux",
     }
-    for requirement in map(Requirement, row.requires):
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            yield requirement
+    parsed = map(Requirement, requires)
+    return tuple(one for one in parsed if one.marker is None or one.marker.evaluate(environment))
 
 
 def unmet(

@@ -60,6 +60,12 @@ class PublishedImage:
         return str(self.config.get("created") or "")
 
     @property
+    def platform(self) -> str:
+        """`linux/arm64`, as the configuration has it; empty where it has none."""
+        names = [str(self.config.get(key) or "") for key in ("os", "architecture")]
+        return "/".join(names) if all(names) else ""
+
+    @property
     def compressed_size(self) -> int:
         """Bytes of all layers, as the registry holds them."""
         return sum(layer.size for layer in self.manifest.layers)
@@ -85,11 +91,17 @@ class PublishedImage:
 def load(source: Registry, manifest: Manifest, *, attachments: bool = True) -> PublishedImage:
     """Read an image's configuration and its attachments. Raises UserError."""
     if manifest.is_index:
-        where = f"{source.repository}@{manifest.digest}"
-        raise UserError(Problem(where=where, cause="is a list of images", then="name one of them by its digest"))
+        raise _is_index(source, manifest)
     config = json.loads(source.blob(manifest.config))
     found = tuple(_attachments(source, manifest.digest)) if attachments else ()
     return PublishedImage(repository=source.repository, manifest=manifest, config=config, attachments=found)
+
+
+def _is_index(source: Registry, manifest: Manifest) -> UserError:
+    listed = [f"{source.repository}@{one.digest} ({one.platform})" for one in manifest.manifests]
+    cause = "is an index of images for several platforms"
+    then = f"name one of them: {', '.join(listed)}"
+    return UserError(Problem(where=f"{source.repository}@{manifest.digest}", cause=cause, then=then))
 
 
 def _attachments(source: Registry, digest: str) -> Iterator[Attachment]:

@@ -1,70 +1,110 @@
 """Promote an image from one repository of a registry into another, by digest: from staging to production.
 
-Nothing is built or sent: blobs are mounted, and manifests are stored as they are. All variants of the image go.
+Nothing is built or sent: blobs are mounted, and manifests are stored as they are. All variants of the image go, and of
+an index all images.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from images.context.labels import LABELS
 from images.errors import Problem, UserError
-from images.publish import attachments, checks, signing, variants
+from images.publish import attachments, checks, index, signing, tags, variants
 from images.publish.attachments import PublishedImage
+from images.publish.index import Admission
 from images.publish.local_image import Stored
 from images.publish.policy import ReleasePolicy
-from images.publish.publication import Publication, PublishResult
+from images.publish.publication import Part, Publication, PublishResult
 from images.publish.statements import store
-from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, referrers_tag
 from images.registry.reference import Reference, Repository
+from validate.judging import Status
 
 
-def promote(reference: Reference, to: Repository, policy: ReleasePolicy, *, key: str = "") -> PublishResult:
+def promote(
+    reference: Reference, to: Repository, policy: ReleasePolicy, *, key: str = "", drop_platforms: bool = False
+) -> PublishResult:
     """Copy an image with its attachments and signature, and move the tags there.
 
-    With a key, only attachments that its signature covers count. Raises UserError: the gate is closed, a tag would go
-    back, another registry.
+    With a key, only attachments that its signature covers count. `drop_platforms`: an index may take the place of one
+    for more platforms. Raises UserError: the gate is closed, a tag would go back or lose a platform, another registry.
     """
     _require_one_registry(reference, to)
     if key:
         signing.require(key)
     with Registry(reference.repository) as source, Registry(to, mount_from=[reference.repository]) as target:
-        stored = _variants(source, attachments.load(source, source.get(reference.identifier)))
-        stored = tuple((suffix, attachments.signed_only(image, key) if key else image) for suffix, image in stored)
-        image = stored[0][1]
+        named = source.get(reference.identifier)
+        images = [_variants(source, one, key) for one in index.load(source, named)]
+        if named.is_index:
+            _require_ours(source, named, images)
+        names = [image.labels[f"{LABELS}.image"] for ((_, image), *_) in images]
+        row = policy.row_of(names[0])
         publication = Publication(
             target=target,
-            version=_version(image),
-            policy=policy,
-            claims=policy.claims_of(image.labels),
+            admission=Admission(policy=policy, key=key),
             signed=bool(key),
-            suffixes=[suffix for suffix, _ in stored],
+            row=names if named.is_index else row if len(row) > 1 else (),
+            joins=not named.is_index,
+            keeps_platforms=named.is_index and not drop_platforms,
+            on_index=lambda made: _copy_what_refers(source, target, made.digest),
         )
-
-        def store() -> Stored:
-            for _, one in stored:
-                checks.require_sound(one)
-                policy.require_open(one.reference, [found.verdict for found in one.attestations], publication.claims)
-            target.check_access()
-            for _, one in stored:
-                copy(source, target, one.manifest)
-            publication.stopwatch.lap("copy")
-            return stored
-
-        return publication.run(image.reference, [one.verdict for one in image.attestations], store)
+        return publication.run([_part(source, publication, stored) for stored in images])
 
 
-def _version(image: PublishedImage) -> ImageVersion:
-    return ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference)
+def _part(source: Registry, publication: Publication, stored: Stored) -> Part:
+    image = stored[0][1]
+    claims = publication.policy.claims_of(image.labels)
+
+    def store() -> Stored:
+        for _, one in stored:
+            checks.require_sound(one)
+            publication.policy.require_open(one.reference, [found.verdict for found in one.attestations], claims)
+        publication.target.check_access()
+        for _, one in stored:
+            copy(source, publication.target, one.manifest)
+        publication.stopwatch.lap("copy")
+        return stored
+
+    return Part(
+        where=image.reference,
+        version=tags.version_of(image),
+        claims=claims,
+        verdicts=[one.verdict for one in image.attestations],
+        suffixes=[suffix for suffix, _ in stored],
+        store=store,
+    )
 
 
-def _variants(source: Registry, image: PublishedImage) -> Stored:
-    """The image with its other variant, where its dated tags name both; else as it is."""
-    version = _version(image)
-    tag = immutable_tag(version.name, version.created, image.image_id)
+def _require_ours(source: Registry, named: Manifest, images: Sequence[Stored]) -> None:
+    """Raises UserError for an index that would not be the same in the other repository."""
+    by_suffix: dict[str, list[PublishedImage]] = {}
+    for stored in images:
+        for suffix, image in stored:
+            by_suffix.setdefault(suffix, []).append(image)
+    listed = [next(one for _, one in stored if one.manifest.digest in _digests(named)) for stored in images]
+    found = index.check(named, listed)
+    if found.status is Status.PASS and named.digest in [index.compose(of_one).digest for of_one in by_suffix.values()]:
+        return
+    cause = found.reason if found.status is not Status.PASS else "is no index as `publish` writes it"
+    where = f"{source.repository}@{named.digest}"
+    raise UserError(Problem(where=where, cause=cause, then="publish its images anew"), code=1)
+
+
+def _digests(named: Manifest) -> list[str]:
+    return [entry.digest for entry in named.manifests]
+
+
+def _variants(source: Registry, image: PublishedImage, key: str) -> Stored:
+    """The image with its other variant, where its dated tags name both; else as it is. With what a key signed."""
+    version = tags.version_of(image)
+    tag = tags.immutable_tag(version.name, version.created, image.image_id)
     found = variants.find(source, tag, image.image_id)
-    if image.manifest.digest not in [one.manifest.digest for one in found]:
-        return (("", image),)
-    return tuple((one.suffix, attachments.load(source, one.manifest)) for one in found)
+    stored: Stored = (("", image),)
+    if image.manifest.digest in [one.manifest.digest for one in found]:
+        stored = tuple((one.suffix, attachments.load(source, one.manifest)) for one in found)
+    return tuple((suffix, attachments.signed_only(one, key) if key else one) for suffix, one in stored)
 
 
 def _require_one_registry(reference: Reference, to: Repository) -> None:
@@ -78,12 +118,17 @@ def copy(source: Registry, target: Registry, manifest: Manifest) -> None:
     """An image, then what refers to it, signatures last. Raises UserError."""
     _mount_blobs(source, target, manifest)
     target.put(manifest)
-    for entry in source.referrers(manifest.digest):
+    _copy_what_refers(source, target, manifest.digest)
+
+
+def _copy_what_refers(source: Registry, target: Registry, digest: str) -> None:
+    """To an image or an index that is the same in both repositories: cosign 3 keeps signatures as referrers."""
+    for entry in source.referrers(digest):
         artifact = source.get(entry.digest)
         _mount_blobs(source, target, artifact)
         target.put_referrer(artifact)
-    signatures = {signature_tag(manifest.digest): source.find(signature_tag(manifest.digest))}
-    signatures[store.tag(manifest.digest)] = store.copy(source, target, manifest.digest)
+    signatures = {signature_tag(digest): source.find(signature_tag(digest))}
+    signatures[store.tag(digest)] = store.copy(source, target, digest)
     for tag, signature in signatures.items():
         if signature:
             _mount_blobs(source, target, signature)

@@ -33,6 +33,16 @@ _NO_SERVICES = {
 """Option of cosign 3 -> a file's content, with which it asks no public service. cosign 2 has --tlog-upload=false."""
 
 
+_NO_SIGNATURE = (10, 12)
+"""Statuses of `cosign verify` for none and none of this key (cosign's cmd/cosign/errors/exit_codes.go)."""
+_NO_MATCH = "no matching attestations"
+"""What cosign 3 says of a bundle that another key signed. Its status is 1, as for everything else."""
+
+
+class CosignError(UserError):
+    """cosign can't be run, or failed before it could tell: no access, say. It says nothing about a signature."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublicKey:
     """A public key, whatever the private one lies in."""
@@ -70,17 +80,27 @@ def sign(image: str, key: str, attachments: Collection[str]) -> None:
 
 
 def _is_signed(image: str, key: str, attachments: Collection[str]) -> bool:
-    with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
-        public.write(public_key(key).pem)
-        public.flush()
+    with public_file(key) as public:
         try:
-            return signed_attachments(image, public.name) >= set(attachments)
+            return signed_attachments(image, public) >= set(attachments)
         except UserError:
             return False
 
 
+@contextmanager
+def public_file(key: str) -> Iterator[str]:
+    """A file with the public key of a private one. Raises UserError with cosign's words."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
+        public.write(public_key(key).pem)
+        public.flush()
+        yield public.name
+
+
 def signed_attachments(image: str, key: str) -> frozenset[str]:
-    """Digests of attachments that an image's valid signatures cover. Raises UserError where there is none."""
+    """Digests of attachments that an image's valid signatures cover.
+
+    Raises UserError where there is none, CosignError where cosign could not tell.
+    """
     arguments = ["verify", "--insecure-ignore-tlog=true", "--output", "json", "--key", key, image]
     found: Any = json.loads(_cosign(arguments, image) or "[]")
     # cosign 3 takes a signed statement about an image for a signature of it.
@@ -167,11 +187,14 @@ def _cosign(arguments: Sequence[str], image: str) -> str:
     try:
         done = subprocess.run(["cosign", *arguments], capture_output=True, text=True, check=False, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(Problem(where=image, cause=f"cosign can't be run: {error}", then="`cosign version`")) from None
+        problem = Problem(where=image, cause=f"cosign can't be run: {error}", then="`cosign version`")
+        raise CosignError(problem) from None
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         words = "; ".join(lines[-2:]) or f"status {done.returncode}"
-        raise UserError(Problem(where=image, cause=f"cosign {arguments[0]}: {words}", then=_then(arguments[0])), code=1)
+        unsigned = done.returncode in _NO_SIGNATURE or _NO_MATCH in done.stderr
+        problem = Problem(where=image, cause=f"cosign {arguments[0]}: {words}", then=_then(arguments[0]))
+        raise (UserError if unsigned else CosignError)(problem, code=1)
     return done.stdout
 
 

@@ -14,5 +14,7 @@ class Stopwatch:
     _since: float = field(default_factory=time.monotonic)
 
     def lap(self, stage: str) -> None:
+        """A stage that comes again, for another image say, adds to its seconds."""
         now = time.monotonic()
-        self.seconds[stage], self._since = round(now - self._since, 1), now
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + now - self._since, 1)
+        self._since = now

@@ -11,6 +11,10 @@ state of a tag compares what it names now with the image that is published. Stat
 | NEWER | a higher torch version, or the same one built later | refuse | refuse | leave |
 | FOREIGN | something without our labels | refuse | refuse | leave |
 
+An index of images for several platforms is OLDER where none of its images is newer than the one of its platform here,
+and FOREIGN where one of them is not ours. An alias is left, too, where an image for one of its platforms is not here;
+a NAME is then refused where the caller asks for it (`promote` of an index), and moved and told elsewhere.
+
 After `create` and `move` the state is CURRENT. `keep` and `leave` change nothing. `refuse` stops the publication before
 any tag changes. An alias is also left where the gate for aliases is closed. TRANSITIONS is this table as data.
 
@@ -24,7 +28,7 @@ The protocol has no transaction. So `move` goes in this order, and any failure o
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,10 +36,11 @@ from enum import StrEnum
 
 from packaging.version import InvalidVersion, Version
 
+from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
-from images.publish.attachments import load
+from images.publish.attachments import PublishedImage, load
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 
@@ -85,30 +90,65 @@ class ImageVersion:
     name: str
     torch: str
     created: datetime
+    platform: str = str(Platform.AMD64)
+    parts: tuple[ImageVersion, ...] = ()
+    """Of an index: its images."""
 
     @classmethod
-    def of(cls, digest: str, labels: Mapping[str, str], created: str) -> ImageVersion | None:
+    def of_index(cls, digest: str, name: str, parts: Sequence[ImageVersion]) -> ImageVersion:
+        """An index is as new as the newest of its images."""
+        torch = max((one.torch for one in parts), key=Version)
+        created = max(one.created for one in parts)
+        return cls(digest=digest, name=name, torch=torch, created=created, parts=tuple(parts))
+
+    @classmethod
+    def of(cls, digest: str, labels: Mapping[str, str], created: str, platform: str = "") -> ImageVersion | None:
         """None for an image without our labels, or whose labels can't be read."""
         try:
             torch, moment = labels[f"{LABELS}.torch"], datetime.fromisoformat(created)
             Version(torch)
         except (KeyError, ValueError, InvalidVersion):
             return None
-        return cls(digest=digest, name=labels.get(f"{LABELS}.image", ""), torch=torch, created=moment.astimezone(UTC))
+        return cls(
+            digest=digest,
+            name=labels.get(f"{LABELS}.image", ""),
+            torch=torch,
+            created=moment.astimezone(UTC),
+            platform=platform or str(Platform.AMD64),
+        )
 
     @classmethod
-    def require(cls, digest: str, labels: Mapping[str, str], created: str, where: str) -> ImageVersion:
+    def require(
+        cls, digest: str, labels: Mapping[str, str], created: str, where: str, platform: str = ""
+    ) -> ImageVersion:
         """The version of an image that is to be published. Raises UserError."""
-        found = cls.of(digest, labels, created)
+        found = cls.of(digest, labels, created, platform)
         if found is None or not found.name:
             cause = f"has no readable label {LABELS}.image and {LABELS}.torch"
             raise UserError(Problem(where=where, cause=cause, then="build it with `nox -s build`"))
         return found
 
+    @property
+    def images(self) -> Mapping[str, ImageVersion]:
+        """Platform -> the image for it."""
+        return {one.platform: one for one in self.parts or (self,)}
+
     def follows(self, old: ImageVersion) -> bool:
         """Whether a tag may move from the old image to this one: by torch version, then by time of the build."""
-        versions = Version(old.torch), Version(self.torch)
-        return versions[0] < versions[1] if versions[0] != versions[1] else old.created <= self.created
+        return next(self.steps_back(old), None) is None
+
+    def steps_back(self, old: ImageVersion) -> Iterator[tuple[ImageVersion, ImageVersion]]:
+        """Old and new image of each platform whose old one is newer. An image and one of another platform: of both."""
+        mine, theirs = self.images, old.images
+        pairs = [(theirs[platform], mine[platform]) for platform in theirs if platform in mine] or [(old, self)]
+        for before, after in pairs:
+            torch = Version(before.torch), Version(after.torch)
+            if (torch[0], before.created) > (torch[1], after.created):
+                yield before, after
+
+    def lost(self, old: ImageVersion) -> list[str]:
+        """Platforms that the old one has an image for, and this one not."""
+        return [platform for platform in old.images if platform not in self.images]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +162,8 @@ class TagChange:
     reason: str
     """Empty where the tag ends up on the image."""
     before: Manifest | None
+    lost: Sequence[str] = ()
+    """Platforms that it has an image for now, and not when it moves."""
 
 
 def immutable_tag(name: str, created: datetime, image_id: str) -> str:
@@ -151,28 +193,52 @@ def state_of(new: ImageVersion, digest: str | None, old: ImageVersion | None) ->
 
 
 def plan(
-    target: Registry, new: ImageVersion, tags: Mapping[str, TagKind], alias_refusal: str = ""
+    target: Registry,
+    new: ImageVersion,
+    tags: Mapping[str, TagKind],
+    alias_refusal: str = "",
+    *,
+    keeps_platforms: bool = False,
 ) -> tuple[TagChange, ...]:
-    """Decide what happens to each tag; nothing changes yet. `alias_refusal` is why the gate for aliases is closed."""
-    return tuple(_change(target, new, tag, kind, alias_refusal) for tag, kind in tags.items())
+    """Decide what happens to each tag; nothing changes yet.
+
+    `alias_refusal` is why the gate for aliases is closed. `keeps_platforms`: refuse what loses a platform.
+    """
+    refuses = {TagKind.ALIAS: Action.LEAVE, **({TagKind.NAME: Action.REFUSE} if keeps_platforms else {})}
+    return tuple(_change(target, new, tag, kind, alias_refusal, refuses.get(kind)) for tag, kind in tags.items())
 
 
-def _change(target: Registry, new: ImageVersion, tag: str, kind: TagKind, alias_refusal: str) -> TagChange:
+def _change(
+    target: Registry, new: ImageVersion, tag: str, kind: TagKind, alias_refusal: str, on_loss: Action | None
+) -> TagChange:
+    """`on_loss`: what happens instead of a move that loses a platform."""
     before = target.find(tag)
     old = _version(target, before)
     state = state_of(new, before.digest if before else None, old)
     action = TRANSITIONS[state][kind]
     reason = _reason(tag, new, old, state) if action in (Action.LEAVE, Action.REFUSE) else ""
+    lost = new.lost(old) if old and action is Action.MOVE else []
+    if lost and on_loss:
+        action, reason = on_loss, f"it has an image for {' and '.join(lost)}, and this has none"
     if kind is TagKind.ALIAS and alias_refusal:
         action, reason = Action.LEAVE, alias_refusal
-    return TagChange(tag=tag, kind=kind, state=state, action=action, reason=reason, before=before)
+    return TagChange(tag=tag, kind=kind, state=state, action=action, reason=reason, before=before, lost=lost)
 
 
 def _version(target: Registry, manifest: Manifest | None) -> ImageVersion | None:
-    if manifest is None or manifest.is_index:
+    if manifest is None:
         return None
+    if manifest.is_index:
+        parts = [_version(target, target.find(entry.digest)) for entry in manifest.manifests]
+        known = [one for one in parts if one]
+        return ImageVersion.of_index(manifest.digest, "", known) if known and len(known) == len(parts) else None
     found = load(target, manifest, attachments=False)
-    return ImageVersion.of(manifest.digest, found.labels, found.created)
+    return ImageVersion.of(manifest.digest, found.labels, found.created, found.platform)
+
+
+def version_of(image: PublishedImage) -> ImageVersion:
+    """Of a published image. Raises UserError for one without our labels."""
+    return ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference, image.platform)
 
 
 def _reason(tag: str, new: ImageVersion, old: ImageVersion | None, state: TagState) -> str:
@@ -180,20 +246,27 @@ def _reason(tag: str, new: ImageVersion, old: ImageVersion | None, state: TagSta
         return f"{tag} names an image that is not ours"
     if state is TagState.OLDER:
         return f"{tag} names {old.digest[:19]} already, and such tags are never moved"
-    if Version(old.torch) != Version(new.torch):
-        return f"{tag} has torch {old.torch}, this is {new.torch}"
-    return f"{tag} was built on {old.created:%Y-%m-%d %H:%M}, this on {new.created:%Y-%m-%d %H:%M}"
+    before, after = next(new.steps_back(old), (old, new))
+    if Version(before.torch) != Version(after.torch):
+        return f"{tag} has torch {before.torch}, this is {after.torch}"
+    return f"{tag} was built on {before.created:%Y-%m-%d %H:%M}, this on {after.created:%Y-%m-%d %H:%M}"
+
+
+class RefusedError(UserError):
+    """Tags that must not move. None did."""
 
 
 def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
-    """Raises UserError for every change that is refused."""
+    """Raises RefusedError for every change that is refused."""
     refused = [change for change in changes if change.action is Action.REFUSE]
     if refused:
-        raise UserError([_refusal(target, change) for change in refused], code=1)
+        raise RefusedError([_refusal(target, change) for change in refused], code=1)
 
 
 def _refusal(target: Registry, change: TagChange) -> Problem:
     older = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
+    if change.lost:
+        older = "promote the image by its dated tag: it joins those that are there; or give --drop-platforms"
     then = "build anew" if change.kind is TagKind.IMMUTABLE else older
     return Problem(where=f"{target.repository}:{change.tag}", cause=change.reason, then=then)
 

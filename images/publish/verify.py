@@ -1,11 +1,11 @@
-"""Check a published image: its signature, its attachments, its labels, and the gate."""
+"""Check a published image: its signature, its attachments, its labels, and the gate; of an index, each image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from images.errors import UserError
-from images.publish import attachments, gate, signing
+from images.publish import attachments, gate, index, signing
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check, checks
 from images.publish.policy import ReleasePolicy
@@ -32,7 +32,16 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
     if key:
         signing.require(key)
     with Registry(reference.repository) as source:
-        image = attachments.load(source, source.get(reference.identifier))
+        named = source.get(reference.identifier)
+        images = index.load(source, named)
+    found = [index.check(named, images)] if named.is_index else []
+    for image in images:
+        of_image = _checks(image, policy, key, unsigned=unsigned)
+        found += [replace(one, subject=f"{image.platform} {one.subject}") for one in of_image] if found else of_image
+    return VerifyReport(reference=f"{reference.repository}@{named.digest}", checks=tuple(found))
+
+
+def _checks(image: PublishedImage, policy: ReleasePolicy, key: str, *, unsigned: bool) -> list[Check]:
     found: list[Check] = []
     if key:
         image, check = _check_signature(image, key)
@@ -40,9 +49,7 @@ def verify(reference: Reference, policy: ReleasePolicy, *, key: str = "", unsign
     elif not unsigned:
         reason = "not checked: give --key cosign.pub, or say --unsigned"
         found.append(Check(subject="signature", status=Status.UNPROVEN, reason=reason))
-    found += checks(image)
-    found.append(_check_gate(image, policy))
-    return VerifyReport(reference=image.reference, checks=tuple(found))
+    return [*found, *checks(image), _check_gate(image, policy)]
 
 
 def _check_signature(image: PublishedImage, key: str) -> tuple[PublishedImage, Check]:

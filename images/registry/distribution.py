@@ -24,6 +24,13 @@ TITLE = "org.opencontainers.image.title"
 """The annotation from which `oras pull` takes a file's name."""
 
 
+class PlatformData(TypedDict):
+    """What an image of an index runs on."""
+
+    architecture: str
+    os: str
+
+
 class DescriptorData(TypedDict):
     """A descriptor in JSON. `size` in bytes."""
 
@@ -32,6 +39,7 @@ class DescriptorData(TypedDict):
     size: int
     artifactType: NotRequired[str]
     annotations: NotRequired[dict[str, str]]
+    platform: NotRequired[PlatformData]
 
 
 class ManifestData(TypedDict, total=False):
@@ -56,6 +64,8 @@ class Descriptor:
     size: int
     artifact_type: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    platform: str = ""
+    """`linux/arm64`: of an image in an index."""
 
     @classmethod
     def of(
@@ -79,6 +89,7 @@ class Descriptor:
             size=int(data["size"]),
             artifact_type=str(data.get("artifactType") or ""),
             annotations=dict(data.get("annotations") or {}),
+            platform=_platform(data.get("platform")),
         )
 
     def as_json(self) -> DescriptorData:
@@ -87,6 +98,9 @@ class Descriptor:
             data["artifactType"] = self.artifact_type
         if self.annotations:
             data["annotations"] = dict(self.annotations)
+        if self.platform:
+            system, _, architecture = self.platform.partition("/")
+            data["platform"] = {"architecture": architecture, "os": system}
         return data
 
 
@@ -150,6 +164,14 @@ class File:
         return Descriptor.of(self.media_type, self.content, annotations={TITLE: self.name})
 
 
+def _platform(data: object) -> str:
+    """`linux/arm64`; empty where a part is missing: a registry may hold indexes that others wrote."""
+    if not isinstance(data, Mapping):
+        return ""
+    names = [str(data.get(key) or "") for key in ("os", "architecture")]
+    return "/".join(names) if all(names) else ""
+
+
 def require_one_image(manifest: Manifest, where: str) -> None:
     """Raises UserError for what an engine pushed as a list of images."""
     if manifest.is_index:
@@ -197,7 +219,7 @@ def referrer(manifest: Manifest) -> Descriptor:
 
 
 def index(entries: Sequence[Descriptor]) -> Manifest:
-    """The list that a referrers tag holds."""
+    """A list of manifests: the images of several platforms, or what a referrers tag holds."""
     entries_data = [entry.as_json() for entry in entries]
     return _manifest(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries_data})
 

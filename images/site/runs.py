@@ -13,7 +13,7 @@ from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.nightly import results
 from images.nightly.results import Job, JobLine, Outcome, TierCount
-from images.publish import attachments
+from images.publish import attachments, index
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
 from images.publish.tags import ImageVersion, immutable_tag
@@ -188,7 +188,8 @@ def published(
     tags = set(registry.tags())
     found, attached = [], []
     for name in (name for name in names if name in tags):
-        remote = attachments.load(registry, registry.get(name))
+        platform = ImageName.parse(name).platform
+        remote = attachments.load(registry, index.select(registry, registry.get(name), platform))
         if key:
             try:
                 remote = attachments.signed_only(remote, key)

@@ -10,20 +10,18 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from images.config.paths import EXAMPLES, SUITE
 from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.errors import Problem, UserError
-from images.validation import foreign, inspection, own_python
+from images.validation import containers, foreign, inspection, limits, own_python
+from images.validation.containers import INSIDE, ContainerPlan
 from images.validation.foreign import Foreign
-from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, Claim, ClaimSet, Tier
-from validate.contracts.home import HomeExpect
+from validate.claims import IN_OWN_CONTAINER, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 
-_INSIDE = foreign.ROOT
-"""A volume of its own: the container's root is read-only."""
 _GIB = 1024**3
 _PAGE = 1 << 16
 """No machine that we know of has larger pages."""
@@ -68,32 +66,14 @@ class Trial:
     """Told after each record what was measured so far: a trial that is killed leaves that much."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ContainerPlan:
-    """A container and what is measured in it."""
-
-    claims: ClaimSet
-    writable: Sequence[str] = ("/tmp",)
-    """Folders that are empty and writable there, whatever the image has in them."""
-    user: str | None = None
-    """None: the image's own."""
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    """Folder -> a key of validate.claims.MOUNTS."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    gpus: Attachment = NO_GPU
-    ranks: bool = False
-    """Probes start a process a GPU."""
-    reader: Foreign | None = None
-    """What reads the files of an image of another processor in place of its own Python."""
-
-
 def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, always removed.
 
     Raises UserError when the suite could not even start there (no Python, say).
     """
     image = engine.inspect(reference)
-    asked = claims.of(trial.tiers)
+    reasons = limits.of_engine(claims.of(trial.tiers), engine.facts)
+    asked = limits.limited(claims.of(trial.tiers), reasons)
     records: list[Record] = []
     one_at_a_time = threading.Lock()
     host: dict[str, Any] = {
@@ -101,6 +81,7 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
         "engine": engine.facts.version,
         "cpus": engine.facts.cpus,
         **_gpus_of_host(trial.gpus),
+        **limits.as_host(reasons),
     }
 
     def evidence(found: Sequence[Record]) -> Evidence:
@@ -112,7 +93,7 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
             trial.on_record(record)
             trial.on_evidence(evidence(_finished(merged(records), asked)))
 
-    def measure(plan: _ContainerPlan) -> None:
+    def measure(plan: ContainerPlan) -> None:
         _, end, refused = _run_suite(engine, image, plan, replace(trial, on_record=keep))
         with one_at_a_time:
             host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
@@ -121,10 +102,12 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
 
     for record in inspection.records(engine, image, asked):
         keep(record)
+    home = image.env.get("HOME", "/root")
     with _reader(engine, image, asked) as reader:
         if reader:
             host["emulated"] = reader.emulated(asked.inside().claims)
-        plans = [plan for plan in _split(_containers(image, asked.inside(), trial), reader) if plan.claims.claims]
+        wanted = containers.planned(home, limits.given(asked.inside(), reasons), trial.gpus)
+        plans = [plan for plan in _split(wanted, reader) if plan.claims.claims]
         _side_by_side(engine, measure, [plan for plan in plans if not plan.gpus.attached])
         for plan in plans:
             if plan.gpus.attached:
@@ -132,11 +115,11 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     return evidence(merged(records))
 
 
-def _side_by_side(engine: Engine, measure: Callable[[_ContainerPlan], None], plans: Sequence[_ContainerPlan]) -> None:
+def _side_by_side(engine: Engine, measure: Callable[[ContainerPlan], None], plans: Sequence[ContainerPlan]) -> None:
     """Measure in some containers at once. After an error none begins any more; an interrupt stops those that run."""
     over = threading.Event()
 
-    def unless_over(plan: _ContainerPlan) -> None:
+    def unless_over(plan: ContainerPlan) -> None:
         try:
             if not over.is_set():
                 measure(plan)
@@ -163,10 +146,10 @@ def _reader(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Fore
     if not foreign.is_foreign(engine, image):
         yield None
         return
-    command = ["python3", "-I", "-S", f"{_INSIDE}/validate", "user", f"{_INSIDE}/claims.json"]
-    spec = ContainerSpec(image.id, command, volumes=[_INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
+    command = ["python3", "-I", "-S", f"{INSIDE}/validate", "user", f"{INSIDE}/claims.json"]
+    spec = ContainerSpec(image.id, command, volumes=[INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
     with engine.container(spec) as container:
-        container.put(suite_files(claims), _INSIDE)
+        container.put(suite_files(claims), INSIDE)
         container.start()
         lines = list(container.lines(timeout=_START_SECONDS))
         container.wait(timeout=60)
@@ -175,7 +158,7 @@ def _reader(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Fore
         yield found
 
 
-def _split(plans: Iterable[_ContainerPlan], reader: Foreign | None) -> Iterator[_ContainerPlan]:
+def _split(plans: Iterable[ContainerPlan], reader: Foreign | None) -> Iterator[ContainerPlan]:
     """Each container as it is; of a foreign image, what is read natively in one of its own."""
     for plan in plans:
         if reader is None:
@@ -212,37 +195,7 @@ def _and(one: Record, other: Record) -> Record:
     )
 
 
-def _containers(image: ImageInfo, claims: ClaimSet, trial: Trial) -> Iterator[_ContainerPlan]:
-    """The container that takes longest first. Files are read with the image's home as it is, some by root, as users may
-    not see all; what runs the image's code gets an empty, writable home. Only the gpu tiers' container gets GPUs: what
-    attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken for the image's.
-    """
-    run_in = ["/tmp", image.env.get("HOME", "/root")]
-    special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
-    static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
-    yield _ContainerPlan(claims=cpu.less(special), writable=run_in)
-    yield _ContainerPlan(claims=static.less(special))
-    # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
-    alone = {"TMPDIR": _INSIDE, "NVIDIA_VISIBLE_DEVICES": "void"}
-    yield _ContainerPlan(claims=static.only(AS_ROOT), writable=(), user="0", environment=alone)
-    yield _ContainerPlan(claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=f"{ARBITRARY_UID}:{ARBITRARY_UID}")
-    yield from map(_of_one_claim, cpu.only(IN_OWN_CONTAINER).claims)
-    if trial.gpus.attached:
-        yield _ContainerPlan(claims=claims.of([Tier.GPU]), writable=run_in, gpus=trial.gpus)
-        yield _ContainerPlan(claims=claims.of([Tier.MULTIGPU]), writable=run_in, gpus=trial.gpus, ranks=True)
-
-
-def _of_one_claim(claim: Claim) -> _ContainerPlan:
-    """A container as the claim asks for it: whose user it has, and what is mounted where."""
-    expect = cast("HomeExpect", claim.expect)
-    return _ContainerPlan(
-        claims=ClaimSet(image="", claims=(claim,)),
-        user=f"{expect['uid']}:{expect['gid']}",
-        mounts={expect["folder"]: expect["mount"]},
-    )
-
-
-def _run_suite(engine: Engine, image: ImageInfo, plan: _ContainerPlan, trial: Trial) -> tuple[list[Record], Exit, str]:
+def _run_suite(engine: Engine, image: ImageInfo, plan: ContainerPlan, trial: Trial) -> tuple[list[Record], Exit, str]:
     """Records, how the container ended, and why it has not the limits that ranks should have (an engine that may not
     raise its own, as it runs in a container itself); empty: it has.
     """
@@ -257,7 +210,7 @@ def _run_suite(engine: Engine, image: ImageInfo, plan: _ContainerPlan, trial: Tr
 
 
 def _run_in(
-    engine: Engine, image: ImageInfo, plan: _ContainerPlan, trial: Trial, ulimits: Mapping[str, int]
+    engine: Engine, image: ImageInfo, plan: ContainerPlan, trial: Trial, ulimits: Mapping[str, int]
 ) -> tuple[list[Record], Exit]:
     gpus = plan.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
@@ -270,7 +223,7 @@ def _run_in(
         image.id,
         command,
         tmpfs={**dict.fromkeys(plan.writable, tmpfs), **_owned(plan, trial.bounds)},
-        volumes=[_INSIDE, *(folder for folder, mount in plan.mounts.items() if mount == "foreign")],
+        volumes=[INSIDE, *(folder for folder, mount in plan.mounts.items() if mount == "foreign")],
         copied_volumes=[folder for folder, mount in plan.mounts.items() if mount == "volume"],
         memory=min(memory, engine.facts.memory * 3 // 4),
         env={**gpus.environment(image.env), **plan.environment, **_of_reader(plan)},
@@ -283,7 +236,7 @@ def _run_in(
     )
     with engine.container(spec) as container:
         own = foreign.files(plan.reader) if plan.reader else {}
-        container.put({**suite_files(plan.claims), **own}, _INSIDE)
+        container.put({**suite_files(plan.claims), **own}, INSIDE)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None
@@ -299,24 +252,24 @@ def _run_in(
     return records, end
 
 
-def _command(plan: _ContainerPlan, is_foreign: bool) -> list[str]:
+def _command(plan: ContainerPlan, is_foreign: bool) -> list[str]:
     """The suite: by the image's own Python, which gets more time where it runs emulated, or by the reader's."""
-    arguments = ["--claims", f"{_INSIDE}/claims.json"]
+    arguments = ["--claims", f"{INSIDE}/claims.json"]
     if plan.reader:
-        return foreign.command(_INSIDE, [*arguments, "--user", f"{_INSIDE}/user.json"])
+        return foreign.command(INSIDE, [*arguments, "--user", f"{INSIDE}/user.json"])
     slow = ["--timeout", str(_EMULATED_SECONDS)] if is_foreign else []
-    return ["python3", "-I", "-S", f"{_INSIDE}/validate", *arguments, *slow]
+    return ["python3", "-I", "-S", f"{INSIDE}/validate", *arguments, *slow]
 
 
-def _of_reader(plan: _ContainerPlan) -> dict[str, str]:
+def _of_reader(plan: ContainerPlan) -> dict[str, str]:
     """Variables of the reader's own process: what a user's has stands in user.json."""
     if plan.reader is None:
         return {}
     scratch = plan.environment.get("TMPDIR") or plan.writable[0]
-    return {**own_python.environment(_INSIDE), "TMPDIR": scratch}
+    return {**own_python.environment(INSIDE), "TMPDIR": scratch}
 
 
-def _owned(plan: _ContainerPlan, bounds: Bounds) -> dict[str, str]:
+def _owned(plan: ContainerPlan, bounds: Bounds) -> dict[str, str]:
     """Mounts of folders that belong to the container's user alone: what a bind mount of one's own folder is inside."""
     uid, _, gid = (plan.user or "").partition(":")
     options = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={bounds.scratch}"
@@ -328,7 +281,7 @@ def shared_memory(bounds: Bounds, machine: int) -> int:
     return min(bounds.shared_memory, machine // 4) // _PAGE * _PAGE
 
 
-def _at_once(engine: Engine, plan: _ContainerPlan) -> int:
+def _at_once(engine: Engine, plan: ContainerPlan) -> int:
     """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow; one of ranks counts for each."""
     found = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
     memory = min((gpu.memory for gpu in found), default=0)

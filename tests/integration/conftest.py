@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from images.config import matrix
 from images.context import base_images
 from images.context import labels as image_labels
 from images.context.base_images import AcquiredBase
@@ -18,12 +17,12 @@ from images.engine import Engine, ImageInfo, private_engine
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
-from images.validation import trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from tests.support.broken_images import NAME, SOURCES, Fault
+from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 from tests.support.other_engine import Other, other_engine
+from tests.support.sources import SOURCES
 from validate.claims import ClaimSet
 
 say = logging.getLogger("truetag.tests").warning
@@ -47,7 +46,7 @@ def trixie() -> Iterator[Other]:
 @pytest.fixture(scope="session")
 def base(engine: Engine) -> AcquiredBase:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
-    wanted = next(row for row in plan.bases(matrix.load()) if row.key == "bookworm")
+    wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
     return base_images.acquire(engine, wanted, pinned={}, host=host_settings(), say=say)
 
 
@@ -78,20 +77,3 @@ def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image)
     return image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False))
-
-
-@pytest.fixture
-def broken(engine: Engine, parent: ImageInfo, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The parent with one thin layer on top, removed afterwards."""
-    fault: Fault = request.param
-    tag = f"truetag-test-{fault.name}"
-    dockerfile = f"FROM {NAME}\nUSER root\n{fault.layer}\nUSER {parent.user}\n{fault.last}\n"
-    scripts = {
-        f"breaks/{file.name}": file.read_bytes()
-        for file in (Path(__file__).parent / "breaks").iterdir()
-        if file.is_file()
-    }
-    suite = {f"suite/{path}": content for path, content in trial.suite_files(ClaimSet(image=NAME, claims=())).items()}
-    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
-    yield tag
-    engine.remove(tag, force=True)

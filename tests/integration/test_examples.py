@@ -53,13 +53,15 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
         container.put({**trial.suite_files(claims), **changed}, "/judge")
         done = container.run(timeout=2400)
     records = [trial._record(line) for line in done.stdout.splitlines()]
+    assert any(records), f"nothing was measured: {done.exit}, {done.stderr[-2000:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
     (found,) = judge(claims, evidence).claims
     return found.status, found.reason
 
 
 def test_a_healthy_example_passes(engine: Engine) -> None:
-    assert judged(engine, "example trainer", {})[0] is Status.PASS
+    status, reason = judged(engine, "example trainer", {})
+    assert status is Status.PASS, reason
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -68,12 +70,12 @@ def test_a_fault_is_told(engine: Engine, fault: str) -> None:
     text = (EXAMPLES / file).read_text()
     assert healthy in text
     status, reason = judged(engine, subject, {f"examples/{file}": text.replace(healthy, faulty).encode()})
-    assert status is Status.FAIL
+    assert status is Status.FAIL, reason
     assert told in reason
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(engine: Engine) -> None:
     broken = {"examples/transformers/trainer.py": b"raise RuntimeError('no such thing')\n"}
     status, reason = judged(engine, "example trainer", broken)
-    assert status is Status.FAIL
+    assert status is Status.FAIL, reason
     assert "`python3 trainer.py trainer.yaml` ended with status 1: RuntimeError: no such thing" in reason

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from images.bench import loopback
 from images.engine import Engine, ImageInfo
+from images.fleet import travel
 from images.fleet.ledger import Ledger
-from tests.support import fleet_faults, fleet_images
+from images.registry.reference import Repository
+from tests.support import fleet_faults, fleet_images, pods
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 from tests.support.fleet_faults import FleetCommand
+from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
 
 pytestmark = pytest.mark.engine
@@ -112,6 +116,43 @@ def test_ray_gives_the_verdicts_of_one_machine(command: FleetCommand, local: Map
     assert done.returncode == 1, done.stdout + done.stderr
     assert fleet_faults.verdicts(tmp_path) == local
     assert all(record.worker.executor == "ray" and record.worker.id for record in Ledger(tmp_path).records())
+
+
+def test_rootless_podman_gives_the_verdicts_of_docker(
+    engine: Engine, command: FleetCommand, through: str, local: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """A node without Docker: a user's own Podman pulls by digest, and its containers give the same evidence."""
+    sent = [
+        travel.send(engine, engine.inspect(image), Repository.parse(through), tmp_path / "push", lambda _event: None)
+        for image in command.images
+    ]
+    with rootless_podman(through.partition("/")[0]) as url:
+        on_podman = FleetCommand(images=tuple(sent), options=(*command.options, "--engine", url))
+        done = on_podman.run(tmp_path / "fleet")
+    assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
+    assert fleet_faults.verdicts(tmp_path / "fleet") == local
+    assert {record.worker.engine[:7] for record in Ledger(tmp_path / "fleet").records()} == {"podman "}
+
+
+def test_rendered_pods_give_the_verdicts_of_one_machine(
+    engine: Engine, command: FleetCommand, local: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """The manifests' own images, commands, users and mounts, run by Docker in place of a kubelet. No cluster ran."""
+    written = command.run(tmp_path, "render", "--kubernetes")
+    assert written.returncode == 0, written.stderr
+    manifests = list(yaml.safe_load_all((tmp_path / "kubernetes" / "manifests.yaml").read_text()))
+    jobs = [one for one in manifests if one["kind"] == "Job"]
+    texts = [pods.run(one, manifests, engine.facts.url, tmp_path / "pod") for one in jobs]
+    whole, partly = tmp_path / "whole", tmp_path / "partly"
+    partly.write_text("".join([*texts[1:], *texts[0].splitlines(keepends=True)[:-1]]))
+    whole.write_text("".join(texts))
+    first = fleet_faults.call(["collect", "--logs", str(partly), "--out", str(tmp_path)], command.environment)
+    assert first.returncode == 1 and "has no end" in first.stderr, first.stderr
+    assert len(fleet_faults.verdicts(tmp_path)) == len(local) - 1, "a part of a log is no evidence"
+    done = fleet_faults.call(["collect", "--logs", str(whole), "--out", str(tmp_path)], command.environment)
+    assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
+    assert fleet_faults.verdicts(tmp_path) == local
+    assert {record.worker.executor for record in Ledger(tmp_path).records()} == {"kubernetes"}
 
 
 @contextmanager

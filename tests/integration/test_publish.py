@@ -43,6 +43,7 @@ from images.registry.distribution import File, referrers_tag
 from images.registry.reference import Reference, Repository
 from images.registry.retries import RegistryRetry
 from tests.support.checkout import ROOT
+from tests.support.cosign_keys import key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
 from validate.claims import Claim, ClaimSet, Tier
@@ -704,11 +705,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COSIGN_PASSWORD", "")
-    for name in ("cosign", "other"):
-        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path
+    return key_pairs(tmp_path, monkeypatch)
 
 
 def test_a_signature_covers_the_image_and_what_is_attached(

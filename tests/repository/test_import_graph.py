@@ -30,7 +30,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.config",),
     ("images.errors",),
     ("validate.__main__",),
-    ("validate.inside",),
+    ("validate.inside", "validate.logged"),
     ("validate.doctor", "validate.probes", "validate.survey"),
     ("validate.suite",),
     ("validate.examples", "validate.kernels", "validate.page"),

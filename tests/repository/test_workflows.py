@@ -58,6 +58,7 @@ VALUES = {
     "secrets.COSIGN_PRIVATE_KEY": "key",
     "secrets.COSIGN_PASSWORD": "password",
     "vars.COSIGN_PUBLIC_KEY": "key",
+    "vars.GPU_RUNNER_ARM64": "",
     "vars.SITE_FROM": "ghcr.io/somebody/images",
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
@@ -298,13 +299,62 @@ def test_a_changed_option_is_noticed() -> None:
 
 
 def test_the_plan_becomes_a_matrix(tmp_path: Path) -> None:
-    ran = run_step(only("nightly-plan", "GITHUB_OUTPUT"), tmp_path)
-    key, _, value = (ran.folder / "output").read_text().strip().partition("=")
-    assert key == "images" and "cu126-torch25" in json.loads(value) and "cu126-torch27" not in json.loads(value)
-    (tmp_path / "b").mkdir()
     step = only("nightly-plan", "GITHUB_OUTPUT")
-    ran = run_step(Step(step.name, step.script, {**step.env, "SELECTORS": ""}), tmp_path / "b")
-    assert "cu126-torch27" in json.loads((ran.folder / "output").read_text().strip().partition("=")[2])
+    found = planned(step, tmp_path / "a")
+    assert "cu126-torch25" in found["images"] and "cu126-torch27" not in found["images"]
+    found = planned(step, tmp_path / "b", SELECTORS="")
+    assert "cu126-torch27" in found["gpu"] and "cu124-torch25" not in found["gpu"], "the tracked ones alone"
+
+
+@pytest.mark.parametrize("workflow", ["nightly", "publish"])
+def test_images_for_arm64_wait_for_a_gpu_only_where_there_is_one(workflow: str, tmp_path: Path) -> None:
+    step, both = only(f"{workflow}-plan", "GITHUB_OUTPUT"), "cu130-torch211 cu130-torch211-arm64"
+    without = planned(step, tmp_path / "a", SELECTORS=both)
+    assert without == {"images": both.split(), "gpu": ["cu130-torch211"]}
+    assert planned(step, tmp_path / "b", SELECTORS=both, ARM64="true")["gpu"] == both.split()
+
+
+@pytest.mark.parametrize("workflow", ["nightly", "publish"])
+def test_images_for_arm64_alone_are_planned_with_no_job_for_a_gpu(workflow: str, tmp_path: Path) -> None:
+    step, alone = only(f"{workflow}-plan", "GITHUB_OUTPUT"), "cu130-torch211-arm64"
+    assert planned(step, tmp_path / "a", SELECTORS=alone) == {"images": [alone], "gpu": []}
+    assert "needs.plan.outputs.gpu != '[]'" in loaded(FOLDER / f"{workflow}.yml")["jobs"]["gpu"]["if"]
+
+
+def test_every_image_is_built_and_only_those_that_a_gpu_judges_are_promoted() -> None:
+    lists = {
+        f"{workflow.stem}-{name}": job["strategy"]["matrix"]["image"]
+        for workflow in (FOLDER / "nightly.yml", FOLDER / "publish.yml")
+        for name, job in loaded(workflow)["jobs"].items()
+        if "image" in job.get("strategy", {}).get("matrix", {})
+    }
+    built = ("nightly-build", "nightly-updates", "publish-staging")
+    judged = ("nightly-gpu", "publish-gpu", "publish-promote", "publish-keyless")
+    assert lists == {
+        **dict.fromkeys(built, "${{ fromJSON(needs.plan.outputs.images) }}"),
+        **dict.fromkeys(judged, "${{ fromJSON(needs.plan.outputs.gpu) }}"),
+    }
+
+
+def planned(step: Step, folder: Path, **changes: str) -> dict[str, list[str]]:
+    """The outputs of a step that makes lists."""
+    folder.mkdir()
+    ran = run_step(Step(step.name, step.script, {**step.env, **changes}), folder)
+    rows = [line.partition("=") for line in (ran.folder / "output").read_text().splitlines()]
+    return {key: json.loads(value) for key, _, value in rows}
+
+
+def test_jobs_of_images_for_arm64_run_on_arm64() -> None:
+    """GitHub reads these expressions; here they are read for the names alone."""
+    found = {
+        f"{workflow.stem}-{name}": str(job["runs-on"])
+        for workflow in (FOLDER / "nightly.yml", FOLDER / "publish.yml")
+        for name, job in loaded(workflow)["jobs"].items()
+        if "matrix.image" in str(job)
+    }
+    on_arm = {name for name, where in found.items() if "endsWith(matrix.image, '-arm64') &&" in where}
+    assert on_arm == {"nightly-build", "nightly-updates", "nightly-gpu", "publish-staging", "publish-gpu"}
+    assert all("'ubuntu-24.04-arm' ||" in found[name] or "'arm64' ||" in found[name] for name in on_arm)
 
 
 def test_lines_are_gathered_in_order_and_pushed_to_the_branch_results_alone(tmp_path: Path) -> None:

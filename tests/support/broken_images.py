@@ -1,15 +1,18 @@
 """What tests of broken images share: how a fault is told, laid on the real parent, and judged."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from images.building import validating
-from images.config import matrix
-from images.engine import Engine
+from images.context.hosting import host_settings
+from images.engine import Engine, ImageInfo
+from images.validation import trial
+from tests.support.checkout import ROOT
 from validate.claims import ClaimSet, Tier
 from validate.judge import Verdict
 
 NAME = "cu126-torch27"
-SOURCES = matrix.load()
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,28 @@ INSTALL = (
 )
 
 
-def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str, subject: str = "") -> Verdict:
-    """Judge the claims of these catalogue numbers (all, if none is named), and of this subject if one is."""
-    chosen = tuple(
-        claim for claim in claims.claims if (not ids or claim.id in ids) and (not subject or claim.subject == subject)
-    )
+BREAKS = ROOT / "tests" / "integration" / "breaks"
+"""Programs that faults run in their layers."""
+
+
+@contextmanager
+def broken(engine: Engine, parent: ImageInfo, name: str, faults: Sequence[Fault]) -> Iterator[str]:
+    """The parent with a thin layer a fault on top, removed afterwards."""
+    tag = f"truetag-test-{name}"
+    layers, last = ("\n".join(lines) for lines in ([one.layer for one in faults], [one.last for one in faults]))
+    dockerfile = f"FROM {NAME}\nUSER root\n{layers}\nUSER {parent.user}\n{last}\n"
+    scripts = {f"breaks/{file.name}": file.read_bytes() for file in BREAKS.iterdir() if file.is_file()}
+    suite = {f"suite/{path}": content for path, content in trial.suite_files(ClaimSet(image=NAME, claims=())).items()}
+    engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **suite}, tag)
+    try:
+        yield tag
+    finally:
+        engine.remove(tag, force=True)
+
+
+def judged(engine: Engine, reference: str, claims: ClaimSet, *ids: str) -> Verdict:
+    """Judge the claims of these catalogue numbers (all, if none is named)."""
+    chosen = tuple(claim for claim in claims.claims if not ids or claim.id in ids)
     assert chosen, "a check that looks at nothing finds nothing"
-    return validating.validate_image(
-        engine, reference, ClaimSet(image=claims.image, claims=chosen), (Tier.STATIC, Tier.CPU)
-    )[1]
+    asked = ClaimSet(image=claims.image, claims=chosen)
+    return validating.validate_image(engine, reference, asked, (Tier.STATIC, Tier.CPU))[1]

@@ -31,15 +31,19 @@ def bootstrap(suite: str, folder: Path, *options: str) -> None:
     assert done.returncode == 0, host.redact(done.stderr[-2000:])
 
 
-def unpacked(*packages: str, suite: str = "trixie") -> Path:
-    """A folder that holds the files of these packages, and of nothing they depend on: Go programs need but glibc."""
+def unpacked(*packages: str, suite: str = "trixie", architecture: str = "") -> Path:
+    """A folder that holds the files of these packages, and of nothing they depend on: Go programs need but glibc.
+
+    `architecture`: Debian's word for it, where it is not this machine's.
+    """
     HOME.mkdir(parents=True, exist_ok=True)
-    target = HOME / f"{suite}-{'-'.join(packages)}"
+    target = HOME / f"{suite}-{'-'.join((*packages, *([architecture] if architecture else [])))}"
     with (HOME / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
             half = target.with_suffix(".half")
             shutil.rmtree(half, ignore_errors=True)
-            bootstrap(suite, half, "--variant=extract", f"--include={','.join(packages)}")
+            of_machine = [f"--architectures={architecture}"] if architecture else []
+            bootstrap(suite, half, "--variant=extract", f"--include={','.join(packages)}", *of_machine)
             half.rename(target)
     return target

@@ -31,10 +31,12 @@ def days_ago(days: float) -> str:
     return (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
 
 
-def attested_files(digest: str, date: str, claims: Sequence[Claim] = CLAIMS.claims, **more: Any) -> tuple[bytes, bytes]:
+def attested_files(
+    digest: str, date: str, claims: Sequence[Claim] = CLAIMS.claims, name: str = NAME, **more: Any
+) -> tuple[bytes, bytes]:
     """Verdict and evidence of a trial of an image."""
     host = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
-    return attested.files(replace(attested.evidence(*claims, **more), digest=digest, host=host))
+    return attested.files(replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host))
 
 
 def published(
@@ -44,11 +46,14 @@ def published(
     date: str,
     claims: Sequence[Claim] = CLAIMS.claims,
     revision: str = LABELS["matrix-revision"],
+    name: str = NAME,
+    created: str = "2026-11-21T02:20:00Z",
 ) -> PublishedImage:
     """Store an image of its own for each `content`, judged on a day."""
-    labels = {f"dev.truetag.{key}": value for key, value in {**LABELS, "matrix-revision": revision}.items()}
-    created = "2026-11-21T02:20:00Z"
-    data = {"architecture": "amd64", "os": "linux", "created": created, "config": {"Labels": labels}, "x": content}
+    own = {**LABELS, "image": name, "matrix-revision": revision}
+    labels = {f"dev.truetag.{key}": value for key, value in own.items()}
+    architecture = ImageName.parse(name).platform.architecture
+    data = {"architecture": architecture, "os": "linux", "created": created, "config": {"Labels": labels}, "x": content}
     config, layer = json.dumps(data).encode(), content.encode()
     for blob in (config, layer):
         target.put_blob(blob)
@@ -56,11 +61,11 @@ def published(
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [tar])
     target.put(manifest, content)
     image_id = manifest.config.digest
-    judge_again(target, content, date=date, claims=claims)
-    bom = sbom.cyclonedx(sbom.packages_of(FOUND), name=NAME, digest=image_id, created=datetime.fromisoformat(created))
+    judge_again(target, content, date=date, claims=claims, name=name)
+    bom = sbom.cyclonedx(sbom.packages_of(FOUND), name=name, digest=image_id, created=datetime.fromisoformat(created))
     attachments.attach_sbom(target, manifest, bom)
     given = provenance.ProvenanceInput(
-        name=ImageName.parse(NAME),
+        name=ImageName.parse(name),
         repository=str(target.repository),
         digest=manifest.digest,
         image_id=image_id,

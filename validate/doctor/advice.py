@@ -29,6 +29,9 @@ _UNCHECKPOINTED_OVERHEAD = 5.0
 (Korthikanti et al. 2022, section 4.1, attention that keeps no scores): 37 GB for a 7b model beside 14 GB of weights."""
 _EFFECTIVE_BATCH = 8
 """1 x 8 and 2 x 4 in unsloth-setup: the same for every GPU, so that a learning rate fits all."""
+_KEPT_FOR_THE_MACHINE = 8 * GB
+"""Of memory that the GPU shares with the CPU: for the system, data loader workers and the page cache in use."""
+_SPARK = "build.nvidia.com/spark"
 _ROOMY_SHM = GB
 _WITH_XFORMERS = (Framework.UNSLOTH,)
 """Not axolotl: its patch reads LlamaAttention.num_heads, which transformers 4.48 dropped (seen with axolotl 0.13.2)."""
@@ -39,7 +42,7 @@ _DISK, _DISK_OF_SEVERAL = 50 * GB, 100 * GB
 def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
     """Recommend settings for LoRA or QLoRA fine-tuning with sequences of about 2048 tokens."""
     numbers = [number for number, gpu in enumerate(hardware.gpus) if runs_on(stack.archs, gpu.capability)]
-    gpus = tuple(hardware.gpus[number] for number in numbers)
+    gpus = tuple(_for_training(hardware.gpus[number], hardware) for number in numbers)
     strategy = _strategy(gpus, stack, goal)
     if strategy is Strategy.SINGLE and gpus:
         best = max(range(len(gpus)), key=lambda number: (gpus[number].memory, gpus[number].capability))
@@ -56,6 +59,14 @@ def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
         warnings=(),
     )
     return replace(advice, warnings=tuple(_warnings(hardware, stack, advice)))
+
+
+def _for_training(gpu: Gpu, hardware: Hardware) -> Gpu:
+    """With the memory that training may take: of one that is shared, what the container may use beside the system."""
+    if not gpu.unified:
+        return gpu
+    shared = min(gpu.memory or hardware.memory, hardware.memory or gpu.memory)
+    return replace(gpu, memory=max(0, shared - _KEPT_FOR_THE_MACHINE))
 
 
 def _strategy(gpus: tuple[Gpu, ...], stack: Stack, goal: Goal) -> Strategy:
@@ -303,6 +314,13 @@ def _about_gpus(hardware: Hardware, stack: Stack, advice: Advice) -> Iterator[st
         yield (
             "the GPUs differ: settings are for the weakest, the slowest sets the pace, and NCCL may need "
             f"NCCL_P2P_DISABLE=1 ({_MULTI})"
+        )
+    for gpu in (one for one in advice.gpus if one.unified):
+        yield (
+            f"{gpu.name} shares its memory with the CPU: settings count on {gpu.memory / GB:.0f} GB ({_OWN}: "
+            f"{_KEPT_FOR_THE_MACHINE / GB:.0f} GB less than there are), and what is offloaded to the CPU stays in the "
+            "same memory. What the page cache holds looks taken to CUDA: where an allocation fails, run "
+            f"`sync; echo 3 > /proc/sys/vm/drop_caches` on the host as root ({_SPARK})"
         )
     if any(gpu.mig for gpu in able):
         yield "this is a MIG slice: a process sees one slice at a time, and NCCL does not join them"

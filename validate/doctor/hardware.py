@@ -68,7 +68,9 @@ else:
         torch.cuda.init()
         for index in range(torch.cuda.device_count()):
             found = torch.cuda.get_device_properties(index)
-            say(gpu={"name": found.name, "capability": [found.major, found.minor], "memory": found.total_memory})
+            unified = bool(getattr(found, "is_integrated", 0))
+            gpu = {"name": found.name, "capability": [found.major, found.minor], "memory": found.total_memory}
+            say(gpu={**gpu, "unified": unified})
     except BaseException as error:
         say(cuda_error=failing(error))
 for name in json.loads(sys.argv[2]):
@@ -149,7 +151,11 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
 def _gpu(facts: Mapping[str, Any]) -> Gpu:
     major, minor = facts["capability"]
     return Gpu(
-        name=facts["name"], capability=(major, minor), memory=facts["memory"], mig=" MIG " in f"{facts['name']} "
+        name=facts["name"],
+        capability=(major, minor),
+        memory=facts["memory"],
+        mig=" MIG " in f"{facts['name']} ",
+        unified=bool(facts.get("unified", False)),
     )
 
 

@@ -127,7 +127,8 @@ def _machine(found: Found) -> Iterator[str]:
 
 
 def _shown(gpu: Gpu) -> str:
-    return f"{gpu.name}, {gpu.memory / GB:.1f} GB, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    shared = " shared with the CPU" if gpu.unified else ""
+    return f"{gpu.name}, {gpu.memory / GB:.1f} GB{shared}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
 
 
 def _listed(packages: Any) -> str:

@@ -61,6 +61,8 @@ class Gpu:
     capability: tuple[int, int]
     memory: int
     mig: bool = False
+    unified: bool = False
+    """Its memory is the machine's, shared with the CPU: GB10 (DGX Spark), Jetson. Not that of GPUs beside Grace."""
 
 
 @dataclass(frozen=True, kw_only=True)

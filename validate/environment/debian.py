@@ -24,13 +24,14 @@ class Owned:
     """Path -> MD5 sum; links and folders have none."""
 
 
+@cache
 def owned(database: str = DATABASE) -> Owned:
-    """Read the database; nothing where there is none."""
+    """Read the database, once a process; nothing where there is none."""
     packages: dict[str, str] = {}
     md5: dict[str, str] = {}
     for listing in sorted(Path(database, "info").glob("*.list")):
-        for line in _lines(listing):
-            packages[real(line)] = listing.stem
+        package = listing.stem
+        packages.update((real(line), package) for line in _lines(listing))
         for line in _lines(listing.with_suffix(".md5sums")):
             digest, _, path = line.partition("  ")
             md5[real(f"/{path}")] = digest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,6 +16,12 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
 
 
+_INTEGRATED = 18
+"""CU_DEVICE_ATTRIBUTE_INTEGRATED (cuda.h)."""
+_NOT_SUPPORTED = 3
+"""NVML_ERROR_NOT_SUPPORTED (nvml.h)."""
+
+
 class DriverError(RuntimeError):
     """The driver's library is not there, or answers with an error."""
 
@@ -23,6 +30,8 @@ class _GpuDetails(TypedDict, total=False):
     nvlinks: int
     """Connections that are up."""
     uuid: str
+    unified: bool
+    """Whether its memory is the machine's, shared with the CPU (GB10, Jetson). Left out where it has its own."""
 
 
 class Gpu(_GpuDetails):
@@ -73,15 +82,25 @@ def _managed_gpu(library: ctypes.CDLL, index: int) -> Gpu:
     device, memory = ctypes.c_void_p(), _Memory()
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check("nvmlDeviceGetHandleByIndex", library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)))
-    _check("nvmlDeviceGetMemoryInfo", library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)))
+    told = library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+    if told != _NOT_SUPPORTED:
+        _check("nvmlDeviceGetMemoryInfo", told)
     capability = library.nvmlDeviceGetCudaComputeCapability
     _check("nvmlDeviceGetCudaComputeCapability", capability(device, ctypes.byref(major), ctypes.byref(minor)))
-    return {
+    found: Gpu = {
         "name": _text(library.nvmlDeviceGetName, device),
         "capability": [major.value, minor.value],
         "memory": memory.total,
         "nvlinks": _nvlinks(library, device),
     }
+    return {**found, "memory": _of_machine(), "unified": True} if told == _NOT_SUPPORTED else found
+
+
+def _of_machine() -> int:
+    """Bytes of the machine's memory. NVML tells none of a GPU that shares it: NVIDIA's "DGX Spark known issues",
+    seen with drivers 580.95 to 580.173 (XuehaiPan/nvitop#208, leptonai/gpud#1170).
+    """
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _nvlinks(library: ctypes.CDLL, device: ctypes.c_void_p) -> int:
@@ -135,7 +154,10 @@ def _computing_gpu(library: ctypes.CDLL, index: int) -> Gpu:
         value = ctypes.c_int()
         _check("cuDeviceGetAttribute", library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device))
         capability.append(value.value)
-    return {"name": name.value.decode(), "capability": capability, "memory": memory.value}
+    found: Gpu = {"name": name.value.decode(), "capability": capability, "memory": memory.value}
+    integrated = ctypes.c_int()
+    answer = library.cuDeviceGetAttribute(ctypes.byref(integrated), _INTEGRATED, device)
+    return {**found, "unified": True} if answer == 0 and integrated.value else found
 
 
 def _load(name: str, folder: Path | None) -> ctypes.CDLL:

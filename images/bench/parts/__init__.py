@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from images.bench.data import PartData
-from images.bench.parts import cold, fleet, planner, rebuild, sizes, trial
+from images.bench.parts import cold, delivery, fleet, planner, rebuild, sizes, trial
 from images.bench.parts.session import BenchmarkRun
 
 Part = Callable[[BenchmarkRun], PartData]
@@ -21,6 +21,7 @@ PARTS: Mapping[str, Part] = {
     "sequence": sizes.sequence,
     "trial": trial.trial,
     "fleet": fleet.fleet,
+    "delivery": delivery.delivery,
 }
 """What `--only` names, in the order in which they run."""
 

@@ -70,7 +70,7 @@ def layers_to_pull(reference: str, layers: Sequence[str], kept: Sequence[str]) -
     return [blob for layer, blob in zip(layers, manifest.layers, strict=True) if layer in new]
 
 
-def pulled(bench: BenchmarkRun, reference: str, wanted: Sequence[Descriptor]) -> BasePull:
+def pulled(bench: BenchmarkRun, reference: str, wanted: Sequence[Descriptor], part: str = "cold") -> BasePull:
     """Pull an image once. Raises UserError when other layers than the wanted ones were transferred."""
     transferred: set[str] = set()
 
@@ -84,20 +84,22 @@ def pulled(bench: BenchmarkRun, reference: str, wanted: Sequence[Descriptor]) ->
         bench.engine.pull(reference, on_event=note)
         seconds = time.monotonic() - start
     expected = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in wanted}
-    _require_all(bench, reference, expected.keys(), transferred)
+    _require_all(bench, reference, part, (expected.keys(), transferred))
     size = sum(expected.values())
     bench.say(f"pulled {size / 1e6:.0f} MB in {seconds:.1f} s")
     return {"seconds": round(seconds, 2), "load": load, "bytes": size, "layers": len(transferred)}
 
 
-def _require_all(bench: BenchmarkRun, reference: str, expected: Set[str], transferred: Set[str]) -> None:
+def _require_all(bench: BenchmarkRun, reference: str, part: str, layers: tuple[Set[str], Set[str]]) -> None:
+    """`layers`: those that a pull should have transferred, and those that it did."""
+    expected, transferred = layers
     if unexpected := transferred - expected:
         cause = f"{len(unexpected)} layers came from the registry that the engine should have kept"
-        then = f"leave the images of this engine alone meanwhile, then {retry_command('cold')}"
+        then = f"leave the images of this engine alone meanwhile, then {retry_command(part)}"
         raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
     if held := expected - transferred:
         cause = f"{len(held)} of {len(expected)} layers did not come from the registry: the engine still holds them"
         docker = f"docker -H {bench.engine.facts.url}"
         images = f"remove images on the same base (`{docker} image ls`)"
-        then = f"`{docker} builder prune --all`, {images}, {retry_command('cold')}"
+        then = f"`{docker} builder prune --all`, {images}, {retry_command(part)}"
         raise UserError(Problem(where=reference, cause=cause, then=then), code=1)

@@ -48,13 +48,35 @@ def rendered(name: str, changes: dict[str, bytes] | None = None) -> Rendered:
     digests = {path: sha256(data).hexdigest() for path, data in files.items() if isinstance(data, bytes)}
     dockerfile = files["Dockerfile"]
     assert isinstance(dockerfile, bytes)
-    return Rendered(name=name, profile=planned.image.profile, dockerfile=dockerfile.decode(), digests=digests)
+    return Rendered(
+        name=name,
+        profile=planned.image.profile,
+        dockerfile=dockerfile.decode(),
+        digests=digests,
+        platform=planned.image.platform,
+    )
 
 
 def shared(*images: Rendered) -> set[str]:
     """Stages that are targets of their own."""
     targets = bake.bake(images, BakeOptions())["target"]
     return {target["target"] for target in targets.values() if "target" in target}
+
+
+def test_each_target_is_of_its_images_platform_and_no_stage_is_shared_across_platforms() -> None:
+    """The base of both is called the same where a registry has an index of it."""
+    names = [f"cu130-torch{torch}{suffix}" for torch in (211, 212) for suffix in ("", "-arm64")]
+    targets = bake.bake([rendered(name) for name in names], BakeOptions())["target"]
+    assert {name: targets[name]["platforms"] for name in names} == {
+        name: ["linux/arm64" if name.endswith("-arm64") else "linux/amd64"] for name in names
+    }
+    for target in targets.values():
+        needed = [one.removeprefix("target:") for one in target.get("contexts", {}).values()]
+        assert {platform for one in needed for platform in targets[one]["platforms"]} <= set(target["platforms"])
+    assert {target["platforms"][0] for target in targets.values() if "target" in target} == {
+        "linux/amd64",
+        "linux/arm64",
+    }
 
 
 def test_one_image_shares_nothing() -> None:

@@ -136,3 +136,21 @@ def test_the_toolkit_needs_a_layer_above_and_one_below(tmp_path: Path) -> None:
     assert any(
         "at least 2 items" in problem for problem in problems(tmp_path, GOOD.replace(layers, "  torch: [torch]"))
     )
+
+
+SPLIT = "library_layers:\n  - [nvidia-cublas*]\n"
+
+
+def test_libraries_in_layers_of_their_own_are_another_revision_and_without_them_it_is_as_before(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    revisions = []
+    for more in ("library_layers: []\n", SPLIT):
+        file.write_text(GOOD + more)
+        revisions.append(matrix.load(file, small.FACTS).revision)
+    assert revisions[0] == small.SOURCES.revision != revisions[1]
+
+
+def test_only_nvidias_libraries_are_split_off(tmp_path: Path) -> None:
+    text = GOOD + SPLIT.replace("nvidia-cublas*", "torch")
+    (found,) = problems(tmp_path, text)
+    assert f"matrix.yaml:{line_of(text, '  - [torch]')}: " in found and "pattern of NVIDIA's distributions" in found

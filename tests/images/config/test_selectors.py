@@ -9,6 +9,7 @@ from images.config.selectors import Condition, Glob
 from images.errors import UserError
 from images.planning import plan
 from tests.support.small import SOURCES
+from tests.support.sources import SOURCES as REAL
 
 conditions = st.one_of(
     st.builds(
@@ -56,6 +57,16 @@ def test_versions_are_compared_as_versions() -> None:
     assert "cu128-torch210" not in chosen("torch<2.9")
 
 
+@pytest.mark.parametrize("word", ["arm64", "linux/arm64"])
+def test_a_platform_selects_the_images_for_it(word: str) -> None:
+    every = {one.name for one in plan.select(["cu130-torch211*"], REAL)}
+    chosen = {one.name for one in plan.select(["cu130-torch211*", f"platform={word}"], REAL)}
+    others = {one.name for one in plan.select(["cu130-torch211*", f"platform!={word}"], REAL)}
+    assert chosen == {"cu130-torch211-arm64"} and others == every - chosen
+    with pytest.raises(UserError, match="'s390x' is no platform: there are amd64, linux/amd64, arm64, linux/arm64"):
+        selectors.parse("platform=s390x")
+
+
 def test_arch_selects_what_the_image_promises() -> None:
     assert "cu126-torch27" not in chosen("arch=sm120")
     assert "cu128-torch28" in chosen("arch=sm120")
@@ -92,5 +103,5 @@ def test_nothing_matched_names_neighbours() -> None:
         plan.select(["cu126-torch25x"], SOURCES)
     with pytest.raises(UserError, match="matches no image"):
         plan.select(["torch>9.0"], SOURCES)
-    with pytest.raises(UserError, match="all of them"):
+    with pytest.raises(plan.NoImageError, match="all of them"):
         plan.select(["cu126-*", "wheel=13.0"], SOURCES)

@@ -168,6 +168,34 @@ def test_nvidias_libraries_are_a_layer_of_their_own_and_no_package_is_lost() -> 
     assert b"FROM cuda AS torch" in files["Dockerfile"]
 
 
+SPLIT = (("nvidia-cuda-*", "nvidia-cufft*"), ("nvidia-no-such-*",), ("nvidia-cu*",))
+
+
+def test_libraries_are_split_by_the_first_pattern_and_no_package_is_lost() -> None:
+    plain = image("cu130-torch211")
+    split = dataclasses.replace(plain, library_layers=SPLIT)
+    whole, files = context(plain), context(split)
+    names = render.library_stages(files, split)  # type: ignore[arg-type]
+    assert names == ("cuda-1", "cuda-3", "cuda") and render.library_stages(whole, plain) == ("cuda",)  # type: ignore[arg-type]
+    parts = [re.findall(r"^([a-z0-9-]+)==", files[f"locks/{name}.txt"].decode(), re.MULTILINE) for name in names]
+    assert sorted(one for part in parts for one in part) == re.findall(
+        r"^([a-z0-9-]+)==", whole["locks/cuda.txt"].decode(), re.MULTILINE
+    )
+    assert "nvidia-cufft" in parts[0] and "nvidia-cublas" in parts[1] and "nvidia-nccl-cu13" in parts[2]
+    assert files["locks/torch.txt"] == whole["locks/torch.txt"]
+    below = re.findall(r"^FROM (\S+) AS (cuda\S*|torch)$", files["Dockerfile"].decode(), re.MULTILINE)
+    assert below == [("system", "cuda-1"), ("cuda-1", "cuda-3"), ("cuda-3", "cuda"), ("cuda", "torch")]
+
+
+def test_a_library_that_moved_leaves_the_layers_below_it_as_they_were() -> None:
+    before, after = (
+        context(dataclasses.replace(image(name), library_layers=SPLIT[:1]))
+        for name in ("cu130-torch211", "cu130-torch212")
+    )
+    assert before["locks/cuda-1.txt"] == after["locks/cuda-1.txt"]
+    assert before["locks/cuda.txt"] != after["locks/cuda.txt"]
+
+
 def test_only_the_largest_layers_leave_no_wheels_in_the_engines_cache() -> None:
     found = stages(context(image("cu126-torch27"))["Dockerfile"])
     kept = {name for name, text in found.items() if "id=truetag-uv" in text}

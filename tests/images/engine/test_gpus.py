@@ -25,6 +25,11 @@ def test_nvidia_smis_lines_are_an_inventory() -> None:
     assert found.gpus[0].memory == 81559 * 1024**2
 
 
+def test_a_gpu_without_memory_of_its_own_is_one() -> None:
+    found = inventory.parse_smi("NVIDIA GB10, 12.1, [N/A], 580.126.09\n")
+    assert found is not None and found.gpus == (Gpu(name="NVIDIA GB10", capability=(12, 1), memory=0),)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,6 +7,7 @@ import pytest
 
 from images.building.trying import Described
 from images.commands import fleet_tables
+from images.config.platforms import Platform
 from images.fleet import gather, planning, travel
 from images.fleet.config import Fleet
 from images.fleet.gather import Places
@@ -80,16 +81,16 @@ def test_what_is_here_comes_before_what_was_published(
     described = Described(labels={}, history=())
 
     def in_engine(_engine: object, name: str) -> Found | None:
-        return Found(digest=f"engine {name}", described=described) if name in engine else None
+        return Found(digest=f"engine {name}", described=described, home="/root") if name in engine else None
 
-    def in_registry(reference: Reference) -> Found | None:
+    def in_registry(reference: Reference, _platform: Platform) -> Found | None:
         tag = reference.identifier
-        return Found(digest=f"registry {tag}", described=described) if tag in registry else None
+        return Found(digest=f"registry {tag}", described=described, home="/root") if tag in registry else None
 
     monkeypatch.setattr(travel, "in_engine", in_engine)
     monkeypatch.setattr(travel, "in_registry", in_registry)
     places = Places(engine=object(), repository=Repository.parse("a.test/b"))  # type: ignore[arg-type]
-    located = gather._by_name("a", places)
+    located = gather._by_name("a", places, Platform.AMD64)
     assert (located.digest if located else "") == found
 
 

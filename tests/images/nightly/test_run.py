@@ -1,5 +1,6 @@
 """A nightly run without an engine: the judge and the resolver are fakes, all that decides is real."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +24,12 @@ from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status
 
-CLAIMS = (("S3", "environment", Tier.STATIC), ("C1", "transformers", Tier.CPU), ("C10", "lora-step", Tier.CPU))
+CLAIMS = (
+    ("S3", "environment", Tier.STATIC),
+    ("C1", "transformers", Tier.CPU),
+    ("C10", "lora-step", Tier.CPU),
+    ("G4", "xformers", Tier.GPU),
+)
 
 
 class Judge:
@@ -33,12 +39,14 @@ class Judge:
         self.breaking, self.unbuildable, self.most = breaking, unbuildable or {"nothing"}, most
         self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
+        self.labels: list[str] = []
 
     def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
         if len(self.asked) >= self.most:
             raise KeyboardInterrupt
         moved = {name for name, version in MOVES.items() if locked.versions.get(name) == version}
         self.asked.append((frozenset(moved), tuple(tiers)))
+        self.labels.append(label)
         if self.unbuildable <= moved:
             return Trial(claims=(), cause="a step failed")
         rows = tuple(self._row(*claim, moved) for claim in CLAIMS if not tiers or claim[2] in tiers)
@@ -163,6 +171,51 @@ def test_an_interrupted_run_resumes_and_repeats_no_trial(
     whole = Judge(breaking)
     assert untimed(nightly_run(whole).breakages) == untimed(found.breakages)
     assert len(whole.asked) == len(first.asked) + len(second.asked)
+
+
+def cost(breakages: Sequence[BreakageLine]) -> list[tuple[int, int]]:
+    return [(one.rounds, one.at_once) for one in breakages]
+
+
+def test_sets_are_tried_side_by_side_and_the_culprits_are_the_same(nightly_run: Callable[..., ImageResult]) -> None:
+    breaking = {"S3": {"torchao"}, "C10": {"transformers", "peft"}}
+    alone, judge = nightly_run(Judge(breaking)).breakages, SideBySide(breaking)
+    found = nightly_run(judge, at_once=4).breakages
+    assert [one.sentence for one in found] == [one.sentence for one in alone]
+    assert all(one.rounds < other.rounds for one, other in zip(found, alone, strict=True)), cost(found) + cost(alone)
+    assert f"in {found[0].rounds} rounds of at most 4" in nightly_report.searched(found[0])
+    assert "rounds" not in nightly_report.searched(alone[0])
+    assert judge.together == 4, "trials of one round overlap"
+
+
+def test_trials_on_gpus_are_not_side_by_side(nightly_run: Callable[..., ImageResult]) -> None:
+    judge = Judge({"G4": {"torchao"}})
+    (breakage,) = nightly_run(judge, at_once=4, tiers=[Tier.GPU]).breakages
+    assert (breakage.at_once, {label for label in judge.labels if "bisect" in label}) == (1, {"bisect"})
+
+
+class SideBySide(Judge):
+    """Holds the first trials of a round until it has four, and sees that no two of them bear one name."""
+
+    def __init__(self, breaking: dict[str, set[str]]) -> None:
+        super().__init__(breaking)
+        self.running: set[str] = set()
+        self.together = 0
+        self.lock, self.full = threading.Lock(), threading.Event()
+
+    def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
+        if not label.startswith("bisect-"):
+            return super().__call__(locked, tiers, label)
+        with self.lock:
+            assert label not in self.running
+            self.running.add(label)
+            self.together = max(self.together, len(self.running))
+            if self.together == 4:
+                self.full.set()
+        assert self.full.wait(60)
+        with self.lock:
+            self.running.discard(label)
+            return super().__call__(locked, tiers, label)
 
 
 def test_nothing_newer_builds_nothing(nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,9 +365,11 @@ def test_snippets_of_the_docs_are_well_formed(language: str, text: str) -> None:
         subprocess.run(["sh", "-n"], input=text, text=True, check=True, env={"PATH": os.environ["PATH"]})
     elif language == "yaml":
         assert yaml.safe_load(text)
+    elif language == "python":
+        compile(text, "using.md", "exec")
     else:
         assert language == "json" and json.loads(text)
-    assert {language for language, _ in SNIPPETS} == {"sh", "yaml", "json"}
+    assert {language for language, _ in SNIPPETS} == {"sh", "yaml", "json", "python"}
 
 
 @pytest.mark.parametrize("way", ["docker", "compose", "Kubernetes", "Slurm with enroot and pyxis", "Dev container"])

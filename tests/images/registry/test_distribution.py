@@ -37,6 +37,13 @@ def test_an_artifact_names_its_files_and_is_listed_by_its_type() -> None:
     assert index([entry]).manifests == (entry,) and made.subject == oci_digest(b"x")
 
 
+@pytest.mark.parametrize("platform", [{"os": "linux"}, {"architecture": "arm64"}, {"os": None}, {}, None, "linux"])
+def test_a_platform_that_lacks_a_part_is_none(platform: object) -> None:
+    entry = {**Descriptor.of(OCI_MANIFEST, b"x").as_json(), "platform": platform}
+    content = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+    assert [one.platform for one in Manifest(media_type=OCI_INDEX, content=content).manifests] == [""]
+
+
 def test_an_artifact_without_a_type_is_listed_by_its_configuration() -> None:
     config = Descriptor.of("application/x.config", b"{}").as_json()
     old = Manifest(media_type=OCI_MANIFEST, content=json.dumps({"config": config}).encode())

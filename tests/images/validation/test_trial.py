@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
+from images.engine.gpus import NO_GPU
 from images.errors import Problem
 from images.planning import plan
-from images.validation import trial
+from images.validation import containers, trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
+from images.validation.containers import ContainerPlan
 from tests.support.sources import SOURCES
 from validate.claims import IN_OWN_CONTAINER, MOUNTS, ClaimSet, Tier
 from validate.evidence import Measurement, Outcome, Record
@@ -26,7 +28,7 @@ IMAGE: Any = SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture=
 class Engine:
     """Refuses containers with limits for one reason; the suite prints one record in any other."""
 
-    facts = SimpleNamespace(memory=1 << 34, cpus=2, architecture="amd64")
+    facts = SimpleNamespace(memory=1 << 34, cpus=2, architecture="amd64", podman=False)
 
     def __init__(self, kind: EngineErrorKind) -> None:
         self.kind = kind
@@ -48,7 +50,7 @@ class Engine:
 def measured(engine: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run ranks on an engine. Why they have not the limits that they should have."""
     monkeypatch.setattr(trial, "_record", lambda _line: SimpleNamespace())
-    plan = trial._ContainerPlan(claims=ClaimSet(image="a", claims=()), ranks=True)
+    plan = ContainerPlan(claims=ClaimSet(image="a", claims=()), ranks=True)
     return trial._run_suite(engine, IMAGE, plan, trial.Trial(tiers=()))[2]
 
 
@@ -76,7 +78,7 @@ def test_each_kind_of_mount_has_a_container_of_its_own_as_the_claims_user(monkey
     monkeypatch.setattr(trial, "_record", lambda _line: SimpleNamespace())
     engine: Any = Engine(EngineErrorKind.OTHER)
     claims = home_claims()
-    for plan_ in trial._containers(IMAGE, claims, trial.Trial(tiers=())):
+    for plan_ in containers.planned("/root", claims, NO_GPU):
         if plan_.claims.claims:
             trial._run_suite(engine, IMAGE, plan_, trial.Trial(tiers=()))
     folder = "/home/trainer/.cache"
@@ -121,7 +123,7 @@ def test_what_was_measured_so_far_is_told_after_each_record(monkeypatch: pytest.
     alone = Record(probe=host, outcome=Outcome.COMPLETED, seconds=0.0)
     monkeypatch.setattr(trial.inspection, "records", lambda *_: iter([alone]))
     engine: Any = Engine(EngineErrorKind.OTHER)
-    engine.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64")
+    engine.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False)
     engine.inspect = lambda _reference: IMAGE
     told: list[list[str]] = []
     how = trial.Trial(tiers=tuple(Tier), on_evidence=lambda found: told.append([one.probe for one in found.records]))
@@ -139,7 +141,7 @@ def tried(
 ) -> Any:
     """A trial of all claims of static and cpu, each container replaced by `run`, which gets its first claim's probe."""
     engine: Any = SimpleNamespace(
-        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64"),
+        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False),
         inspect=lambda _reference: IMAGE,
         cancel=cancel,
     )

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,45 @@ def test_more_memory_of_the_machine_never_gets_the_cpu_a_more_frugal_setting(one
     less, more = sorted((one, other))
     small, large = (advise(Hardware(memory=int(size * GB)), stack(), Goal()) for size in (less, more))
     assert int(large.level) >= int(small.level) and large["load_in_4bit"] <= small["load_in_4bit"]
+
+
+# --- memory that CPU and GPU share ----------------------------------------------------------------------------------
+
+
+def spark(container: float, name: str = "NVIDIA GB10") -> Advice:
+    """Of a DGX Spark, whose container may use some GB of its 128.5."""
+    shared = Gpu(name=name, capability=(12, 1), memory=int(128.5 * GB), unified=True)
+    return advise(replace(machine(shared), memory=int(container * GB)), stack(archs=("sm_120",)), Goal(billions=7))
+
+
+def test_shared_memory_counts_as_far_as_the_container_may_use_it_less_what_the_machine_needs() -> None:
+    assert [round(spark(size).gpus[0].memory / GB, 1) for size in (128.5, 32, 4)] == [120.5, 24, 0]
+    assert [spark(size)["load_in_4bit"] for size in (128.5, 32)] == [False, True]
+    assert spark(4).level is Level.OVERFULL
+    own = settings(gpu((12, 0), 128.5, "own"))
+    assert own.gpus[0].memory == int(128.5 * GB), "more than the machine's 64 GB: it has its own"
+
+
+def test_shared_memory_is_told() -> None:
+    (told,) = [warning for warning in spark(128.5).warnings if "shares its memory" in warning]
+    assert "count on 120 GB" in told and "drop_caches" in told
+    assert not [warning for warning in settings(gpu()).warnings if "shares its memory" in warning]
+    facts = {"name": "NVIDIA GB10", "capability": [12, 1], "memory": 128 * GB, "unified": True}
+    found = hardware.interpret([], [{"torch": "2.13.0"}, {"gpu": facts}], Hardware(memory=128 * GB))
+    lines = "\n".join(doctor.text(found, advise(found.hardware, found.stack, Goal())))
+    assert "1 x NVIDIA GB10, 128.0 GB shared with the CPU, compute capability 12.1" in lines
+
+
+@given(ROOM, ROOM, SIZES)
+def test_shared_memory_never_gets_a_less_frugal_setting_than_memory_of_its_own(
+    shared: float, machines: float, billions: float
+) -> None:
+    own = Gpu(name="G", capability=(12, 1), memory=int(shared * GB))
+    found, other = (
+        advise(replace(machine(one), memory=int(machines * GB)), stack(archs=("sm_120",)), Goal(billions=billions))
+        for one in (replace(own, unified=True), own)
+    )
+    assert int(found.level) <= int(other.level)
 
 
 DRIVER = [

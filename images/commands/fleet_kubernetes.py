@@ -1,0 +1,144 @@
+"""`fleet render --kubernetes` and `fleet collect`: manifests for a cluster, and the verdict on its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from images.building.trying import Wanted
+from images.commands.common import talk
+from images.config.names import ImageName
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.fleet.config import Fleet
+from images.fleet.gather import Holding, Located
+from images.fleet.kubernetes import collect, logs, render
+from images.fleet.kubernetes.render import Rendered
+from images.fleet.ledger import Ledger
+from images.fleet.model import Job
+from images.fleet.run import Outcome
+from images.planning import plan
+from images.validation import trial
+from validate.claims import ClaimSet
+
+FOLDER = "kubernetes"
+MANIFESTS = "manifests.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesArguments:
+    """What is rendered, and where logs are."""
+
+    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="With `render`: write Kubernetes Jobs.")] = False
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option("--logs", metavar="FILE", help="With `collect`: what `kubectl logs` printed (repeat it)."),
+    ] = None
+
+
+def require_kubernetes(asked: KubernetesArguments) -> None:
+    """Raises UserError: nobody said for what to render."""
+    if not asked.kubernetes:
+        cause = "names no format of manifests; Kubernetes is the only one"
+        raise UserError(Problem(where="fleet render", cause=cause, then="add --kubernetes"))
+
+
+def write(
+    jobs: Mapping[str, Sequence[Job]], located: Sequence[Located], holding: Holding, fleet: Fleet, ledger: Ledger
+) -> None:
+    """Write the manifests of jobs (machines -> jobs), and what `collect` needs. Raises UserError."""
+    by_digest = {(one.planned.name, one.planned.digest): one for one in located}
+    due = [(job, by_digest[job.image, job.digest], on) for on, group in jobs.items() for job in group]
+    if not due:
+        talk.print("nothing is due: `nox -s fleet -- plan` says why")
+        return
+    asked = [_claims(job, one, holding) for job, one, _ in due]
+    suite = {
+        path: content for one in asked for path, content in trial.suite_files(one).items() if path != "claims.json"
+    }
+    chosen = [
+        (_rendered(job, one, claims, suite, ledger), fleet.workers[on])
+        for (job, one, on), claims in zip(due, asked, strict=True)
+    ]
+    file = keep(ledger.folder / FOLDER, [one for one, _ in chosen], render.manifests(chosen, suite))
+    typer.echo(f"{len(chosen)} jobs in {file}. No cluster was asked. Next:")
+    for line in then(file, ledger.folder):
+        typer.echo(f"  {line}")
+
+
+def keep(folder: Path, rendered: Sequence[Rendered], manifests: Sequence[Mapping[str, Any]]) -> Path:
+    """Put a rendering in the place of the one before it, whose jobs nobody applies any more. Gives the manifests."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in folder.glob("*.json"):
+        earlier.unlink()
+    for one in rendered:
+        (folder / f"{one.job.key}.json").write_text(one.model_dump_json() + "\n", encoding="utf-8")
+    file = folder / MANIFESTS
+    file.write_text(yaml.safe_dump_all(manifests, sort_keys=False, width=120), encoding="utf-8")
+    return file
+
+
+def then(file: Path, out: Path) -> tuple[str, ...]:
+    """What a person types after rendering. `kubectl wait` knows one condition, and would not end with a failed Job."""
+    ours = f"-l {render.LABEL}={render.OWNER}"
+    ended = '{range .items[*]}{.status.conditions[*].type}{"\\n"}{end}'
+    return (
+        f"kubectl apply -f {file}",
+        f"while kubectl get job {ours} -o jsonpath='{ended}' | grep -qvE 'Complete|Failed'; do sleep 10; done",
+        f"kubectl logs {ours} --all-containers --tail=-1 --max-log-requests=1000 >logs.txt",
+        f"truetag fleet collect --logs logs.txt --out {out}",
+    )
+
+
+def _rendered(job: Job, located: Located, claims: ClaimSet, suite: Mapping[str, bytes], ledger: Ledger) -> Rendered:
+    earlier = ledger.record(job.key)
+    home = located.found.home if located.found else ""
+    return Rendered.of(job, home, claims, suite=suite, replaces=earlier.ended if earlier else None)
+
+
+def _claims(job: Job, located: Located, holding: Holding) -> ClaimSet:
+    found = located.found
+    planned = plan.plan_one(ImageName.parse(job.image), holding.sources)
+    if found is None or planned.image is None:
+        raise ValueError(f"{job.key} is due, and nobody found its image")
+    wanted = Wanted(
+        image=planned.image, sources=holding.sources, cache=holding.cache, tiers=job.tiers, only=holding.only
+    )
+    return wanted.claims(found.described, job.tiers, render.on_gpus(job.arch, job.gpus)).of(job.tiers)
+
+
+def read(asked: KubernetesArguments, ledger: Ledger, engine: Engine | None) -> tuple[Outcome, ...]:
+    """The outcomes of the jobs that logs speak of, and of those that have no record yet. Raises UserError."""
+    if not asked.logs:
+        then = f"`kubectl logs -l {render.LABEL}={render.OWNER} --all-containers --tail=-1 >FILE`, then --logs FILE"
+        raise UserError(Problem(where="fleet collect", cause="no logs are named", then=then))
+    rendered = [_read(file) for file in sorted((ledger.folder / FOLDER).glob("*.json"))]
+    if not rendered:
+        then = "`nox -s fleet -- render --kubernetes SELECTOR...` with the same --out"
+        raise UserError(Problem(where=str(ledger.folder), cause="nothing was rendered there", then=then))
+    found = logs.read([_text(file) for file in asked.logs], datetime.now(UTC))
+    named = {one.job for one in found}
+    wanted = [one for one in rendered if one.job.key in named or not ledger.record(one.job.key)]
+    return tuple(collect.collected(wanted, found, ledger, engine))
+
+
+def _read(file: Path) -> Rendered:
+    try:
+        return Rendered.model_validate_json(file.read_bytes())
+    except ValueError as error:
+        cause = f"is no rendered job: {' '.join(str(error).split())[:200]}"
+        raise UserError(Problem(where=str(file), cause=cause, then="take it away, and render again"), code=1) from None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        then = "name a file that `kubectl logs` was written to"
+        raise UserError(Problem(where=f"--logs {file}", cause=f"can't be read: {error.strerror}", then=then)) from None

@@ -1,0 +1,295 @@
+"""A job of the fleet as manifests: a ConfigMap with the suite, one with claims, and a Job. Pure: the same input gives
+the same bytes.
+
+The image itself is the pod's container, by digest: one for each container that a trial has (images/validation/
+containers.py). An init container unpacks suite and claims into a folder that the others can't write.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import AwareDatetime
+
+from images.config.names import Arch
+from images.engine.gpus import NO_GPU, Attachment, GpuMode
+from images.errors import Problem, UserError
+from images.fleet.config import WorkerType
+from images.fleet.model import Job
+from images.hardware.inventory import Gpu, Inventory
+from images.host.hashing import sha256
+from images.nightly.results import Row
+from images.validation import containers, limits
+from images.validation.containers import INSIDE, ContainerPlan
+from images.validation.trial import Bounds
+from validate import logged
+from validate.claims import ClaimSet
+
+Manifest = dict[str, Any]
+LABEL = "app.kubernetes.io/managed-by"
+OWNER = "truetag"
+KEY = "dev.truetag/job"
+_MOST = 1 << 20
+"""Bytes that a ConfigMap may have (Kubernetes' API reference, ConfigMap: 1 MiB)."""
+_NAME = 63
+"""Characters of a label, and so of a Job's name (RFC 1123; pods get the name as a label)."""
+_RETRIES = 2
+"""Pods after one that was lost with its node. What the suite finds never ends a pod with an error."""
+_KEPT_SECONDS = 7 * 24 * 3600
+"""How long an ended Job and its logs stay."""
+_CONFIG = "/judge-config"
+_SCRATCH = f"{INSIDE}/scratch"
+_UNPACK = (
+    "import os, sys, tarfile\n"
+    "for file in sys.argv[2:]:\n"
+    "    tarfile.open(file).extractall(sys.argv[1])\n"
+    "os.mkdir(os.path.join(sys.argv[1], 'scratch'))\n"
+)
+
+
+class Rendered(Row):
+    """A job for a pod. It is kept in the fleet's folder: `collect` judges by it."""
+
+    schema_version: Literal[2] = 2
+    job: Job
+    home: str
+    """HOME of the image's user."""
+    claims: dict[str, Any]
+    """The claim set of all its tiers, as a pod can answer it."""
+    suite: str
+    """sha256 of the suite and its examples (validate/logged.py)."""
+    replaces: AwareDatetime | None = None
+    """When the record ended that was there at the rendering, and is too old or not good enough; None: none was."""
+
+    @classmethod
+    def of(
+        cls, job: Job, home: str, claims: ClaimSet, *, suite: Mapping[str, bytes], replaces: datetime | None = None
+    ) -> Rendered:
+        """With the claims that the matrix writes for the image on such GPUs."""
+        return cls(
+            job=job,
+            home=home,
+            claims=json.loads(_held_to(claims.of(job.tiers)).dumps()),
+            suite=logged.sha256_of_suite(suite),
+            replaces=replaces,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the rendering among those of the same job: the same claims, suite and earlier record give the same."""
+        earlier = self.replaces.isoformat() if self.replaces else ""
+        return sha256(json.dumps([self.home, self.claims, self.suite, earlier], sort_keys=True).encode())[:12]
+
+    @property
+    def name(self) -> str:
+        """The Job's."""
+        return job_name(self.job.key, self.fingerprint)
+
+    @cached_property
+    def claim_set(self) -> ClaimSet:
+        return ClaimSet.loads(json.dumps(self.claims))
+
+
+def on_gpus(arch: str, count: int) -> Attachment:
+    """The GPUs that Kubernetes gives, as far as fleet.yaml knows them: their architecture, and how many."""
+    if not count:
+        return NO_GPU
+    gpu = Gpu(name="", capability=Arch.parse(arch).pair, memory=0)
+    found = Inventory(driver="", gpus=(gpu,) * count, source="fleet.yaml")
+    return Attachment(mode=GpuMode.NVIDIA, reason="Kubernetes' device plugin", inventory=found)
+
+
+def _held_to(claims: ClaimSet) -> ClaimSet:
+    """Claims as a pod can answer them: of the GPUs it takes the driver's word, what volumes can't give is unproven."""
+    free = tuple(
+        replace(one, expect={**one.expect, "inventory": None}) if one.probe == "gpu.device" else one
+        for one in claims.claims
+    )
+    return limits.limited(ClaimSet(image=claims.image, claims=free), limits.of_kubernetes(claims))
+
+
+def manifests(jobs: Sequence[tuple[Rendered, WorkerType]], suite: Mapping[str, bytes]) -> tuple[Manifest, ...]:
+    """Everything to apply, what others name first. Raises UserError: the suite is too large for a ConfigMap."""
+    packed = _packed(suite)
+    shared = _config_map(f"truetag-suite-{sha256(packed)[:12]}", {"suite.tar.gz": packed})
+    own = [one for given in jobs for one in _of_job(*given, suite=shared["metadata"]["name"])]
+    return (shared, _without_network(), *own)
+
+
+def _of_job(one: Rendered, on: WorkerType, suite: str) -> Iterator[Manifest]:
+    found, job = plans(one), one.job
+    packed = _packed({f"claims/{plan.name}.json": claims_file(plan, job) for plan in found})
+    claims = _config_map(f"truetag-claims-{sha256(packed)[:12]}", {"claims.tar.gz": packed})
+    yield claims
+    yield _job(one, on, _pod(one, found, on, (suite, claims["metadata"]["name"])))
+
+
+def plans(one: Rendered) -> list[ContainerPlan]:
+    """The containers of a trial, but for those whose claims are unproven already."""
+    asked = one.claim_set.inside()
+    measured = ClaimSet(image=one.job.image, claims=tuple(claim for claim in asked.claims if not claim.unproven))
+    found = containers.planned(one.home, measured, on_gpus(one.job.arch, one.job.gpus))
+    return [plan for plan in found if plan.claims.claims]
+
+
+def claims_file(plan: ContainerPlan, job: Job) -> bytes:
+    """What a container measures, as its file has it."""
+    return ClaimSet(image=job.image, claims=plan.claims.claims).dumps().encode()
+
+
+def job_name(key: str, fingerprint: str) -> str:
+    """A name for a Job: the same rendering has the same everywhere, so a cluster takes it once. A pair that is due
+    again has another: an ended Job of that name would be left as it is, with the pods that gave the old verdict.
+    """
+    name = re.sub(r"[^a-z0-9-]+", "-", f"truetag-{key.lower()}")
+    return f"{name[: _NAME - 13]}-{sha256(f'{key} {fingerprint}'.encode())[:12]}"
+
+
+def _job(one: Rendered, on: WorkerType, pod: Manifest) -> Manifest:
+    job, name, asked = one.job, one.name, on.kubernetes
+    labels = {LABEL: OWNER, KEY: name}
+    told = {"dev.truetag/key": job.key, "dev.truetag/image": job.image, "dev.truetag/digest": job.digest}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels, "annotations": told},
+        "spec": {
+            "backoffLimit": _RETRIES,
+            "activeDeadlineSeconds": asked.minutes * 60,
+            "ttlSecondsAfterFinished": _KEPT_SECONDS,
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _pod(one: Rendered, plans: Sequence[ContainerPlan], on: WorkerType, maps: Sequence[str]) -> Manifest:
+    job, asked = one.job, on.kubernetes
+    os_name, _, architecture = str(job.platform).partition("/")
+    pod: Manifest = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {"kubernetes.io/os": os_name, "kubernetes.io/arch": architecture, **asked.node_labels},
+        "initContainers": [_unpacking(job)],
+        "containers": [_container(one, plan, on) for plan in plans],
+        "volumes": [
+            {"name": "judge", "emptyDir": {}},
+            {"name": "config", "projected": {"sources": [{"configMap": {"name": name}} for name in maps]}},
+            *(volume for plan in plans for volume in _volumes(plan)),
+        ],
+    }
+    if asked.tolerate:
+        pod["tolerations"] = [{"key": key, "operator": "Exists"} for key in asked.tolerate]
+    if asked.pull_secret:
+        pod["imagePullSecrets"] = [{"name": asked.pull_secret}]
+    if asked.runtime_class:
+        pod["runtimeClassName"] = asked.runtime_class
+    return pod
+
+
+def _unpacking(job: Job) -> Manifest:
+    files = [f"{_CONFIG}/{name}.tar.gz" for name in ("suite", "claims")]
+    return {
+        "name": "unpack",
+        "image": job.reference,
+        "command": ["python3", "-I", "-S", "-c", _UNPACK, INSIDE, *files],
+        "securityContext": _security(None),
+        "resources": {"limits": {"memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "128Mi"}},
+        "volumeMounts": [
+            {"name": "judge", "mountPath": INSIDE},
+            {"name": "config", "mountPath": _CONFIG, "readOnly": True},
+        ],
+    }
+
+
+def _container(one: Rendered, plan: ContainerPlan, on: WorkerType) -> Manifest:
+    job = one.job
+    asked, bounds, gpus = on.kubernetes, Bounds(), plan.gpus.attached
+    memory = f"{(bounds.gpu_memory if gpus else bounds.memory) >> 30}Gi"
+    limits_of = {"memory": memory, **({asked.gpu_resource: str(job.gpus)} if gpus else {})}
+    environment = {**plan.environment, **({"TMPDIR": _SCRATCH} if "TMPDIR" in plan.environment else {})}
+    command = ["python3", "-I", "-S", f"{INSIDE}/validate", "logged", "--job", job.key]
+    command += ["--rendering", one.fingerprint, "--container", plan.name]
+    command += ["--claims", f"{INSIDE}/claims/{plan.name}.json", "--jobs", str(asked.cpus)]
+    return {
+        "name": plan.name,
+        "image": job.reference,
+        "command": command,
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
+        "securityContext": _security(plan.user),
+        "resources": {"limits": limits_of, "requests": {"cpu": str(asked.cpus), "memory": asked.memory}},
+        "volumeMounts": [
+            {"name": "judge", "mountPath": INSIDE, "readOnly": True},
+            *({"name": _volume(plan, path), "mountPath": path} for path in _paths(plan)),
+        ],
+    }
+
+
+def _security(user: str | None) -> Manifest:
+    uid, _, gid = (user or "").partition(":")
+    who = {**({"runAsUser": int(uid)} if uid else {}), **({"runAsGroup": int(gid)} if gid else {})}
+    return {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, **who}
+
+
+def _paths(plan: ContainerPlan) -> list[str]:
+    """Folders of a container's own that it may write."""
+    scratch = [_SCRATCH] if "TMPDIR" in plan.environment else []
+    return [*plan.writable, *scratch, *(["/dev/shm"] if plan.ranks else [])]
+
+
+def _volumes(plan: ContainerPlan) -> Iterator[Manifest]:
+    bounds = Bounds()
+    for path in _paths(plan):
+        shared = {"medium": "Memory", "sizeLimit": f"{bounds.shared_memory >> 30}Gi"}
+        own = {"sizeLimit": f"{bounds.scratch >> 30}Gi"}
+        yield {"name": _volume(plan, path), "emptyDir": shared if path == "/dev/shm" else own}
+
+
+def _volume(plan: ContainerPlan, path: str) -> str:
+    return f"{plan.name}{re.sub('[^a-z0-9]+', '-', path.lower())}".rstrip("-")
+
+
+def _without_network() -> Manifest:
+    """As in a trial. It needs a network plugin that enforces policies."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "truetag-no-network", "labels": {LABEL: OWNER}},
+        "spec": {"podSelector": {"matchLabels": {LABEL: OWNER}}, "policyTypes": ["Ingress", "Egress"]},
+    }
+
+
+def _config_map(name: str, files: Mapping[str, bytes]) -> Manifest:
+    encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
+    size = len(json.dumps(encoded))
+    if size > _MOST:
+        cause = f"is {size / 1e6:.2f} MB as a ConfigMap, which may have 1.05 MB"
+        raise UserError(Problem(where=name, cause=cause, then="judge fewer claims (`--claim`, `--tier`)"), code=1)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {LABEL: OWNER}},
+        "immutable": True,
+        "binaryData": encoded,
+    }
+
+
+def _packed(files: Mapping[str, bytes]) -> bytes:
+    """A .tar.gz without times and owners."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+        for path, content in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()

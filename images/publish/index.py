@@ -1,0 +1,156 @@
+"""One tag for several platforms: an OCI index of the images of a row of the matrix, one a platform.
+
+| tag, of a row with two platforms | names |
+|---|---|
+| `NAME-DATE-ID`, `NAME-arm64-DATE-ID`, `NAME-arm64` | the image of one platform, as in a row with one |
+| `NAME`, `NAME-DATE-INDEX`, aliases | an index; `docker pull` takes the image for its machine from it |
+
+An index lists an image only where the image's own attestations open the gate, and only beside the one for linux/amd64.
+An image that is left out is told, with the reason. What ran under an emulator opens the gate for the static tier alone,
+as everywhere (`gate.py`). Aliases name an index of those images that open the gate for aliases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from images.config.names import ImageName
+from images.config.platforms import Platform
+from images.context.labels import LABELS
+from images.errors import Problem, UserError
+from images.publish import attachments, checks, signing
+from images.publish.attachments import PublishedImage
+from images.publish.checks import Check
+from images.publish.policy import ReleasePolicy
+from images.registry import distribution
+from images.registry.client import Registry
+from images.registry.distribution import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """What the registry has of the other platforms of a row: the images that open the gate, and why others don't."""
+
+    images: Sequence[PublishedImage] = ()
+    left_out: Sequence[str] = ()
+
+
+def compose(images: Sequence[PublishedImage]) -> Manifest:
+    """The index of some images, linux/amd64 first. The same images give the same bytes."""
+    ranked = sorted(images, key=lambda image: (image.platform != Platform.AMD64, image.platform))
+    return distribution.index([replace(image.manifest.descriptor, platform=image.platform) for image in ranked])
+
+
+def load(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
+    """The images of an index, with their attachments; of another manifest, the image. Raises UserError."""
+    if not manifest.is_index:
+        return (attachments.load(source, manifest),)
+    if not manifest.manifests:
+        where = f"{source.repository}@{manifest.digest}"
+        raise UserError(Problem(where=where, cause="is an empty index", then="publish its images anew"), code=1)
+    return tuple(attachments.load(source, source.get(entry.digest)) for entry in manifest.manifests)
+
+
+def select(source: Registry, manifest: Manifest, platform: str) -> Manifest:
+    """The image for a platform, where a tag names an index; else what it names. Raises UserError where it has none."""
+    if not manifest.is_index:
+        return manifest
+    for entry in manifest.manifests:
+        if entry.platform == platform:
+            return source.get(entry.digest)
+    where, cause = f"{source.repository}@{manifest.digest}", f"the index has no image for {platform}"
+    raise UserError(Problem(where=where, cause=cause, then=f"publish the image for {platform}"), code=1)
+
+
+def is_complete(images: Sequence[PublishedImage]) -> bool:
+    """Whether there may be an index of them: without linux/amd64 most readers of its tag would get nothing."""
+    return any(image.platform == Platform.AMD64 for image in images)
+
+
+def check(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
+    """An index against the images that it lists. Pure."""
+    platforms = [entry.platform for entry in manifest.manifests]
+    faults = [f"two images are for {one}" for one in sorted({one for one in platforms if platforms.count(one) > 1})]
+    faults += [
+        f"{image.manifest.digest[:19]} is listed for {platform or 'no platform'}, and is for {image.platform or 'none'}"
+        for platform, image in zip(platforms, images, strict=True)
+        if platform != image.platform
+    ]
+    rows = {row_name(image) for image in images}
+    if len(rows) > 1 or "" in rows:
+        called = ", ".join(image.labels.get(f"{LABELS}.image", "nothing") for image in images)
+        faults.append(f"its images are not one row of the matrix: they are called {called}")
+    if not is_complete(images):
+        faults.append(f"it has no image for {Platform.AMD64}")
+    return Check.of("index", faults, f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled")
+
+
+def row_name(image: PublishedImage) -> str:
+    """The row of an image: its name without the platform. Empty where its label is no name for its platform."""
+    try:
+        name = ImageName.parse(image.labels.get(f"{LABELS}.image", ""))
+    except UserError:
+        return ""
+    return str(replace(name, platform=Platform.AMD64)) if name.platform == image.platform else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """What an image that was published before must show, to stand in an index."""
+
+    policy: ReleasePolicy
+    signing_key: str = ""
+    """The private key of this publication; empty where it signs nothing."""
+    key: str = ""
+    """The public key of this promotion."""
+
+    def admitted(self, image: PublishedImage, name: str) -> PublishedImage:
+        """The image with the attachments that count. Raises UserError with the reasons against it."""
+        called = image.labels.get(f"{LABELS}.image", "")
+        if called != name:
+            cause = f"the image is called {called or 'nothing'}, not {name}"
+            raise UserError(Problem(where=image.reference, cause=cause, then="publish it anew"), code=1)
+        counted = self._signed(image)
+        checks.require_sound(counted)
+        verdicts = [one.verdict for one in counted.attestations]
+        self.policy.require_open(image.reference, verdicts, self.policy.claims_of(image.labels))
+        return counted
+
+    def _signed(self, image: PublishedImage) -> PublishedImage:
+        """The image with what its signature covers, where this publication or promotion is signed."""
+        if self.signing_key:
+            with signing.public_file(self.signing_key) as public:
+                return attachments.signed_only(image, public)
+        return attachments.signed_only(image, self.key) if self.key else image
+
+
+def others(target: Registry, row: Sequence[str], mine: Sequence[str], suffix: str, how: Admission) -> Others:
+    """The images of a row that are published beside those that are `mine`, and may stand in an index with them.
+
+    `suffix`: of the tags of their variant. Raises RegistryError, CosignError: no access. That is no reason to leave an
+    image out.
+    """
+    found: list[PublishedImage] = []
+    left_out: list[str] = []
+    for name in (name for name in row if name not in mine):
+        platform = ImageName.parse(name).platform
+        image = _published(target, f"{name}{suffix}", platform)
+        try:
+            if image is None:
+                left_out.append(f"{row[0]}{suffix} goes without {platform}: {name}{suffix} is not published here")
+            else:
+                found.append(how.admitted(image, name))
+        except signing.CosignError:
+            raise
+        except UserError as error:
+            left_out.append(f"{row[0]}{suffix} goes without {platform}: {error.problems[0].cause}")
+    return Others(images=found, left_out=left_out)
+
+
+def _published(target: Registry, tag: str, platform: Platform) -> PublishedImage | None:
+    manifest = target.find(tag)
+    if manifest is None or (manifest.is_index and platform not in [one.platform for one in manifest.manifests]):
+        return None
+    image = attachments.load(target, select(target, manifest, platform))
+    return image if image.platform == platform else None

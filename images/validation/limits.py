@@ -1,0 +1,62 @@
+"""What a way to run containers can't give a trial: claims that need it are unproven, with the reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from images.engine.facts import EngineFacts
+from validate.claims import IN_OWN_CONTAINER, Claim, ClaimSet
+from validate.evidence import Evidence
+
+Reasons = Mapping[str, str]
+"""`ID SUBJECT` of a claim -> why it can't be measured there."""
+_KEY = "not_given"
+_PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
+_POD_MOUNTS = "Kubernetes gives its volumes another owner and mode than Docker: judge this with `nox -s validate`"
+
+
+def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
+    """What an engine can't give. Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid)."""
+    own = [one for one in claims.claims if one.expect.get("mount") == "own"]
+    return _reasons(_PODMAN_OWN, own) if facts.podman else {}
+
+
+def of_kubernetes(claims: ClaimSet) -> Reasons:
+    """What a pod can't give."""
+    return _reasons(_POD_MOUNTS, claims.only(IN_OWN_CONTAINER).claims)
+
+
+def unseen(claims: ClaimSet, probe: str, reason: str) -> Reasons:
+    """The claims of a probe that nobody could run."""
+    return _reasons(reason, claims.only([probe]).claims)
+
+
+def limited(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
+    """The same claims; those with a reason are unproven by it."""
+    found = (replace(one, unproven=one.unproven or reasons.get(_key(one), "")) for one in claims.claims)
+    return ClaimSet(image=claims.image, claims=tuple(found))
+
+
+def given(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
+    """The claims that can be measured there."""
+    return ClaimSet(image=claims.image, claims=tuple(one for one in claims.claims if _key(one) not in reasons))
+
+
+def as_host(reasons: Reasons) -> dict[str, Any]:
+    """For the `host` of evidence: what was not given there."""
+    return {_KEY: dict(reasons)} if reasons else {}
+
+
+def of_evidence(claims: ClaimSet, evidence: Evidence) -> ClaimSet:
+    """Claims as evidence from such a place can answer them. Evidence can only lose by it: unproven is never green."""
+    return limited(claims, evidence.host.get(_KEY) or {})
+
+
+def _reasons(reason: str, claims: Sequence[Claim]) -> dict[str, str]:
+    return {_key(one): reason for one in claims}
+
+
+def _key(claim: Claim) -> str:
+    return f"{claim.id} {claim.subject}"

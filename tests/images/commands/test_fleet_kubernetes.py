@@ -1,0 +1,90 @@
+"""`fleet render --kubernetes` and `fleet collect`: what a rendering leaves, and which jobs logs speak of."""
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from images.commands import fleet_kubernetes
+from images.commands.fleet_kubernetes import FOLDER, KubernetesArguments
+from images.fleet.kubernetes import render
+from images.fleet.kubernetes.render import Rendered
+from images.fleet.ledger import Ledger
+from images.host.hashing import sha256
+from tests.support.fleet_records import claim, claims, installed, job
+from validate import logged
+from validate.evidence import Measurement, Outcome, Record
+
+PIP = claims(claim("pip"))
+
+
+def rendered(number: int, **more: object) -> Rendered:
+    return Rendered.of(job(number, PIP, **more), "/root", PIP, suite={})
+
+
+def log(one: Rendered) -> str:
+    """Of a pod that kept the claim."""
+    (plan,) = render.plans(one)
+    measured = Measurement(subject="pip", seconds=0.1, evidence=installed())
+    record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=(measured,))
+    begin = {"rendering": one.fingerprint, "claims": sha256(render.claims_file(plan, one.job)), "suite": one.suite}
+    return "\n".join(logged.lines({"job": one.job.key, "container": plan.name, "pod": "p1"}, begin, [record]))
+
+
+def collected(folder: Path, *of: Rendered) -> dict[str, bool]:
+    """Key of each job that `collect` tells of -> whether it has a verdict."""
+    file = folder / "logs.txt"
+    file.write_text("\n".join(map(log, of)))
+    outcomes = fleet_kubernetes.read(KubernetesArguments(logs=[file]), Ledger(folder), None)
+    return {one.job.key: one.verdict is not None for one in outcomes}
+
+
+def test_a_rendering_takes_the_place_of_the_one_before_it(tmp_path: Path) -> None:
+    """Jobs of an older one would be without a log for ever, and `collect` would end with 1."""
+    older, newer = rendered(1), rendered(2)
+    for one in (older, newer):
+        fleet_kubernetes.keep(tmp_path / FOLDER, [one], [])
+    assert collected(tmp_path, newer) == {newer.job.key: True}
+
+
+def test_logs_of_a_longer_key_are_not_those_of_a_job(tmp_path: Path) -> None:
+    """A job with a record is told of only where a log is its own."""
+    short, longer = rendered(1), rendered(1, only=("pip",))
+    assert longer.job.key.startswith(short.job.key)
+    fleet_kubernetes.keep(tmp_path / FOLDER, [short, longer], [])
+    assert collected(tmp_path, short, longer) == {short.job.key: True, longer.job.key: True}
+    assert collected(tmp_path, longer) == {longer.job.key: True}
+
+
+@pytest.mark.parametrize(
+    ("states", "waits"),
+    [
+        ("SuccessCriteriaMet Complete\nFailureTarget Failed\n", 0),
+        ("Failed\n\n", 1),
+        ("\nComplete\n", 1),
+        ("FailureTarget\nComplete\n", 1),
+        ("", 0),
+    ],
+)
+def test_waiting_ends_when_every_job_ended_well_or_not(states: str, waits: int, tmp_path: Path) -> None:
+    """bash runs the printed loop. In kubectl's place stands what it prints of these Jobs, then of ended ones."""
+    (tmp_path / "first").write_text(states)
+    kubectl = 'if [ -e first ]; then cat first; rm first; else printf "Complete\\nFailed\\n"; fi'
+    sleep = 'echo waited | tee -a waits; [ "$(wc -l <waits)" -lt 3 ] || kill $PPID'  # a loop that never ends is red
+    for name, program in (("kubectl", kubectl), ("sleep", sleep)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / name).chmod(0o755)
+    (line,) = [one for one in fleet_kubernetes.then(Path("m.yaml"), Path("out")) if one.startswith("while")]
+    path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=path, check=True, capture_output=True, text=True)
+    assert done.stdout.count("waited") == waits and not done.stderr
+    assert """-o jsonpath='{range .items[*]}{.status.conditions[*].type}{"\\n"}{end}'""" in line
+
+
+def test_what_is_rendered_is_read_again_as_it_was(tmp_path: Path) -> None:
+    replaces = datetime(2026, 11, 22, 1, 2, 3, 456789, tzinfo=UTC)
+    one = rendered(1).model_copy(update={"replaces": replaces})
+    again = Rendered.model_validate_json(one.model_dump_json())
+    assert again == one and again.replaces == replaces

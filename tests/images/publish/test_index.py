@@ -1,0 +1,102 @@
+"""Indexes of images for several platforms: what they list, what contradicts them, and how tags compare them."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from images.publish import index
+from images.publish.attachments import PublishedImage
+from images.publish.tags import ImageVersion, TagState, state_of
+from images.registry import distribution
+from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
+from images.registry.reference import Repository
+from tests.support.attested import DIGEST
+from validate.judging import Status
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+NAMES = {AMD64: "cu130-torch211", ARM64: "cu130-torch211-arm64"}
+
+
+def image(platform: str, name: str = "") -> PublishedImage:
+    labels = {"dev.truetag.image": name or NAMES[platform]}
+    system, _, architecture = platform.partition("/")
+    config = {"os": system, "architecture": architecture, "config": {"Labels": labels}}
+    manifest = image_manifest(Descriptor.of(OCI_CONFIG, json.dumps(config).encode()), [])
+    return PublishedImage(repository=Repository("x.org", "y"), manifest=manifest, config=config, attachments=())
+
+
+PAIR = (image(AMD64), image(ARM64))
+
+
+def test_an_index_has_an_entry_for_each_platform_and_the_same_bytes_in_any_order() -> None:
+    made = index.compose(PAIR)
+    assert made.digest == index.compose(PAIR[::-1]).digest
+    assert made.data["manifests"] == [
+        {
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": one.manifest.digest,
+            "size": len(one.manifest.content),
+            "platform": {"architecture": platform.removeprefix("linux/"), "os": "linux"},
+        }
+        for platform, one in zip((AMD64, ARM64), PAIR, strict=True)
+    ]
+    assert [entry.platform for entry in made.manifests] == [AMD64, ARM64]
+    assert index.check(made, PAIR).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("images", "listed", "fault"),
+    [
+        (PAIR, (ARM64, AMD64), "is listed for linux/arm64, and is for linux/amd64"),
+        ((PAIR[0], PAIR[0]), (AMD64, AMD64), "two images are for linux/amd64"),
+        ((PAIR[1],), (ARM64,), "it has no image for linux/amd64"),
+        ((PAIR[0], image(ARM64, "cu130-torch212-arm64")), (AMD64, ARM64), "not one row of the matrix"),
+        ((PAIR[0], image(ARM64, "cu130-torch211")), (AMD64, ARM64), "not one row of the matrix"),
+        ((PAIR[0], image(ARM64, "x")), (AMD64, ARM64), "they are called cu130-torch211, x"),
+    ],
+)
+def test_what_contradicts_an_index(images: tuple[PublishedImage, ...], listed: tuple[str, ...], fault: str) -> None:
+    entries = [
+        replace(one.manifest.descriptor, platform=platform) for one, platform in zip(images, listed, strict=True)
+    ]
+    found = index.check(distribution.index(entries), images)
+    assert found.status is Status.FAIL and fault in found.reason
+
+
+# --- how tags compare them ------------------------------------------------------------------------------------------
+
+
+def version(platform: str, hours: int = 0, torch: str = "2.11.0") -> ImageVersion:
+    created = NOW + timedelta(hours=hours)
+    return ImageVersion(digest=f"{platform}{hours}", name="", torch=torch, created=created, platform=platform)
+
+
+def both(amd64: int, arm64: int, torch: str = "2.11.0") -> ImageVersion:
+    parts = [version(AMD64, amd64, torch), version(ARM64, arm64, torch)]
+    return ImageVersion.of_index(f"{amd64} {arm64}", NAMES[AMD64], parts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "state"),
+    [
+        (both(1, 1), both(2, 1), TagState.OLDER),
+        (both(1, 5), both(2, 5), TagState.OLDER),
+        (both(2, 1), both(1, 9), TagState.NEWER),
+        (both(1, 2), both(9, 1), TagState.NEWER),
+        (both(1, 1, "2.12.0"), both(9, 9), TagState.NEWER),
+        (version(AMD64, 1), both(1, 0), TagState.OLDER),
+        (version(AMD64, 2), both(1, 9), TagState.NEWER),
+        (both(1, 9), ImageVersion.of_index("", "", [version(AMD64, 2)]), TagState.OLDER),
+    ],
+)
+def test_no_image_of_an_index_goes_back(old: ImageVersion, new: ImageVersion, state: TagState) -> None:
+    assert state_of(replace(new, digest=DIGEST), old.digest, old) is state
+
+
+def test_an_index_is_as_new_as_its_newest_image() -> None:
+    found = both(1, 3)
+    assert (found.created, found.torch) == (NOW + timedelta(hours=3), "2.11.0")
+    assert version(AMD64).lost(found) == [ARM64] and found.lost(version(AMD64)) == []

@@ -1,0 +1,56 @@
+"""What an engine can't give a trial is unproven with the reason, and never more than that."""
+
+from dataclasses import replace
+
+import pytest
+
+from images.engine.docker_types import VersionResponse
+from images.engine.facts import engine_facts
+from images.planning import plan
+from images.validation import limits
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from tests.support.sources import SOURCES
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import judge
+from validate.judging import Status
+
+PODMAN: VersionResponse = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
+DOCKER: VersionResponse = {**PODMAN, "Components": []}
+
+
+@pytest.fixture(scope="module")
+def claims() -> ClaimSet:
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image is not None
+    return image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts)).of([Tier.STATIC, Tier.CPU])
+
+
+def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSet) -> None:
+    reasons = limits.of_engine(claims, engine_facts("unix:///p", PODMAN, {}, builds=False))
+    assert list(reasons) == ["C8 own folder"]
+    assert limits.of_engine(claims, engine_facts("unix:///d", DOCKER, {})) == {}
+
+
+def test_what_is_not_given_is_unproven_and_the_rest_is_measured(claims: ClaimSet) -> None:
+    reasons = limits.of_kubernetes(claims)
+    limited, given = limits.limited(claims, reasons), limits.given(claims, reasons)
+    unproven = [one for one in limited.claims if f"{one.id} {one.subject}" in reasons]
+    assert len(unproven) == len(reasons) > 0 and all(one.unproven for one in unproven)
+    assert len(given.claims) + len(unproven) == len(claims.claims)
+    verdict = judge(
+        ClaimSet(image=claims.image, claims=tuple(unproven)), Evidence(image=claims.image, digest="", records=())
+    )
+    assert {one.status for one in verdict.claims} == {Status.UNPROVEN}
+
+
+def test_evidence_says_what_was_not_given_and_can_only_lose_by_it(claims: ClaimSet) -> None:
+    reasons = limits.of_kubernetes(claims)
+    evidence = Evidence(image=claims.image, digest="", records=(), host=limits.as_host(reasons))
+    again = Evidence.loads(evidence.dumps())
+    assert limits.of_evidence(claims, again) == limits.limited(claims, reasons)
+    assert limits.of_evidence(claims, replace(evidence, host={})) == claims
+    worse = {f"{one.id} {one.subject}": "no reason" for one in claims.claims}
+    forged = limits.of_evidence(claims, replace(evidence, host={"not_given": worse}))
+    assert judge(forged, evidence).overall is Status.UNPROVEN

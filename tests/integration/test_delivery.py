@@ -1,0 +1,77 @@
+"""The benchmark `delivery` on real engines: pushed, pulled through a link by an empty engine, and nothing left."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from images.bench import loopback, network
+from images.bench.data import DeliveryData
+from images.bench.empty_engine import OWN
+from images.bench.parts import BenchmarkRun, delivery
+from images.bench.parts.delivery_push import ALL_ARCHS, Pusher
+from images.context.base_images import AcquiredBase
+from images.context.hosting import HostSettings
+from images.engine import Engine
+from images.engine.progress import Progress
+from tests.support.sources import SOURCES
+
+STEP = """\
+FROM {base}
+RUN sh -c 'printf "#!/bin/sh\\necho {told}\\n" >/usr/bin/python3 && chmod 755 /usr/bin/python3'
+"""
+TOLD = json.dumps({"imported": 1e9, "stepped": 2e9, "loss": 6.5}).replace('"', r"\\\\\"")
+
+
+def links() -> list[str]:
+    shown = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    return [line.split(":")[1].strip() for line in shown.splitlines()]
+
+
+def discipline() -> str:
+    return subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_network_of_its_own_has_a_loopback_alone_with_the_speed_of_a_link() -> None:
+    before = links()
+    with network.own_network():
+        assert links() == ["lo"]
+        network.shape("1 Gb/s")
+        assert "tbf" in discipline() and "rate 1Gbit" in discipline()
+        network.shape(network.LOOPBACK)
+        assert "tbf" not in discipline()
+    assert links() == before and "tbf" not in discipline()
+
+
+def test_a_network_is_left_when_the_work_in_it_fails() -> None:
+    before = links()
+    with pytest.raises(KeyError), network.own_network():
+        raise KeyError
+    assert links() == before
+
+
+def test_an_image_is_pushed_pulled_through_a_link_and_started(
+    engine: Engine, base: AcquiredBase, tmp_path: Path
+) -> None:
+    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=1)
+    data: DeliveryData = {"image": "i", "images": {}, "pushes": [], "runs": [], "blocked": []}
+    store = tmp_path / "registry"
+    store.mkdir()
+    served = delivery.Served(loopback.program(store, bench.say), store)
+    with loopback.serving(served.program, store) as host:
+        dockerfile = STEP.format(base=base.reference, told=TOLD).encode()
+        Pusher(bench, host, tmp_path / "push", data).side(ALL_ARCHS, {"Dockerfile": dockerfile})
+    delivery.pulls(bench, OWN, ["1 Gb/s"], served, data)
+    assert [(one["compression"], one["by"]) for one in data["pushes"]] == [
+        ("gzip", "the engine"),
+        ("gzip", "truetag"),
+        ("zstd", "truetag"),
+    ]
+    runs = {run["compression"]: run for run in data["runs"]}
+    assert runs["gzip"]["image_id"] == data["images"][ALL_ARCHS] and runs["gzip"]["loss"] == 6.5
+    assert runs["gzip"]["bytes"] == data["pushes"][1]["bytes"] and runs["gzip"]["cpu"] > 0
+    if engine.facts.version.startswith("20."):
+        assert len(data["blocked"]) == 1 and "zstd" in data["blocked"][0] and "archive/tar" in data["blocked"][0]
+    assert not engine.find(data["images"][ALL_ARCHS]) and [path.name for path in tmp_path.iterdir()] != []
+    assert not list(tmp_path.glob("engine-*"))

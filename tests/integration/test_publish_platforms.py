@@ -1,0 +1,475 @@
+"""Images of two platforms under one tag: pushed to a real registry, pulled by two engines, promoted by one digest."""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from images.bench import loopback
+from images.building import records, validating
+from images.commands import trials
+from images.config.names import ImageName
+from images.config.platforms import Platform
+from images.engine import BuildSpec, Engine, ImageInfo, connect
+from images.errors import UserError
+from images.host import emulation
+from images.publish import attachments, attestation, index, publication, signing
+from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM, PublishedImage
+from images.publish.compression import Compression
+from images.publish.index import Admission
+from images.publish.local_image import PublishOptions
+from images.publish.policy import ReleasePolicy
+from images.publish.promote import promote
+from images.publish.publication import PublishResult, Source
+from images.publish.row_tags import Move, RowTags
+from images.publish.statements import intoto
+from images.publish.verify import verify
+from images.registry import distribution
+from images.registry.client import Registry
+from images.registry.reference import Reference, Repository
+from tests.support.commands import call
+from tests.support.cosign_keys import key_pairs
+from tests.support.debian_tools import unpacked
+from tests.support.other_engine import Other
+from tests.support.published import CLAIMS, attested_files, days_ago, published
+from validate.claims import Claim, ClaimSet, Tier
+from validate.judging import Status
+
+pytestmark = pytest.mark.engine
+ROW = ("cu130-torch211", "cu130-torch211-arm64")
+AMD64, ARM64 = ROW
+PACKAGES = (
+    *("libbz2-1.0", "libc6", "libexpat1", "liblzma5", "libpython3.11-minimal", "libpython3.11-stdlib"),
+    *("libssl3", "python3-minimal", "python3.11-minimal", "zlib1g"),
+)
+SITE = "usr/local/lib/python3.11/dist-packages"
+EINOPS = {
+    "einops/__init__.py": b"",
+    "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
+    "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "einops-0.8.2.dist-info/RECORD": (
+        b"einops/__init__.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
+        b"einops-0.8.2.dist-info/METADATA,,\neinops-0.8.2.dist-info/WHEEL,,\neinops-0.8.2.dist-info/RECORD,,\n"
+    ),
+}
+PINNED = {"version": "0.8.2", "locals": [""], "modules": ["einops"], "python": "3.11", "shares": []}
+
+
+def claims(name: str) -> ClaimSet:
+    """einops is installed, read from files; bytecode is right, says the image's own Python, for arm64 emulated."""
+    platform = ImageName.parse(name).platform
+    installed = Claim(
+        id="S1",
+        subject="einops",
+        tier=Tier.STATIC,
+        probe="static.pins",
+        statement="`import einops` is einops 0.8.2",
+        expect=PINNED if platform is Platform.AMD64 else {**PINNED, "machine": platform.machine},
+    )
+    compiled = Claim(
+        id="C12",
+        subject="bytecode",
+        tier=Tier.CPU,
+        probe="cpu.bytecode",
+        statement="every file of bytecode is what its source compiles to",
+        expect={"known": {}},
+    )
+    return ClaimSet(image=name, claims=(installed, compiled))
+
+
+def policy(*gate: Tier, aliases: tuple[str, ...] = ()) -> ReleasePolicy:
+    return ReleasePolicy(
+        gate=gate or (Tier.STATIC,),
+        alias_gate=gate or (Tier.STATIC,),
+        aliases_of=lambda name: aliases if name == AMD64 else (),
+        claims_of=lambda labels: claims(labels["dev.truetag.image"]),
+        row_of=lambda name: ROW if name in ROW else (name,),
+    )
+
+
+@dataclass(frozen=True)
+class Thin:
+    """A small image of one platform, and the folder of its attestation."""
+
+    info: ImageInfo
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with loopback.registry(tmp_path_factory.mktemp("registry") / "here") as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Thin]]:
+    """Debian's Python of either platform with one package: built, and really validated, the one for arm64 emulated."""
+    emulation.require(Platform.ARM64, print)
+    made = {}
+    for name in ROW:
+        platform = ImageName.parse(name).platform
+        tag = f"truetag-test-platforms:{platform.architecture}"
+        engine.build(_context(name, platform), tag, BuildSpec(platform=platform))
+        info = engine.inspect(tag)
+        folder = tmp_path_factory.mktemp("attestation")
+        evidence, verdict = validating.validate_image(engine, info.id, claims(name), (Tier.STATIC, Tier.CPU))
+        assert verdict.overall is Status.PASS, [(one.claim.id, one.status, one.reason) for one in verdict.claims]
+        records.record_trial(folder, evidence, verdict)
+        record = {
+            "digest": info.id,
+            "base": {"reference": "debian", "origin": "made", "digest": ""},
+            "engine": {"version": engine.facts.version},
+        }
+        (folder / "build.json").write_text(json.dumps(record))
+        made[name] = Thin(info, folder)
+    yield made
+    for name in ROW:
+        engine.remove(f"truetag-test-platforms:{ImageName.parse(name).platform.architecture}", force=True)
+
+
+def _context(name: str, platform: Platform) -> dict[str, bytes]:
+    root, packed = unpacked(*PACKAGES, suite="bookworm", architecture=platform.architecture), io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(
+            root,
+            ".",
+            filter=lambda one: (
+                None
+                if one.name.startswith(("./dev/", "./usr/share/", f"./usr/lib/{platform.machine}-linux-gnu/gconv/"))
+                else one
+            ),
+        )
+    labels = {"image": name, "torch": "2.11.0", "pins": '{"einops":"0.8.2"}', "matrix-revision": "0123456789ab"}
+    lines = (
+        *("FROM scratch", "ADD root.tar /", f"COPY site /{SITE}", 'ENV PATH="/usr/bin:/bin"'),
+        f'RUN ["python3", "-B", "-m", "compileall", "-q", "/{SITE}"]',
+        "USER 1001",
+    )
+    told = (f"LABEL dev.truetag.{key}={json.dumps(value)}" for key, value in labels.items())
+    files = {f"site/{path}": content for path, content in EINOPS.items()}
+    return {"Dockerfile": "\n".join((*lines, *told)).encode(), "root.tar": packed.getvalue(), **files}
+
+
+@pytest.fixture
+def repository(registry: str, request: pytest.FixtureRequest) -> Repository:
+    """One that no other test uses."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower()).strip("-")
+    return Repository(registry, f"staging/{name[:80].strip('-')}")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("layers")
+
+
+def publish(engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, *names: str) -> PublishResult:
+    sources = [
+        Source(
+            reference=pair[name].info.id,
+            options=replace(options, name=ImageName.parse(name), attestation=pair[name].folder),
+        )
+        for name in names
+    ]
+    return publication.publish_together(engine, sources, say=print)
+
+
+@pytest.fixture
+def options(repository: Repository, cache: Path) -> PublishOptions:
+    return PublishOptions(
+        name=ImageName.parse(AMD64),
+        repository=repository,
+        attestation=Path(),
+        policy=policy(aliases=("latest",)),
+        locks={"locks/x/torch.txt": b"torch==2.11.0\n"},
+        cache=cache,
+        compressions=(Compression.GZIP,),
+    )
+
+
+def named(repository: Repository, *tags: str) -> list[str | None]:
+    """The digests that tags name."""
+    with Registry(repository) as found:
+        return [one.digest if (one := found.find(tag)) else None for tag in tags]
+
+
+def test_both_platforms_go_under_one_tag_and_each_machine_gets_its_own(
+    engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, trixie: Other
+) -> None:
+    done = publish(engine, pair, options, *ROW)
+    reference = done.indexes[AMD64]
+    assert named(options.repository, AMD64, "latest") == [reference.partition("@")[2]] * 2
+    assert set(done.references) == {f"{name} gzip" for name in ROW} and not done.left_out
+    with Registry(options.repository) as source:
+        images = index.load(source, source.get(AMD64))
+        assert named(options.repository, ARM64) == [images[1].manifest.digest]
+    assert [(image.platform, image.image_id) for image in images] == [
+        (str(ImageName.parse(name).platform), pair[name].info.id) for name in ROW
+    ]
+    for image in images:
+        assert {one.artifact_type for one in image.attachments} == {ATTESTATION, SBOM, PROVENANCE}
+    found = verify(Reference(options.repository, AMD64), policy(), unsigned=True)
+    assert found.passed and found.reference == reference, found.checks
+    assert [check.subject for check in found.checks if "gate" in check.subject] == [
+        "linux/amd64 gate static",
+        "linux/arm64 gate static",
+    ]
+    tag = f"{options.repository}:{AMD64}"
+    with trixie.lend(int(options.repository.host.rpartition(":")[2])), connect(trixie.url) as other:
+        for puller, name in ((engine, AMD64), (other, ARM64)):
+            platform = ImageName.parse(name).platform
+            pulled = puller.pull(tag, platform=platform)
+            puller.untag(tag)
+            assert (pulled.id, pulled.architecture) == (pair[name].info.id, platform.architecture)
+    production = Repository(options.repository.host, options.repository.name.replace("staging", "production"))
+    promoted = promote(Reference(options.repository, reference.partition("@")[2]), production, options.policy)
+    digests = named(production, AMD64, "latest", ARM64)
+    assert digests == [reference.partition("@")[2]] * 2 + [images[1].manifest.digest]
+    assert set(promoted.tags) == set(done.tags)
+    assert verify(Reference(production, "latest"), policy(), unsigned=True).passed
+
+
+def test_what_an_emulator_ran_opens_no_index_that_asks_for_the_cpu_tier(
+    engine: Engine, pair: Mapping[str, Thin], options: PublishOptions
+) -> None:
+    """The image for arm64 passed its cpu tier, emulated."""
+    strict = replace(options, policy=policy(Tier.STATIC, Tier.CPU))
+    with pytest.raises(UserError, match=r"the cpu tier was measured under qemu-user"):
+        publish(engine, pair, strict, *ROW)
+    assert named(options.repository, *ROW) == [None, None]
+    publish(engine, pair, options, ARM64)
+    assert named(options.repository, AMD64, "latest") == [None, None], "nothing for most readers of the tag"
+    done = publish(engine, pair, strict, AMD64)
+    (told,) = done.left_out
+    assert told.startswith(f"{AMD64} goes without linux/arm64: the cpu tier was measured under qemu-user")
+    with Registry(options.repository) as source:
+        assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64"]
+    with pytest.raises(UserError, match="no matching manifest for linux/arm64"):
+        engine.pull(f"{options.repository}:{AMD64}", platform=Platform.ARM64)
+    assert not publish(engine, pair, options, AMD64).left_out
+    with Registry(options.repository) as source:
+        assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64", "linux/arm64"]
+
+
+def test_an_image_joins_only_what_the_same_key_signed(
+    engine: Engine, pair: Mapping[str, Thin], options: PublishOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
+    key_pairs(tmp_path, monkeypatch)
+    signed, others = (replace(options, key=str(tmp_path / f"{name}.key")) for name in ("cosign", "other"))
+    publish(engine, pair, others, ARM64)
+    (told,) = publish(engine, pair, signed, AMD64).left_out
+    assert told.startswith(f"{AMD64} goes without linux/arm64: cosign verify")
+    done = publish(engine, pair, signed, ARM64)
+    key, reference = str(tmp_path / "cosign.pub"), Reference(options.repository, AMD64)
+    assert not done.left_out and not signing.signed_attachments(done.indexes[AMD64], key), "the index is signed"
+    found = verify(reference, policy(), key=key)
+    assert found.passed, found.checks
+    assert [one.subject for one in found.checks if "signature" in one.subject] == [
+        "linux/amd64 signature",
+        "linux/arm64 signature",
+    ]
+    assert not verify(reference, policy(), key=str(tmp_path / "other.pub")).passed
+    production = Repository(options.repository.host, options.repository.name.replace("staging", "production"))
+    moved = promote(reference, production, options.policy, key=key)
+    assert (
+        not signing.signed_attachments(moved.indexes[AMD64], key)
+        and verify(Reference(production, AMD64), policy(), key=key).passed
+    )
+
+
+@pytest.fixture
+def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two pairs of keys; cosign 3.1 is on the PATH, or that of another suite of Debian."""
+    programs = unpacked("cosign", "oras", suite=str(getattr(request, "param", "forky")))
+    monkeypatch.setenv("PATH", f"{programs}/usr/bin", prepend=os.pathsep)
+    return key_pairs(tmp_path, monkeypatch)
+
+
+def test_an_index_is_attested_and_promoted_with_the_signature_that_cosign_3_wrote(
+    staging: Registry, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, public = str(keys / "cosign.key"), str(keys / "cosign.pub")
+    images = [published(staging, name, date=days_ago(1), name=name) for name in ROW]
+    for image in images:
+        signing.sign(image.reference, key, [one.digest for one in image.attachments])
+    made = index.compose(images)
+    staging.put(made)
+    signing.sign(f"{staging.repository}@{made.digest}", key, [])
+    monkeypatch.setattr(trials, "claims_of_published", lambda _labels, _sources: CLAIMS)
+    told = call("attest", f"{staging.repository}@{made.digest}", "--key", key)
+    assert told.stdout.count("@sha256:") == 2 * len(intoto.NAMES), told.stderr
+    production = _production(staging)
+    promote(Reference(staging.repository, made.digest), production, rules(), key=public)
+    assert named(production, AMD64, "latest") == [made.digest] * 2
+    assert signing.signed_attachments(f"{production}@{made.digest}", public) == frozenset(), "with nothing attached"
+    found = call("verify", f"{production}:latest", "--key", public, "--gate", "static")
+    assert found.returncode == 0, found.stdout
+    with pytest.raises(UserError, match="failed to verify signature") as refused:
+        promote(Reference(staging.repository, made.digest), production, rules(), key=str(keys / "other.pub"))
+    assert not isinstance(refused.value, signing.CosignError), "cosign could tell"
+
+
+@pytest.mark.parametrize("keys", ["trixie", "forky"], indirect=True)
+def test_an_image_that_another_key_signed_is_left_out_and_a_failure_to_ask_is_none(
+    staging: Registry, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = published(staging, ARM64, date=days_ago(1), name=ARM64)
+    unsigned = index.others(staging, ROW, [AMD64], "", Admission(policy=rules(), key=str(keys / "cosign.pub")))
+    assert not unsigned.images and "no signatures found" in unsigned.left_out[0]
+    signing.sign(image.reference, str(keys / "cosign.key"), [one.digest for one in image.attachments])
+    admission = {name: Admission(policy=rules(), key=str(keys / f"{name}.pub")) for name in ("cosign", "other", "no")}
+    assert index.others(staging, ROW, [AMD64], "", admission["cosign"]).images
+    assert "no matching" in index.others(staging, ROW, [AMD64], "", admission["other"]).left_out[0]
+    with pytest.raises(signing.CosignError, match="no such file"):
+        index.others(staging, ROW, [AMD64], "", admission["no"])
+    with pytest.raises(signing.CosignError, match="connection refused"):
+        signing.signed_attachments(f"127.0.0.1:9/some/image@{image.manifest.digest}", str(keys / "cosign.pub"))
+    monkeypatch.setenv("PATH", str(keys))
+    with pytest.raises(signing.CosignError, match="can't be run"):
+        index.others(staging, ROW, [AMD64], "", admission["cosign"])
+
+
+# --- what may be joined: images of some bytes, promoted one by one ---------------------------------------------------
+
+
+@pytest.fixture
+def staging(repository: Repository) -> Iterator[Registry]:
+    with Registry(repository) as found:
+        yield found
+
+
+def rules(*alias_gate: Tier) -> ReleasePolicy:
+    gate = (Tier.STATIC,)
+    return replace(
+        policy(aliases=("latest",)), gate=gate, alias_gate=alias_gate or gate, claims_of=lambda _labels: None
+    )
+
+
+def promoted(
+    staging: Registry, name: str, hour: int, by: ReleasePolicy | None = None, *, tiers: int = 2
+) -> PublishResult:
+    """An image that was built at an hour, promoted. `tiers` that were judged: 1 is static alone, 2 is gpu, too."""
+    created, claims = f"2026-11-21T{hour:02}:00:00Z", CLAIMS.claims[:tiers]
+    image = published(staging, f"{name}-{hour}", date=days_ago(1), claims=claims, name=name, created=created)
+    return promote(Reference(staging.repository, image.manifest.digest), _production(staging), by or rules())
+
+
+def _production(staging: Registry) -> Repository:
+    return Repository(staging.repository.host, staging.repository.name.replace("staging", "production"))
+
+
+def listed(staging: Registry, tag: str) -> dict[str, str]:
+    """Platform -> digest, of the index that a tag names in the other repository."""
+    with Registry(_production(staging)) as found:
+        return {one.platform: one.digest for one in found.get(tag).manifests}
+
+
+def digest(result: PublishResult) -> str:
+    return result.reference.partition("@")[2]
+
+
+def test_images_join_one_by_one_and_neither_goes_back(staging: Registry) -> None:
+    arm = promoted(staging, ARM64, 5)
+    assert not arm.indexes and arm.left_out == (f"{AMD64} goes without linux/amd64: {AMD64} is not published here",)
+    assert named(_production(staging), AMD64) == [None]
+    first = promoted(staging, AMD64, 3)
+    assert listed(staging, AMD64) == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
+    with pytest.raises(UserError, match=r"was built on 2026-11-21 03:00, this on 2026-11-21 02:00"):
+        promoted(staging, AMD64, 2)  # newer than no part, though older than the index's newest
+    newer = promoted(staging, ARM64, 6)
+    assert listed(staging, "latest") == {"linux/amd64": digest(first), "linux/arm64": digest(newer)}
+    assert named(_production(staging), ARM64) == [digest(newer)]
+
+
+def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(staging: Registry) -> None:
+    arm, amd = promoted(staging, ARM64, 1), promoted(staging, AMD64, 1)
+    before = named(_production(staging), "latest")
+    with Registry(_production(staging)) as target:
+        failed = attested_files(target.get(digest(arm)).config.digest, days_ago(0), name=ARM64, version="25")
+        attachments.attach_attestation(target, target.get(digest(arm)), attestation.read(*failed, "a trial"))
+    found = verify(Reference(_production(staging), "latest"), rules(), unsigned=True)
+    assert [check.subject for check in found.checks if check.status is Status.FAIL][-1] == "linux/arm64 gate static"
+    with pytest.raises(UserError, match="is FAIL"):
+        promote(Reference(_production(staging), AMD64), staging.repository, rules())
+    done = promoted(staging, AMD64, 2)
+    assert done.left_out[0].startswith(f"{AMD64} goes without linux/arm64: S1 pip (static) is FAIL")
+    assert listed(staging, AMD64) == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
+    assert named(_production(staging), "latest") == before
+    assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
+
+
+def test_an_index_of_fewer_platforms_is_promoted_only_where_that_is_asked_for(staging: Registry) -> None:
+    arm, amd = promoted(staging, ARM64, 1), promoted(staging, AMD64, 1)
+    newer = published(staging, "newer", date=days_ago(1), name=AMD64, created="2026-11-21T02:00:00Z")
+    alone = Reference(staging.repository, index.compose([newer]).digest)
+    staging.put(index.compose([newer]))
+    with pytest.raises(UserError, match="it has an image for linux/arm64, and this has none") as refused:
+        promote(alone, _production(staging), rules())
+    assert "--drop-platforms" in str(refused.value)
+    assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
+    done = promote(alone, _production(staging), rules(), drop_platforms=True)
+    assert done.left_out == (f"{AMD64} had an image for linux/arm64, and has none now",)
+    assert listed(staging, AMD64) == {"linux/amd64": newer.manifest.digest}
+
+
+def _before_tags_move(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let another machine act after what is there was read; not in what it does itself."""
+    inside: list[bool] = []
+
+    def moves(of_row: RowTags, suffix: str, images: Sequence[PublishedImage]) -> tuple[Move, Move]:
+        if not inside:
+            inside.append(True)
+            act()
+            inside.clear()
+        return real(of_row, suffix, images)
+
+    real = RowTags.moves
+    monkeypatch.setattr(RowTags, "moves", moves)
+
+
+@pytest.mark.parametrize("before", [(), (AMD64,)])
+def test_what_another_machine_publishes_while_tags_move_is_listed(
+    staging: Registry, before: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other's image comes after this one read what is there, and before its tags move."""
+    for name in before:
+        promoted(staging, name, 1)
+    hours = iter([5])
+    arm = published(staging, f"{ARM64}-5", date=days_ago(1), name=ARM64, created="2026-11-21T05:00:00Z")
+    _before_tags_move(monkeypatch, lambda: [promoted(staging, ARM64, hour) for hour in hours])
+    amd = promoted(staging, AMD64, 3)
+    assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": arm.manifest.digest}
+    assert listed(staging, "latest") == listed(staging, AMD64) and not amd.left_out
+
+
+def test_who_is_overtaken_again_and_again_is_told(staging: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = iter(range(5, 20))
+    _before_tags_move(monkeypatch, lambda: promoted(staging, ARM64, next(hours)))
+    with pytest.raises(UserError, match="other machines published images for its other platforms 3 times meanwhile"):
+        promoted(staging, AMD64, 3)
+    assert next(hours) == 8
+
+
+def test_aliases_name_what_passed_the_whole_gate(staging: Registry) -> None:
+    by = rules(Tier.STATIC, Tier.GPU)
+    amd, arm = promoted(staging, AMD64, 1, by), promoted(staging, ARM64, 1, by, tiers=1)
+    assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
+    assert listed(staging, "latest") == {"linux/amd64": digest(amd)}
+    assert arm.left_out == ("latest goes without linux/arm64: the gpu tier was not judged",)
+
+
+def test_an_index_that_somebody_else_put_together_is_not_promoted(staging: Registry) -> None:
+    promoted(staging, AMD64, 1)
+    arm = promoted(staging, ARM64, 1)
+    with Registry(_production(staging)) as target:
+        image = attachments.load(target, target.get(digest(arm)))
+        target.put(distribution.index([replace(image.manifest.descriptor, platform="linux/amd64")]), "other")
+        found = verify(Reference(target.repository, "other"), rules(), unsigned=True)
+        assert found.checks[0].status is Status.FAIL and "listed for linux/amd64" in found.checks[0].reason
+    with pytest.raises(UserError, match="is listed for linux/amd64, and is for linux/arm64"):
+        promote(Reference(target.repository, "other"), staging.repository, rules())

@@ -1,0 +1,15 @@
+"""Keys of cosign, as a person makes them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def key_pairs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, with two pairs of keys without a password: `cosign` and `other`."""
+    monkeypatch.setenv("COSIGN_PASSWORD", "")
+    for name in ("cosign", "other"):
+        command = ["cosign", "generate-key-pair", "--output-key-prefix", name]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
