@@ -56,6 +56,8 @@ BIG_IMAGES = (
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
 """Tests that hold a build to what the cache kept of the one before. They stay with the big images, as above."""
+ALONE = ("test_engines.py::test_engine_tests_pass_on_the_engine_of[sid]",)
+"""Tests of an engine that no other test uses: the first free worker takes them."""
 LONGEST_FIRST = ("big images", "engine", "browser")
 
 
@@ -64,7 +66,7 @@ def group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if nodeid.endswith(FROM_THE_CACHE):
         return "big images"
-    if file.startswith("tests/integration/") and not file.endswith("/test_engines.py"):
+    if file.startswith("tests/integration/") and not nodeid.endswith(ALONE):
         return "big images" if file.removesuffix(".py").partition("/test_")[2] in BIG_IMAGES else "engine"
     return "browser" if file.startswith("tests/browser/") else file
 
