@@ -13,7 +13,9 @@ import typer
 from rich.markup import escape
 
 from images.building import lineage, pipeline, records
-from images.commands import common, tables, trials
+from images.commands import building_on, common, executors, tables, trials
+from images.commands.building_on import BuildWishes
+from images.commands.executors import ExecutorArguments
 from images.commands.options import BuildInputArguments, EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
 from images.config.schema import Matrix
@@ -22,6 +24,7 @@ from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
+from images.planning.image import Image
 from images.validation import schemas
 from images.wheels import builder, recipe
 from images.wheels import cache as wheel_cache
@@ -60,13 +63,31 @@ def build_verb(
     selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
     inputs: BuildInputArguments,
     how: BuildArguments,
+    workers: ExecutorArguments,
     trial: TrialArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Build images and validate them. An image gets its name only if nothing that could be judged has failed."""
+    """Build images and validate them. An image gets its name only if nothing that could be judged has failed.
+
+    With --on slurm or --on ray workers do it, and push to REPOSITORY by digest; the evidence is judged again here.
+    """
+    elsewhere = workers.elsewhere
     sources = common.sources()
     images = common.accepted(selectors, sources)
+    _warn(images)
+    if elsewhere:
+        wishes = BuildWishes(
+            sources=sources,
+            inputs=inputs,
+            how=workers,
+            tiers=trial.tiers,
+            strict=how.strict,
+            no_cache=how.no_cache,
+            out=out,
+        )
+        _build_elsewhere(images, wishes, how, engine)
+        return
     options = pipeline.BuildOptions(
         out=out,
         cache=common.cache(),
@@ -81,10 +102,6 @@ def build_verb(
         gpus=trial.gpus,
         pinned_bases=trials.pinned_bases(),
     )
-    for image in images:
-        lock_file.read(image)
-        for warning in image.warnings:
-            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
     host = host_settings()
     for warning in host.warnings:
         common.say(warning)
@@ -93,6 +110,43 @@ def build_verb(
         options = replace(options, compiled=compiling or _cached(docker_engine, options, sources.matrix))
         results = pipeline.build_all(docker_engine, images, options, host, progress, how.jobs)
     _show(results, out)
+
+
+def _warn(images: Sequence[Image]) -> None:
+    """Say what the matrix warns of. Raises UserError for an image without a lock of its own."""
+    for image in images:
+        lock_file.read(image)
+        for warning in image.warnings:
+            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+
+
+def _build_elsewhere(images: Sequence[Image], wishes: BuildWishes, how: BuildArguments, engine: str | None) -> None:
+    """Have workers build, and print as `_show` does. Raises UserError with what failed and what was withheld."""
+    names = [str(image.name) for image in images]
+    at_once = "leave it out: `slurm.at_once` in fleet.yaml bounds an array, and Ray runs what its nodes have room for"
+    others = {
+        "--jobs": (how.jobs > 1, at_once),
+        "--compile": (
+            how.compile_,
+            f"`nox -s wheels -- {names[0]}` on a machine of the workers' wheel cache, then without it",
+        ),
+    }
+    building_on.require_buildable(names, wishes, others)
+    if engine:
+        raise executors.no_engine_of(engine, wishes.how.on)
+    console = common.results()
+    problems: list[Problem] = []
+    for result in building_on.build_all(images, wishes):
+        if isinstance(result, UserError):
+            problems += result.problems
+            continue
+        console.print(tables.verdict(result.verdict))
+        if result.withheld:
+            problems.append(building_on.problem(result, wishes))
+        else:
+            console.print(building_on.told(result, wishes))
+    if problems:
+        raise UserError(problems, code=1)
 
 
 def _cached(engine: Engine, options: pipeline.BuildOptions, matrix: Matrix) -> FindWheel:
