@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from images.building import pipeline
-from images.commands import common, rebuilding, trials, updating
+from images.commands import common, executors, nightly_on, rebuilding, trials, updating
+from images.commands.executors import ExecutorArguments
+from images.commands.nightly_on import NightlyWishes
 from images.commands.options import EngineUrl, ImageInputArguments, Selectors, grouped, in_workspace
 from images.commands.rebuilding import RebuildArguments
 from images.commands.trials import TrialArguments
@@ -112,17 +114,66 @@ def nightly_verb(
     output: OutputArguments,
     rebuild: RebuildArguments,
     inputs: ImageInputArguments,
+    workers: ExecutorArguments,
     trial: TrialArguments,
     selectors: Selectors = None,
     engine: EngineUrl = None,
 ) -> None:
-    """Build and validate images as they are locked and at the newest versions; bisect what breaks."""
+    """Build and validate images as they are locked and at the newest versions; bisect what breaks.
+
+    With --on slurm or --on ray workers build each set of versions, and the evidence is judged again here.
+    """
+    elsewhere = workers.elsewhere
     sources = common.sources()
     if rebuild.only_updates and not rebuild.updates:
         problem = Problem(where="--only-updates", cause="leaves nothing to do beside --no-updates", then="give one")
         raise UserError(problem)
     tracked = _tracked(selectors or [], sources)
-    build = pipeline.BuildOptions(
+
+    def options(judge: Judge, tell: Callable[[str, str], None], cancel: Callable[[], None]) -> NightlyOptions:
+        return NightlyOptions(
+            sources=sources,
+            judge=judge,
+            state=State(output.out / "state.jsonl", resume=run.resume),
+            now=_now,
+            results=output.lines or paths.workspace().results / "nightly",
+            ranges=_ranges(run.ranges or [], tracked),
+            tiers=trial.tiers,
+            tell=tell,
+            at_once=run.jobs,
+            cancel=cancel,
+        )
+
+    if elsewhere:
+        wishes = NightlyWishes(
+            sources=sources, how=workers, inputs=inputs, tiers=trial.tiers, out=output.out, over=run.over
+        )
+        nightly_on.require_possible(wishes, engine=engine, updates=rebuild.updates)
+        with nightly_on.judge([one.image for one in tracked if one.image], wishes) as (judge_there, cancel):
+            found = _run_all(tracked, None, options(judge_there, executors.tell, cancel), only_updates=False)
+    else:
+        build = _build_options(sources, output, inputs, trial)
+        with trials.open_engine(engine) as docker_engine, Progress() as progress:
+            judge_here = _judge(docker_engine, build, tracked, progress, over=run.over)
+            archive = rebuilding.security(docker_engine, build, rebuild, progress) if rebuild.updates else None
+            here = options(judge_here, progress.say, docker_engine.cancel)
+            found = _run_all(tracked, archive, here, only_updates=rebuild.only_updates)
+    _write_reports(found, output)
+    proposals = {one.image: _proposal(one, sources, output) for one in found.images if one.proposed}
+    _tell(found, proposals, output, _now())
+    if found.problems:
+        raise UserError(found.problems, code=1)
+    raise typer.Exit(1 if found.broken else 0)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _build_options(
+    sources: Sources, output: OutputArguments, inputs: ImageInputArguments, trial: TrialArguments
+) -> pipeline.BuildOptions:
+    return pipeline.BuildOptions(
         out=output.out,
         cache=common.cache(),
         facts=sources.facts,
@@ -134,27 +185,6 @@ def nightly_verb(
         pinned_bases=trials.pinned_bases(),
         compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
     )
-    with trials.open_engine(engine) as docker_engine, Progress() as progress:
-        options = NightlyOptions(
-            sources=sources,
-            judge=_judge(docker_engine, build, tracked, progress, over=run.over),
-            state=State(output.out / "state.jsonl", resume=run.resume),
-            now=lambda: datetime.now(UTC).replace(microsecond=0),
-            results=output.lines or paths.workspace().results / "nightly",
-            ranges=_ranges(run.ranges or [], tracked),
-            tiers=trial.tiers,
-            tell=progress.say,
-            at_once=run.jobs,
-            cancel=docker_engine.cancel,
-        )
-        archive = rebuilding.security(docker_engine, build, rebuild, progress) if rebuild.updates else None
-        found = _run_all(tracked, archive, options, only_updates=rebuild.only_updates)
-    _write_reports(found, output)
-    proposals = {one.image: _proposal(one, sources, output) for one in found.images if one.proposed}
-    _tell(found, proposals, output, options.now())
-    if found.problems:
-        raise UserError(found.problems, code=1)
-    raise typer.Exit(1 if found.broken else 0)
 
 
 def _judge(
