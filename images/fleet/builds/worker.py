@@ -162,6 +162,8 @@ def _built(work: _Work, image: Image, sources: Sources) -> Made:
 def _laid_over(work: _Work, locked: Locked, sources: Sources) -> Made:
     """The lock's versions over an image that is there. Raises UserError."""
     job, engine, name = work.job, work.engine, str(locked.image.name)
+    if engine.find(job.over) is None:  # FROM knows it by this name alone; layers that are here are not fetched
+        engine.pull(job.over, platform=str(job.platform))
     parent = pulled(engine, job.over, job.over_digest, str(job.platform))
     control = image_of(job.model_copy(update={"pins": {}}), sources)
     controls = {name: Locked(image=control, lock=lock_file.read(control))}
