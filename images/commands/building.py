@@ -13,9 +13,10 @@ import typer
 from rich.markup import escape
 
 from images.building import lineage, pipeline, records
-from images.commands import building_on, common, executors, tables, trials
+from images.commands import building_on, common, executors, fleet, tables, trials
 from images.commands.building_on import BuildWishes
 from images.commands.executors import ExecutorArguments
+from images.commands.fleet import FleetArguments, WhatArguments
 from images.commands.options import BuildInputArguments, EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
 from images.config.schema import Matrix
@@ -23,6 +24,7 @@ from images.context.hosting import HostSettings, host_settings
 from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
+from images.fleet.ledger import Ledger
 from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import schemas
@@ -230,45 +232,75 @@ def wheels_verb(
         typer.echo(str(wheel))
 
 
-@grouped
-def validate_verb(
-    name: OneName,
-    trial: TrialArguments,
-    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
+@dataclass(frozen=True, kw_only=True)
+class ValidateArguments(ExecutorArguments):
+    """Which image is judged, by which claims, and on which machines."""
+
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = ""
     claim: Annotated[
         list[str] | None,
         typer.Option(
             "--claim", metavar="TEXT", help="Only claims with this in `ID SUBJECT`, or `=ID SUBJECT` (repeat it)."
         ),
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
+    ] = None
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None
+
+
+@grouped
+def validate_verb(
+    name: OneName,
+    trial: TrialArguments,
+    what: ValidateArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
     """Judge an image against a name's claims. Of one that stands on it, what was changed is named.
 
     FOLDER/validate/IMAGE/evidence.json is there from the first probe on: what is killed leaves what it measured.
+    With --on slurm or --on ray it is `fleet run NAME`, whose folder is FOLDER/fleet: what is fresh is not tried again.
     """
+    if what.elsewhere:
+        _validate_elsewhere(name, trial, what, engine, out)
+        return
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
-    reference = image or str(wanted.name)
+    reference = what.image or str(wanted.name)
     folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
     with trials.open_engine(engine, install=False, builds=False) as docker_engine:
         records.forget_trial(folder)
         keep = partial(records.record_evidence, folder)
         if told := _lineage(docker_engine, str(wanted.name), reference, out):
             common.talk.print(told, style="dim", highlight=False)
-        tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=claim or (), on_evidence=keep)
+        tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=what.claim or (), on_evidence=keep)
     evidence, verdict = tried.evidence, tried.verdict
     records.record_trial(folder, evidence, verdict, tried.changes)
-    if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    if what.json_file:
+        what.json_file.parent.mkdir(parents=True, exist_ok=True)
+        what.json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     common.results().print(tables.verdict(verdict))
     typer.echo(f"{folder}/evidence.json", err=True)
     if tried.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(tried.changes.lines()))
     raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
+
+
+def _validate_elsewhere(
+    name: str, trial: TrialArguments, what: ValidateArguments, engine: str | None, out: Path
+) -> None:
+    """As `fleet run` does it."""
+    if what.json_file:
+        then = f"leave it out: each job's verdict.json lies in {out}/fleet/pairs"
+        raise UserError(Problem(where="--json", cause="names one file, and a fleet judges several jobs", then=then))
+    common.accepted([name], common.sources(), exactly_one=True)
+    fleet.act(
+        "run",
+        FleetArguments(on=what.on, file=what.file, through=what.through),
+        WhatArguments(image=[f"{name}={what.image}"] if what.image else None, claim=what.claim),
+        trial,
+        [] if what.image else [name],
+        engine,
+        Ledger(out / "fleet"),
+    )
 
 
 def _lineage(engine: Engine, name: str, reference: str, out: Path) -> str:

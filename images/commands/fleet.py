@@ -89,6 +89,19 @@ def fleet_verb(
         _collect(how, ledger, engine)
     if action == "render":
         fleet_kubernetes.require_kubernetes(how)
+    act(action, how, what, trial, selectors or [], engine, ledger)
+
+
+def act(
+    action: str,
+    how: FleetArguments,
+    what: WhatArguments,
+    trial: TrialArguments,
+    selectors: list[str],
+    engine: str | None,
+    ledger: Ledger,
+) -> None:
+    """Plan, render or run. A run exits with 1 for what has no PASS. Raises UserError."""
     fleet = config.read(how.file)
     if engine and action == "run" and how.on != "local":
         raise executors.no_engine_of(engine, how.on)
@@ -104,7 +117,7 @@ def fleet_verb(
             sources=sources, cache=common.cache(), tiers=trial.tiers or tuple(Tier), only=what.claim or ()
         )
         located = gather.images(
-            _wishes(selectors or [], what.image or [], sources),
+            _wishes(selectors, what.image or [], sources),
             Places(engine=docker_engine, repository=repository),
             holding,
         )

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from images import cli
-from images.commands import executors
+from images.commands import executors, fleet
 from images.errors import UserError
 from images.fleet.builds import submitting
 from images.fleet.builds.model import BuildJob, BuildResult
@@ -115,3 +115,18 @@ def test_what_a_worker_could_not_build_is_told_as_it_told_it(tmp_path: Path, mon
     answered(monkeypatch, digest="", problems=[{"where": "step 3", "cause": "no space", "then": "make room"}])
     with pytest.raises(UserError, match="step 3: no space\n    next: make room"):
         call("build", NAME, "--on", "ray", "--through", "a.test/b", "--out", str(tmp_path))
+
+
+def test_a_validation_on_workers_is_a_run_of_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(fleet, "act", lambda *given: acted.append(given))
+    words = ("validate", NAME, "--on", "ray://head:1", "--through", "a.test/b", "--claim", "S1", "--out", str(tmp_path))
+    call(*words)
+    call(*words, "--image", "mine:1")
+    for (action, how, what, _, selectors, _, ledger), (named, images) in zip(
+        acted, (([NAME], None), ([], [f"{NAME}=mine:1"])), strict=True
+    ):
+        assert (action, how.on, how.through, what.claim) == ("run", "ray://head:1", "a.test/b", ["S1"])
+        assert (selectors, what.image, ledger.folder) == (named, images, tmp_path / "fleet")
+    with pytest.raises(UserError, match="names one file"):
+        call(*words, "--json", "verdict.json")
