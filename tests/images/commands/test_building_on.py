@@ -1,6 +1,7 @@
 """`build --on` and `nightly --on`: what workers can't do is refused, and what an image gets for their verdict."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from images import cli
+from images.building.trying import Described
 from images.commands import executors, fleet
 from images.errors import UserError
+from images.fleet import gather
 from images.fleet.builds import submitting
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.executors.executor import Ended, Placed
+from images.fleet.travel import Found
+from images.locking.inputs import lock_inputs
+from images.nightly import canary, results
+from images.nightly import judge as nightly_judge
 from tests.images.fleet.test_builds import Obedient, result
 from tests.support.fleet_records import NAME, claim, claims
+from tests.support.nightly_samples import at
 
 PIP = claims(claim("pip"))
 
@@ -130,3 +138,45 @@ def test_a_validation_on_workers_is_a_run_of_the_fleet(tmp_path: Path, monkeypat
         assert (selectors, what.image, ledger.folder) == (named, images, tmp_path / "fleet")
     with pytest.raises(UserError, match="names one file"):
         call(*words, "--json", "verdict.json")
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_nightly_run_has_workers_judge_its_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
+    """Two jobs, described and judged here: nothing fails that did not fail in the control, so nothing is bisected."""
+    told = answered(monkeypatch)
+    digest = "sha256:" + "ab" * 32
+    here = Found(digest=digest, described=Described(labels={}, history=[]), home="/", reference="a.test/b@sha256:2")
+    monkeypatch.setattr(gather, "by_name", lambda *_rest: here)
+    moved = at({"torchao": "0.12.0"})
+    moved = replace(moved, lock=replace(moved.lock, inputs=lock_inputs(moved.image)))
+    monkeypatch.setattr(canary, "newest", lambda *_rest: moved)
+    monkeypatch.setattr(nightly_judge.measure_contents, "update", lambda *_rest: {})
+    words = [
+        "--on",
+        "slurm",
+        "--through",
+        "a.test/b",
+        "--no-updates",
+        "--tier",
+        "static",
+        *(["--over"] if over else []),
+    ]
+    folder = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "lines")]
+    done = call("nightly", NAME, *words, *folder)
+    control, newer = results.read(tmp_path / "lines")
+    assert isinstance(control, results.JobLine) and isinstance(newer, results.JobLine)
+    open_or_not = results.Outcome.UNPROVEN if over else results.Outcome.PASS  # pip alone was measured, and is asked
+    assert (done.exit_code, control.outcome, control.digest, newer.digest) == (0, open_or_not, digest, digest)
+    assert [(one.label, one.pins, one.through) for one in told] == [
+        ("control", {}, ""),
+        ("canary", {"torchao": "0.12.0"}, ""),
+    ]
+    assert {one.over for one in told} == {"a.test/b@sha256:2" if over else ""}
+    assert [one.name for one in newer.changes] == ["torchao"]
+
+
+def test_versions_are_laid_over_no_image_that_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch)
+    monkeypatch.setattr(gather, "by_name", lambda *_rest: None)
+    with pytest.raises(UserError, match=f"nox -s build -- {NAME}"):
+        call("nightly", NAME, "--on", "slurm", "--through", "a.test/b", "--no-updates", "--over")
