@@ -10,12 +10,16 @@ Two packages together are planted as what breaks it.
 import base64
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from images.bench import loopback
@@ -28,11 +32,14 @@ from images.fleet.builds.submitting import Submission
 from images.fleet.config import Fleet, SlurmSettings
 from images.fleet.executors.slurm import SlurmExecutor
 from images.locking import lock_file
+from images.nightly import canary
 from images.nightly import run as nightly
+from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
 from images.nightly.run import ImageResult
 from images.nightly.state import State
 from images.planning import plan
+from images.planning.image import Image
 from images.registry.reference import Repository
 from tests.support import fleet_images
 from tests.support.broken_images import NAME, SITE
@@ -91,15 +98,46 @@ def small_parent(engine: Engine, repository: Repository, folder: Path, seconds: 
             engine.remove(name, force=True)  # by ID: workers of this engine have pulled it under another name
 
 
-def run_on(workers: int, parent: Parent, folder: Path) -> ImageResult:
-    """The nightly run, with as many sets at once as there are nodes."""
+@contextmanager
+def index_of_moved(folder: Path) -> Iterator[str]:
+    """An index on this machine that has what moves, so that no trial waits for a network. Yields its address."""
+    image = planned_image()
+    control = Locked(image=image, lock=lock_file.read(image))
+    wanted = canary.requirements(control, SOURCES.matrix.nightly, {}, ranges(image))
+    for change in canary.changes(control, canary.newest(control, wanted)):
+        if change.after:
+            place = folder / "simple" / change.name
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={place}"]
+            subprocess.run([*command, f"{change.name}=={change.after}"], check=True)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+
+
+def planned_image() -> Image:
     (planned,) = plan.select([NAME], SOURCES)
     assert planned.image is not None
-    lock_file.read(planned.image)
+    return planned.image
+
+
+def ranges(image: Image) -> dict[str, str]:
+    return {pin.name: RANGES.get(pin.name, f"=={pin.version}") for pin in image.pins}
+
+
+def run_on(workers: int, parent: Parent, index: str, folder: Path) -> ImageResult:
+    """The nightly run, with as many sets at once as there are nodes."""
+    (planned,) = plan.select([NAME], SOURCES)
+    image = planned_image()
     nodes = {f"n{number}": "" for number in range(1, workers + 1)}
     with slurm_cluster(folder / "slurm", nodes) as cluster:
         os.environ.update(cluster.environment)
-        executor = SlurmExecutor(folder, SlurmSettings())
+        executor = SlurmExecutor(folder, SlurmSettings(setup=[f"export PIP_INDEX_URL={index}"]))
         submission = Submission.new(FLEET, executor, _say)
         given = SetOptions(
             sources=SOURCES, out=folder, cache=folder, bases={}, tiers=[Tier.STATIC], parents={NAME: parent}
@@ -111,13 +149,13 @@ def run_on(workers: int, parent: Parent, folder: Path) -> ImageResult:
                 state=State(folder / "state.jsonl", resume=False),
                 now=lambda: datetime.now(UTC),
                 results=folder / "results",
-                ranges={pin.name: RANGES.get(pin.name, f"=={pin.version}") for pin in planned.image.pins},
+                ranges=ranges(image),
                 tiers=[Tier.STATIC],
                 tell=_say,
                 at_once=workers,
                 cancel=pool.cancel,
             )
-            return nightly.run(planned, planned.image, options)
+            return nightly.run(planned, image, options)
 
 
 def _say(name: str, text: str) -> None:
@@ -131,11 +169,12 @@ def main(seconds: float, workers: list[int]) -> None:
         with (
             loopback.registry(folder / "registry") as host,
             small_parent(engine, Repository.parse(f"{host}/nightly"), folder, seconds) as parent,
+            index_of_moved(folder) as index,
         ):
             for count in workers:
                 (folder / f"on-{count}").mkdir()
                 start = time.monotonic()
-                found = run_on(count, parent, folder / f"on-{count}")
+                found = run_on(count, parent, index, folder / f"on-{count}")
                 for line in found.breakages:
                     row = line.model_dump(
                         include={"rounds", "builds", "unresolved", "seconds", "candidates", "sentence"}
