@@ -1,6 +1,7 @@
 """A fleet for real: Slurm with four nodes, Ray with three, one registry; workers and submitters that are killed."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +108,25 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
     (key,) = ledger.job_keys()
     failure = ledger.failure(key)
     assert failure and failure.node == "n3" and ledger.record(key) is None
+    assert slurm.queue() == []
+
+
+def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
+    engine: Engine, through: str, slurm: Slurm, fleet_file: Path, tmp_path: Path
+) -> None:
+    """There and back on a real cluster, quickly; tests/images/fleet/test_builds.py has what is made of an image."""
+    base = f"{through}/none@sha256:{'0' * 64}"
+    words = ["build", NAME, "--on", "slurm", "--fleet", str(fleet_file), "--through", through, "--base", base]
+    done = subprocess.run(
+        [sys.executable, "-m", "images", *words, "--out", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "DOCKER_HOST": engine.facts.url, **slurm.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert base in done.stderr.split("failed: ")[1] and "next:" in done.stderr, done.stderr
     assert slurm.queue() == []
 
 
