@@ -1,6 +1,7 @@
 """A trial's containers: what they may use, and what happens where the engine may not set a limit."""
 
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -123,16 +124,11 @@ def test_what_was_measured_so_far_is_told_after_each_record(monkeypatch: pytest.
     homes = claims.only(["cpu.home"])
     assert len(homes.claims) > 1
     host = "host.image"
-    parsed = iter(
-        Record(
-            probe="cpu.home",
-            outcome=Outcome.COMPLETED,
-            seconds=1.0,
-            measurements=(Measurement(subject=one.subject, seconds=1.0, evidence={}),),
-        )
-        for one in homes.claims
-    )
-    monkeypatch.setattr(trial, "_record", lambda _line: next(parsed))
+    parsed = queue.SimpleQueue[Record]()  # containers run side by side
+    for one in homes.claims:
+        measured = (Measurement(subject=one.subject, seconds=1.0, evidence={}),)
+        parsed.put(Record(probe="cpu.home", outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured))
+    monkeypatch.setattr(trial, "_record", lambda _line: parsed.get_nowait())
     alone = Record(probe=host, outcome=Outcome.COMPLETED, seconds=0.0)
     monkeypatch.setattr(trial.inspection, "records", lambda *_: iter([alone]))
     engine: Any = Engine(EngineErrorKind.OTHER)
