@@ -27,7 +27,6 @@ from images.engine import (
     HistoryEntry,
     ImageInfo,
     NoEngine,
-    NoSuchImage,
     connect,
 )
 from images.engine.failures import Cancelled
@@ -86,10 +85,8 @@ class Apptainer:
         return self._published(ref).info
 
     def find(self, ref: str) -> ImageInfo | None:
-        try:
-            return self.inspect(ref)
-        except NoSuchImage:
-            return None
+        found = self._read(ref)
+        return found.info if found else None
 
     def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
         """Nothing is fetched before the first container. `platform`: a digest names one image already."""
@@ -100,7 +97,7 @@ class Apptainer:
 
     @contextmanager
     def container(self, spec: ContainerSpec) -> Iterator[ApptainerContainer]:
-        """Raises NoSuchImage, UserError, Cancelled, EngineError for what Apptainer can't give."""
+        """Raises UserError, Cancelled, EngineError for what Apptainer can't give."""
         if spec.ulimits:
             then = "`ulimit` before the command, or the site's limits"
             raise EngineError(Problem(where=PROGRAM, cause=_NO_RANKS, then=then), EngineErrorKind.ULIMIT)
@@ -133,13 +130,19 @@ class Apptainer:
                 self._running.discard(container)
 
     def _published(self, ref: str) -> Published:
+        if found := self._read(ref):
+            return found
+        cause = "no registry has such an image, and Apptainer keeps none"
+        problem = Problem(
+            where=ref, cause=cause, then="name one with its registry: HOST/NAME@sha256:... or HOST/NAME:TAG"
+        )
+        raise EngineError(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
+
+    def _read(self, ref: str) -> Published | None:
         with self._fetching:
-            if ref not in self._images:
-                found = published.read(ref) if "/" in ref else None
-                if found is None:
-                    raise NoSuchImage(ref)
+            if ref not in self._images and "/" in ref and (found := published.read(ref)):
                 self._images |= {ref: found, found.info.id: found}
-            return self._images[ref]
+            return self._images.get(ref)
 
     def _sandbox(self, found: Published) -> Path:
         with self._fetching:

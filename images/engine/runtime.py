@@ -51,7 +51,7 @@ class Runtime(Protocol):
         ...
 
     def inspect(self, ref: str) -> ImageInfo:
-        """What is known of an image. Raises NoSuchImage."""
+        """What is known of an image. Raises EngineError where there is none."""
         ...
 
     def find(self, ref: str) -> ImageInfo | None:
@@ -63,9 +63,9 @@ class Runtime(Protocol):
         ...
 
     def history(self, ref: str) -> tuple[HistoryEntry, ...]:
-        """How the image came to be, newest step first. Raises NoSuchImage."""
+        """How the image came to be, newest step first. Raises EngineError."""
         ...
 
     def container(self, spec: ContainerSpec) -> AbstractContextManager[RunningContainer]:
-        """A container that is not started yet, and gone on every way out. Raises NoSuchImage, UserError, Cancelled."""
+        """A container that is not started yet, and gone on every way out. Raises UserError, Cancelled."""
         ...

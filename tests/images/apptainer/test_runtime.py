@@ -12,7 +12,7 @@ import pytest
 
 from images.apptainer import Apptainer, published, runtime
 from images.apptainer.published import Published, image_info
-from images.engine import ContainerSpec, EngineError, EngineErrorKind, NoEngine, NoSuchImage
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, NoEngine
 from images.engine.failures import Cancelled
 from images.errors import UserError
 
@@ -91,7 +91,7 @@ def test_limits_of_ranks_are_the_users_own(apptainer: Apptainer) -> None:
 @pytest.mark.parametrize("reference", ["registry.test/none:1", "cu126-torch27", "sha256:" + "3" * 64])
 def test_an_image_that_no_registry_has(apptainer: Apptainer, reference: str) -> None:
     assert apptainer.find(reference) is None
-    with pytest.raises(NoSuchImage):
+    with pytest.raises(EngineError, match="name one with its registry"):
         apptainer.inspect(reference)
 
 
