@@ -32,10 +32,6 @@ _ALONE = (
 )
 
 
-_UNTIL_PARENT_ENDS = ("setpriv", "--pdeathsig", "KILL")
-"""The kernel ends it with the thread that started it. Where Apptainer is installed setuid, it goes on to its end."""
-
-
 def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str]:
     """Unpacks an image of a registry into a folder, with all that it needs meanwhile beside it.
 
@@ -44,7 +40,7 @@ def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str
     http = ["--no-https"] if plain_http else []
     scratch = f"APPTAINER_TMPDIR={sandbox.parent}"
     build = [PROGRAM, "--silent", "build", "--sandbox", *http, str(sandbox), f"docker://{reference}"]
-    return ["env", scratch, *_UNTIL_PARENT_ENDS, *build]
+    return ["env", scratch, *build]
 
 
 def exec_command(spec: ContainerSpec, image: ImageInfo, sandbox: Path, folders: Mapping[str, Path]) -> list[str]:
@@ -58,7 +54,6 @@ def exec_command(spec: ContainerSpec, image: ImageInfo, sandbox: Path, folders: 
     bound = [f"{folder}:{path}{':ro' if path in read_only else ''}" for path, folder in binds.items()]
     bound += [f"{outside}:{inside}:ro" for outside, inside in spec.binds.items()]
     return [
-        *_UNTIL_PARENT_ENDS,
         *(PROGRAM, "--silent", "exec", *_ALONE),
         *(["--nv"] if spec.device_requests else []),
         *("--pwd", image.workdir or "/"),

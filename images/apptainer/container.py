@@ -17,13 +17,28 @@ from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
 from images.errors import Problem, UserError
 
+_GUARD = """
+exec 3<&0
+"$@" 3<&- </dev/null &
+child=$!
+{ read -r _ <&3; kill -9 $child; } >/dev/null 2>&1 &
+exec 3<&- 2>/dev/null
+wait $child
+status=$?
+kill -9 $!
+exit $status
+"""
+"""Runs a command until its standard input ends, as it does when whoever holds the other end is killed. The kernel's
+signal for that (`setpriv --pdeathsig`) is lost where Apptainer makes its user namespace."""
+
 
 class ApptainerContainer:
     """Made by `Apptainer.container`, which also ends it. Killing `apptainer` ends all that runs in the container."""
 
     def __init__(self, name: str, command: list[str], folders: Mapping[str, Path]) -> None:
         """`folders`: path in the container -> folder of this machine."""
-        self._name, self._command, self._folders = name, command, folders
+        self._name, self._folders = name, folders
+        self._command = ["sh", "-c", _GUARD, "guard", *command]
         self._process: subprocess.Popen[bytes] | None = None
         self._printed: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self._readers: tuple[threading.Thread, ...] = ()
@@ -39,17 +54,11 @@ class ApptainerContainer:
             raise UserError(Problem(where=self._name, cause=f"can't be prepared: {error}", then=then), code=1) from None
 
     def start(self) -> None:
-        """Start it. Raises UserError."""
+        """Start it."""
         if self._ended.is_set():
             return
-        try:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
-            )
-        except OSError as error:
-            then = "install apptainer and util-linux (`setpriv`)"
-            cause = f"{self._command[0]} can't be started: {error.strerror}"
-            raise UserError(Problem(where=self._name, cause=cause, then=then), code=1) from None
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = tuple(threading.Thread(target=self._read, args=one, daemon=True) for one in streams.items())
         for reader in self._readers:
@@ -84,8 +93,8 @@ class ApptainerContainer:
     def kill(self) -> None:
         """End it at once. One that has ended is no error."""
         self._ended.set()
-        if self._process is not None:
-            self._process.kill()
+        if self._process is not None and self._process.stdin:
+            self._process.stdin.close()
             self._process.wait()
 
     def _read(self, stream: str, source: IO[bytes]) -> None:

@@ -70,10 +70,6 @@ def test_gpus_come_by_nv() -> None:
     assert "--nv" in found and "/driver:/driver:ro" in after("--bind", found)
 
 
-def test_the_container_ends_with_whoever_started_it() -> None:
-    assert words()[:4] == ["setpriv", "--pdeathsig", "KILL", "apptainer"]
-
-
 @pytest.mark.parametrize("plain_http", [True, False])
 def test_an_image_is_fetched_by_its_digest(plain_http: bool) -> None:
     found = command.pull_command(REFERENCE, Path("/x/root"), plain_http=plain_http)

@@ -1,13 +1,16 @@
 """A container's process: what it prints, how it ends, and that nothing is left of it. The processes are real."""
 
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from images.apptainer.container import ApptainerContainer
 from images.engine import KILLED, TimedOut
-from images.errors import UserError
+from tests.support.checkout import ROOT
 
 
 def container(tmp_path: Path, *command: str) -> ApptainerContainer:
@@ -46,6 +49,15 @@ def test_past_its_time_it_is_ended(tmp_path: Path) -> None:
     assert found.wait().code == KILLED
 
 
-def test_a_program_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="can't be started"):
-        container(tmp_path, str(tmp_path / "none")).start()
+def test_it_ends_with_the_worker_that_is_killed(tmp_path: Path) -> None:
+    """Where Apptainer makes its user namespace, the kernel forgets that it was to end with its parent."""
+    program = "import os, sys; from images.apptainer.container import ApptainerContainer as C; "
+    program += "c = C('x', ['sh', '-c', 'echo $$; exec sleep 600'], {}); c.start(); "
+    program += "print(next(c.lines()).text, flush=True); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    process = Path("/proc") / done.stdout.strip()
+    assert done.returncode == -signal.SIGKILL and process.name.isdigit()
+    deadline = time.monotonic() + 60
+    while process.exists() and "Z" not in (process / "stat").read_text().rpartition(")")[2][:3]:
+        assert time.monotonic() < deadline, "it goes on"
+        time.sleep(0.05)
