@@ -23,9 +23,11 @@ def home() -> Path:
 @contextmanager
 def folder() -> Iterator[Path]:
     """An empty folder, locked for as long as it is used."""
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home()))
-    with (path / _LOCK).open("w") as lock:
+    new = Path(tempfile.mkdtemp(prefix="truetag-new-", dir=home()))
+    path = new.with_name(new.name.replace("truetag-new-", _PREFIX))
+    with (new / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        new.rename(path)  # a sweep sees it locked, or not at all
         try:
             yield path
         finally:
