@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from images.bench import loopback
-from images.engine import RUN_LABEL, Engine, ImageInfo
+from images.engine import RUN_LABEL, BuildSpec, Engine, ImageInfo
 from images.errors import UserError
 from images.fleet import travel
+from images.fleet.builds import worker as build_worker
 from images.fleet.ledger import Ledger
 from images.registry.reference import Repository
 from images.validation import trial
@@ -131,6 +132,23 @@ def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert base in done.stderr.split("failed: ")[1] and "next:" in done.stderr, done.stderr
     assert slurm.queue() == []
+
+
+def test_names_that_killed_workers_left_are_taken_away_and_no_others(engine: Engine) -> None:
+    own = f"u{os.getuid()}"
+    left, built = (f"truetag-test-left-{word * 10}-{own}" for word in "ab")
+    others = f"truetag-test-left-{'c' * 10}-u9{os.getuid()}"
+    labelled = b"FROM scratch\nLABEL dev.truetag.image=test\n"
+    try:
+        for tag in (f"{left}-candidate", built, others):
+            engine.build({"Dockerfile": labelled}, tag, BuildSpec(network_mode="none"))
+        with engine.alone(f"job {built}", waiting=lambda: pytest.fail("nobody has this name")):
+            build_worker.untag_left(engine)
+            assert [engine.find(tag) is None for tag in (f"{left}-candidate", built, others)] == [True, False, False]
+        build_worker.untag_left(engine)
+        assert engine.find(built) is None, "its worker has ended"
+    finally:
+        engine.untag(others)
 
 
 def test_ray_gives_the_verdicts_of_one_machine(command: FleetCommand, local: Mapping[str, Any], tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A nightly run with its bisection on Slurm: rounds and seconds of one worker and of several, by hand:
 
-    python -m tests.support.fleet_nightly [SECONDS] [WORKERS...]
+    python -m tests.support.fleet_nightly [SECONDS] [WORKERS]
 
 The image is a cut of a real one, so a trial takes seconds. Each start of Python in it waits for SECONDS (default 1): it
 stands for the work of a trial, which machines of their own would do side by side, and the nodes here share their cores.
@@ -57,7 +57,7 @@ RANGES = {
 }
 """What the canary may move, in small wheels; the image's other pins stay."""
 CULPRITS = ("liger_kernel-0.6.5", "nvidia_ml_py-13")
-TAG = "truetag-fleet-nightly"
+TAG = f"truetag-fleet-nightly-{os.getpid()}"
 FLEET = Fleet.model_validate({"workers": {"cpu": {"slurm": {"partition": "cpu", "minutes": 30}}}})
 
 
@@ -162,8 +162,8 @@ def _say(name: str, text: str) -> None:
     sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {name}  {text}\n")
 
 
-def main(seconds: float, workers: list[int]) -> None:
-    """One line a number of workers."""
+def main(seconds: float, workers: int) -> None:
+    """A line for each breakage."""
     with tempfile.TemporaryDirectory(prefix="truetag-nightly-") as name, connect(None) as engine:
         folder = Path(name)
         with (
@@ -171,18 +171,14 @@ def main(seconds: float, workers: list[int]) -> None:
             small_parent(engine, Repository.parse(f"{host}/nightly"), folder, seconds) as parent,
             index_of_moved(folder) as index,
         ):
-            for count in workers:
-                (folder / f"on-{count}").mkdir()
-                start = time.monotonic()
-                found = run_on(count, parent, index, folder / f"on-{count}")
-                for line in found.breakages:
-                    row = line.model_dump(
-                        include={"rounds", "builds", "unresolved", "seconds", "candidates", "sentence"}
-                    )
-                    told = {"workers": count, "whole run": round(time.monotonic() - start), **row}
-                    sys.stdout.write(f"{json.dumps(told)}\n")
-                    sys.stdout.flush()
+            start = time.monotonic()
+            found = run_on(workers, parent, index, folder)
+            whole = round(time.monotonic() - start)
+        for line in found.breakages:
+            row = line.model_dump(include={"rounds", "builds", "unresolved", "seconds", "candidates"})
+            told = {"workers": workers, "whole run": whole, **row, "culprits": [str(one) for one in line.culprits]}
+            sys.stdout.write(f"{json.dumps(told)}\n")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0, [int(text) for text in sys.argv[2:]] or [1, 4])
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0, int(sys.argv[2]) if len(sys.argv) > 2 else 4)

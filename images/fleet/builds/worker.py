@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +19,7 @@ from images.config import matrix, paths
 from images.config.matrix import Sources
 from images.config.paths import Workspace
 from images.context.hosting import host_settings
+from images.context.labels import LABELS
 from images.engine import Engine, connect
 from images.engine.progress import Progress
 from images.errors import UserError
@@ -25,6 +29,7 @@ from images.fleet.builds.model import BuildJob, BuildResult, ToldProblem
 from images.fleet.model import WorkerInfo
 from images.fleet.task import TaskContext
 from images.fleet.worker import node, pulled
+from images.host.file_lock import nothing
 from images.locking import lock_file
 from images.nightly import judge, overlay
 from images.nightly.canary import Locked
@@ -74,7 +79,9 @@ def build(given: BuildAssignment, context: TaskContext) -> BuildResult:
         context.on_engine(engine)
         engine.sweep()
         work = _Work(job=job, run=given.run, folder=Path(scratch), engine=engine, progress=progress)
-        made = _made(work)
+        with engine.alone(_lock(work.name), waiting=nothing):
+            untag_left(engine)
+            made = _made(work)
         version = engine.facts.version
     return BuildResult(
         key=job.key,
@@ -101,8 +108,13 @@ class _Work:
         return self.folder / "locks" if self.job.lock else paths.workspace().locks
 
     @property
+    def suffix(self) -> str:
+        """Ends as `untag_left` reads it."""
+        return f"{self.job.suffix(self.run)}-u{os.getuid()}"
+
+    @property
     def name(self) -> str:
-        return f"{self.job.image}{self.job.suffix(self.run)}"
+        return f"{self.job.image}{self.suffix}"
 
     def options(self, sources: Sources) -> BuildOptions:
         cache = wheel_cache.default()
@@ -118,8 +130,31 @@ class _Work:
             pinned_bases=self.job.bases,
             compiled=wheel_cache.wheel_finder(sources.matrix, cache),
             locks=self.locks,
-            suffix=self.job.suffix(self.run),
+            suffix=self.suffix,
         )
+
+
+def untag_left(engine: Engine) -> None:
+    """Take away the names that killed workers of this user and machine left: whoever is at work holds a lock."""
+    for tag in [tag for info in engine.images(f"{LABELS}.image") for tag in info.tags if engine.facts.local]:
+        if found := re.fullmatch(_LEFT.format(os.getuid()), tag):
+            with suppress(_AtWorkError), engine.alone(_lock(found["name"]), waiting=_raise):
+                engine.untag(tag)
+
+
+_LEFT = r"(?P<name>.+-[0-9a-f]{{10}}-u{})(-candidate)?(:latest)?"
+
+
+class _AtWorkError(Exception):
+    """Another process has this name."""
+
+
+def _raise() -> None:
+    raise _AtWorkError
+
+
+def _lock(name: str) -> str:
+    return f"job {name}"
 
 
 def _made(work: _Work) -> Made:
@@ -168,7 +203,7 @@ def _laid_over(work: _Work, locked: Locked, sources: Sources) -> Made:
     control = image_of(job.model_copy(update={"pins": {}}), sources)
     controls = {name: Locked(image=control, lock=lock_file.read(control))}
     lay = overlay.over(engine, controls, work.options(sources), host_settings(), work.progress, {name: job.over})
-    trial = lay(locked, job.tiers, job.suffix(work.run).removeprefix("-"))
+    trial = lay(locked, job.tiers, work.suffix.removeprefix("-"))
     if trial.cause:
         return {"cause": trial.cause, "problems": [ToldProblem(where=name, cause=trial.cause, then="")]}
     return {

@@ -28,12 +28,18 @@ _SECONDS = 20
 class SqueueWatcher(SlurmInfoWatcher):
     """One question for all jobs of this user."""
 
+    def __init__(self, delay_s: int) -> None:
+        super().__init__(delay_s)
+        self._asked: frozenset[str] = frozenset()
+        """The jobs that were there when squeue was asked. Another thread submits more meanwhile: they are not gone."""
+
     def _make_command(self) -> list[str] | None:
+        self._asked = frozenset(self._registered)
         return list(COMMAND) if self._registered - self._finished else None
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         listing = parsed(string if isinstance(string, str) else string.decode())
-        return {job: dict(state_of(listing, job)) for job in self._registered}
+        return {job: dict(state_of(listing, job)) for job in self._asked}
 
 
 class WatchedJob(SlurmJob[str | BuildResult]):

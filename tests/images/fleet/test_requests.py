@@ -8,7 +8,7 @@ import pytest
 from images.errors import UserError
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import ray, slurm
-from images.fleet.executors.squeue import parsed, state_of
+from images.fleet.executors.squeue import SqueueWatcher, parsed, state_of
 
 H100 = WorkerType.model_validate(
     {
@@ -72,6 +72,17 @@ LISTING = """\
 13|CONFIGURING|n3|None
 14|NODE_FAIL|n4|NodeDown
 """
+
+
+def test_a_job_that_is_submitted_while_squeue_answers_is_not_gone() -> None:
+    """Threads of a nightly run submit while another one looks."""
+    watcher = SqueueWatcher(delay_s=1)
+    watcher.register_job("12_0")
+    watcher._make_command()
+    watcher.register_job("99_0")
+    assert watcher.read_info(LISTING) == {"12_0": {"State": "RUNNING", "NodeList": "n1", "Reason": "None"}}
+    watcher._make_command()
+    assert watcher.read_info(LISTING)["99_0"] == {"State": "GONE"}
 
 
 @pytest.mark.parametrize(
