@@ -43,13 +43,15 @@ class Pool:
         return future.result()
 
     def cancel(self) -> None:
-        """End every job that goes on: whoever waits for it gets Cancelled."""
+        """End every job that goes on: whoever waits for it gets Cancelled. Raises UserError as the executor does."""
         with self._lock:
             self._cancelled = True
-            self._executor.cancel()
-            left, self._waiting = self._waiting, {}
-        for future in left.values():
-            future.set_exception(Cancelled())
+            try:
+                self._executor.cancel()
+            finally:
+                left, self._waiting = self._waiting, {}
+                for future in left.values():
+                    future.set_exception(Cancelled())
 
     def _watch(self) -> None:
         """Until nobody waits. What the executor raises is raised by each who waits."""

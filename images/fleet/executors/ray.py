@@ -12,7 +12,7 @@ from typing import Any
 
 from images.config import paths
 from images.engine.runtime import Runtime
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, problem_of
 from images.fleet import worker
 from images.fleet.builds.model import BuildResult
 from images.fleet.config import RaySettings, WorkerType
@@ -44,7 +44,9 @@ def run_there(task: Task) -> Judged | BuildResult | str:
         try:
             results.append(task.perform(context))
         except UserError as error:
-            results.append(" ".join(str(error.problems[0]).split()))
+            results.append(_told(error.problems[0]))
+        except OSError as error:
+            results.append(_told(problem_of(error, machine)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -93,10 +95,11 @@ class RayExecutor:
     def cancel(self) -> None:
         if not self._ray.is_initialized():
             return
-        for reference in self._tasks:
+        going = list(self._tasks)  # a thread that watches takes away what ends meanwhile
+        for reference in going:
             self._ray.cancel(reference, force=False)
-        if self._tasks:
-            self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_PATIENCE)
+        if going:
+            self._ray.wait(going, num_returns=len(going), timeout=_PATIENCE)
         self._tasks.clear()
         self._ray.shutdown()
 
@@ -123,6 +126,10 @@ class RayExecutor:
         if isinstance(found, str):
             return Ended(key=key, cause=found)
         return ended(key, found)
+
+
+def _told(problem: Problem) -> str:
+    return " ".join(str(problem).split())
 
 
 def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:

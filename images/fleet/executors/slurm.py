@@ -8,6 +8,7 @@ import shlex
 import stat
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,10 @@ class SlurmExecutor:
         _slurm("squeue", "--version")
         self._folder, self._settings = own_folder(folder.absolute() / "slurm") / "%j", settings
         self._jobs: dict[str, WatchedJob] = {}
+        self._run = uuid.uuid4().hex[:10]
+        """Ends the name of every job: Slurm may have taken those whose numbers never came back."""
+        self._submitting: list[str] = []
+        """Names of jobs whose numbers are still to come."""
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         by_machines: dict[tuple[str, int], list[Placed]] = {}
@@ -58,8 +63,12 @@ class SlurmExecutor:
             else:
                 by_machines.setdefault((job.machines, job.gpus), []).append(job)
         for (machines, gpus), group in by_machines.items():
-            ids = self._submitted(machines, gpus, group)
+            asked = parameters(machines, group[0].on, gpus, self._settings)
+            name = asked["job_name"] = f"{asked['job_name']}-{self._run}"
+            self._submitting.append(name)
+            ids = self._submitted(machines, group, asked)
             self._jobs.update((job.key, self._watched(one)) for job, one in zip(group, ids, strict=True))
+            self._submitting.remove(name)
         return {key: job.job_id for key, job in list(self._jobs.items())}
 
     def ended(self) -> Iterator[Ended]:
@@ -76,15 +85,18 @@ class SlurmExecutor:
 
     def cancel(self) -> None:
         ids = [job.job_id for job in list(self._jobs.values())]
+        names, self._submitting = self._submitting, []
         if ids:
             self._jobs.clear()
             _slurm("scancel", *ids)
+        for name in sorted(set(names)):
+            _slurm("scancel", f"--name={name}")  # it takes one name, and none of that name is no error
 
-    def _submitted(self, machines: str, gpus: int, group: Sequence[Placed]) -> list[str]:
+    def _submitted(self, machines: str, group: Sequence[Placed], asked: Mapping[str, Any]) -> list[str]:
         import submitit
 
         executor = submitit.SlurmExecutor(folder=self._folder)
-        executor.update_parameters(**parameters(machines, group[0].on, gpus, self._settings))
+        executor.update_parameters(**asked)
         try:
             return [job.job_id for job in executor.map_array(run_here, [job.task for job in group])]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:

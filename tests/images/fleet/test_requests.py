@@ -1,14 +1,23 @@
 """What Slurm and Ray are asked for, and how their answers are read."""
 
+import errno
 import stat
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from images.errors import UserError
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import ray, slurm
+from images.fleet.executors.executor import Placed
+from images.fleet.executors.ray import RayExecutor
+from images.fleet.executors.slurm import SlurmExecutor
 from images.fleet.executors.squeue import SqueueWatcher, parsed, state_of
+from images.fleet.task import Task
 
 H100 = WorkerType.model_validate(
     {
@@ -56,6 +65,75 @@ def test_ray_is_asked_for_gpus_by_type() -> None:
         "max_retries": 1,
     }
     assert ray.options(WorkerType(), 0, RaySettings()) == {"num_cpus": 1, "max_retries": 3}
+
+
+class Cluster:
+    """Of Ray's: a task that is cancelled ends, and whoever watches takes it away at once."""
+
+    def __init__(self, watching: Callable[[str], object]) -> None:
+        self.watching, self.cancelled, self.down = watching, list[str](), False
+
+    def is_initialized(self) -> bool:
+        return not self.down
+
+    def cancel(self, reference: str, force: bool) -> None:
+        self.cancelled.append(reference)
+        self.watching(reference)
+
+    def wait(self, references: list[str], **_how: object) -> tuple[list[str], list[str]]:
+        return references, []
+
+    def shutdown(self) -> None:
+        self.down = True
+
+
+def test_every_task_of_rays_is_cancelled_while_another_thread_watches() -> None:
+    executor = RayExecutor.__new__(RayExecutor)
+    executor._tasks = {"a": "x", "b": "y", "c": "z"}
+    executor._ray = cluster = Cluster(executor._tasks.pop)
+    executor.cancel()
+    assert cluster.cancelled == ["a", "b", "c"] and cluster.down
+
+
+def test_what_the_system_refuses_a_task_of_rays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = pytest.importorskip("ray")
+    where = SimpleNamespace(get_node_id=lambda: "n", get_task_id=lambda: "t")
+    monkeypatch.setattr(library, "get_runtime_context", lambda: where)
+
+    class Full:
+        def perform(self, _context: object) -> str:
+            raise OSError(errno.ENOSPC, "No space left on device", "/scratch/x")
+
+    assert ray.run_there(cast(Task, Full())).startswith("/scratch/x: No space left on device")
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_jobs_whose_numbers_never_came_back_are_cancelled_by_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """Ctrl-C while sbatch waits for a slow slurmctld, which takes the jobs all the same."""
+    submitit = pytest.importorskip("submitit")
+    said: list[tuple[str, ...]] = []
+    named: list[str] = []
+
+    def map_array(asked: Any, _function: object, tasks: list[object]) -> list[Any]:
+        named.append(asked.parameters["job_name"])
+        if interrupted:
+            raise KeyboardInterrupt
+        return [SimpleNamespace(job_id=f"7_{number}") for number in range(len(tasks))]
+
+    monkeypatch.setattr(slurm, "_slurm", lambda *command: said.append(command))
+    monkeypatch.setattr(submitit.SlurmExecutor, "affinity", classmethod(lambda _class: 1))  # this machine has no srun
+    monkeypatch.setattr(submitit.SlurmExecutor, "map_array", map_array)
+    executor, other = (SlurmExecutor(tmp_path, SlurmSettings()) for _ in range(2))
+    jobs = [Placed(key=key, task=cast(Task, None), gpus=0, machines="cpu", on=WorkerType()) for key in "ab"]
+    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+        executor.start(jobs)
+    said.clear()
+    for one in (executor, other, executor):
+        one.cancel()
+    assert said == [("scancel", f"--name={named[0]}") if interrupted else ("scancel", "7_0", "7_1")]
+    assert named[0].startswith("truetag-cpu-") and executor._run != other._run
 
 
 def test_the_checkout_that_travels_has_all_that_a_worker_imports(tmp_path: Path) -> None:
