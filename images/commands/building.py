@@ -85,6 +85,7 @@ def build_verb(
             inputs=inputs,
             how=workers,
             tiers=trial.tiers,
+            gpus=trial.gpus,
             strict=how.strict,
             no_cache=how.no_cache,
             out=out,

@@ -15,7 +15,7 @@ from images.commands.options import BuildInputArguments
 from images.config.matrix import Sources
 from images.context import base_images
 from images.engine import Engine
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, problem_of
 from images.fleet import config, travel
 from images.fleet.builds import description, submitting
 from images.fleet.builds.model import BuildJob, BuildResult
@@ -24,6 +24,7 @@ from images.fleet.worker import pulled
 from images.locking import lock_file
 from images.nightly.canary import Locked
 from images.planning.image import Image
+from images.registry.reference import Reference
 from validate.claims import Tier
 from validate.judge import Verdict
 
@@ -49,6 +50,7 @@ class BuildWishes:
     inputs: BuildInputArguments
     how: ExecutorArguments
     tiers: Sequence[Tier]
+    gpus: str
     strict: bool
     no_cache: bool
     out: Path
@@ -82,6 +84,7 @@ def require_buildable(names: Sequence[str], wishes: BuildWishes, others: Mapping
                 f"give workers a server that has the wheels (--wheel-mirror); or {here}",
             ),
             "--offline": (inputs.offline, here),
+            **executors.gpus_wanted(wishes.gpus, f"leave it out; `nox -s fleet -- run {images} --on {wishes.how.on}`"),
             **executors.on_gpus(wishes.tiers, images, wishes.how.on),
             **others,
         }
@@ -121,6 +124,8 @@ def _judged(
         return _named(job, result, image, wishes, engine)
     except UserError as error:
         return error
+    except OSError as error:
+        return UserError(problem_of(error, job.image), code=1)
 
 
 def _named(
@@ -128,15 +133,16 @@ def _named(
 ) -> BuiltElsewhere:
     """Judge what came back, keep it in `OUT/NAME`, and name the image if the verdict allows it. Raises UserError."""
     folder = wishes.out / job.image
-    claims = submitting.claims_of(image, lock_file.read(image), result.labels, wishes.sources, common.cache())
-    _, verdict = submitting.judged(job, result, claims, folder)
+    labels = _labels(job, result, image)
+    claims = submitting.claims_of(image, lock_file.read(image), labels, wishes.sources, common.cache())
+    evidence, verdict = submitting.judged(job, result, claims, folder)
     (folder / "build.json").write_text(json.dumps(result.build, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder / "context", ignore_errors=True)  # of an earlier build here: it is another one's
     worker = result.worker
     executors.tell(
         job.key, f"{verdict.overall} on {worker.node} in {result.seconds:.0f} s, {result.bytes / 1e9:.2f} GB"
     )
-    withheld = validating.why_withheld(verdict, job.tiers)
+    withheld = submitting.why_withheld(job, claims, evidence, verdict)
     if engine and not withheld:
         info = pulled(engine, result.reference, result.digest, str(image.platform))
         validating.give_name(engine, info.id, job.image)
@@ -147,6 +153,22 @@ def _named(
         reference=result.reference,
         named=bool(engine and not withheld),
     )
+
+
+def _labels(job: BuildJob, result: BuildResult, image: Image) -> Mapping[str, str]:
+    """What the image in the registry says of itself: labels excuse pins, so a worker's word for them is not enough.
+
+    Raises UserError: it is not there, is another than the worker built, or says what the job did not allow.
+    """
+    then = f"build it again; can this machine read {result.reference}?"
+    found = travel.in_registry(Reference.parse(result.reference), job.platform)
+    if found is None or found.digest != result.digest:
+        there = f"is {found.digest[:19]} there" if found else "is not there"
+        cause = f"{result.reference} {there}; its worker built {result.digest[:19]}"
+        raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+    labels = found.described.labels
+    submitting.require_allowed(job, image, labels)
+    return labels
 
 
 def told(built: BuiltElsewhere, wishes: BuildWishes) -> str:

@@ -14,6 +14,7 @@ from images.apptainer.command import PROGRAM as APPTAINER
 from images.commands import trials
 from images.commands.common import say, talk
 from images.engine import Engine, NoEngine
+from images.engine import gpus as gpu_access
 from images.errors import Problem, UserError
 from images.fleet.config import Fleet
 from images.fleet.executors.executor import Executor
@@ -103,6 +104,11 @@ def on_gpus(tiers: Sequence[Tier], names: str, on: str) -> Mapping[str, tuple[ob
     """GPU tiers of a build, as `require_none` takes them: an image is judged on each GPU once it is there."""
     then = f"without --tier first; then `nox -s fleet -- run {names} --on {on} --tier gpu` on each kind of GPU"
     return {f"--tier {tier}": (tier in tiers, then) for tier in (Tier.GPU, Tier.MULTIGPU)}
+
+
+def gpus_wanted(wanted: str, then: str) -> Mapping[str, tuple[object, str]]:
+    """`--gpus` of a build, as `require_none` takes it: its workers use no GPU."""
+    return {f"--gpus {wanted}": (wanted not in (gpu_access.AUTO, gpu_access.GpuMode.NONE), then)}
 
 
 def local_engine(url: str | None) -> Engine | nullcontext[None]:

@@ -198,6 +198,7 @@ def _on_workers(asked: Asked) -> Found:
         how=asked.run,
         inputs=asked.inputs,
         tiers=asked.trial.tiers,
+        gpus=asked.trial.gpus,
         out=asked.output.out,
         over=asked.run.over,
     )

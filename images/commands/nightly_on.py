@@ -36,6 +36,7 @@ class NightlyWishes:
     how: ExecutorArguments
     inputs: ImageInputArguments
     tiers: Sequence[Tier]
+    gpus: str
     out: Path
     over: bool
 
@@ -49,6 +50,8 @@ def require_possible(wishes: NightlyWishes, *, engine: str | None, updates: bool
         {
             f"--base {wishes.inputs.base}": (not is_anywhere(wishes.inputs.base), base),
             "--wheelhouse": (wishes.inputs.wheelhouse, here),
+            **executors.gpus_wanted(wishes.gpus, here),
+            "--through": (wishes.how.through and not wishes.over, "leave it out: without --over no image travels"),
             **on_gpus,
             "security updates": (updates, "--no-updates, and `nox -s nightly -- --only-updates` on a Debian machine"),
         }
@@ -85,7 +88,8 @@ def _parents(images: Sequence[Image], wishes: NightlyWishes, fleet: Fleet) -> di
 
 def _parent(image: Image, engine: Engine | None, repository: Repository, progress: Progress) -> Parent:
     name = str(image.name)
-    found = gather.by_name(name, Places(engine=engine, repository=repository), image.platform)
+    # A candidate has no verdict, or a bad one: what fails over it says nothing of the versions.
+    found = gather.by_tag([name], Places(engine=engine, repository=repository), image.platform)
     if found is None:
         cause = f"it is in no engine here, and {repository} has no tag of this name"
         raise UserError(Problem(where=f"--over {name}", cause=cause, then=f"`nox -s build -- {name}`"), code=1)

@@ -100,7 +100,11 @@ def by_name(name: str, places: Places, platform: Platform) -> Found | None:
 
     What was published may be older than a candidate that was built here.
     """
-    tags = (name, f"{name}-candidate")
+    return by_tag((name, f"{name}-candidate"), places, platform)
+
+
+def by_tag(tags: Sequence[str], places: Places, platform: Platform) -> Found | None:
+    """What this machine's engine has under the first of these tags; else the registry. Raises UserError: no access."""
     for tag in tags if places.engine else ():
         if places.engine and (found := travel.in_engine(places.engine, tag)):
             return found

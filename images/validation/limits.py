@@ -64,9 +64,15 @@ def as_host(reasons: Reasons) -> dict[str, Any]:
     return {_KEY: dict(reasons)} if reasons else {}
 
 
+def not_given(evidence: Evidence) -> Reasons:
+    """What the place where it was measured could not give, as it says itself."""
+    reasons: Reasons = evidence.host.get(_KEY) or {}
+    return reasons
+
+
 def of_evidence(claims: ClaimSet, evidence: Evidence) -> ClaimSet:
     """Claims as evidence from such a place can answer them. Evidence can only lose by it: unproven is never green."""
-    return limited(claims, evidence.host.get(_KEY) or {})
+    return limited(claims, not_given(evidence))
 
 
 def _reasons(reason: str, claims: Sequence[Claim]) -> dict[str, str]:

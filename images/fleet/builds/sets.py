@@ -14,7 +14,6 @@ from images.fleet.builds import description, submitting
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.builds.pool import Pool
 from images.fleet.builds.submitting import Submission
-from images.fleet.executors.executor import Ended
 from images.locking import lock_file
 from images.nightly import judge as nightly_judge
 from images.nightly import overlay
@@ -64,7 +63,8 @@ def on_workers(pool: Pool, submission: Submission, options: SetOptions) -> Judge
             known = Locked(image=locked.image, lock=lock_file.read(locked.image, Path(scratch)))
         asked = tuple(tiers or options.tiers) or validating.ANYWHERE
         job = job_of(known, files, asked, label, options)
-        return _trial(job, pool.run(submission.placed(job)), known, options)
+        answer = submitting.answer_of(pool.run(submission.placed(job)), job, submission.run)
+        return _trial(job, answer, known, options)
 
     return judge
 
@@ -96,11 +96,11 @@ def _planned(image: Image, sources: Sources) -> Image:
     return planned or image
 
 
-def _trial(job: BuildJob, ended: Ended, locked: Locked, options: SetOptions) -> Trial:
+def _trial(job: BuildJob, answer: BuildResult | UserError, locked: Locked, options: SetOptions) -> Trial:
     """What the evidence says by the claims of this checkout. Raises UserError: there is none, or it is of no use."""
-    if ended.built and ended.built.cause:
-        return Trial(claims=(), cause=ended.built.cause, seconds=round(ended.built.seconds, 1))
-    found = submitting.result_of(ended)
+    if isinstance(answer, BuildResult) and answer.cause:
+        return Trial(claims=(), cause=answer.cause, seconds=round(answer.seconds, 1))
+    found = submitting.image_of(answer)
     if isinstance(found, UserError):
         raise found
     folder = options.out / f"{job.image}-{job.label}"

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building import records, trying
+from images.building import records, trying, validating
 from images.config import paths
 from images.config.matrix import Sources
+from images.context import base_images
+from images.context import labels as image_labels
 from images.engine.gpus import NO_GPU
 from images.errors import Problem, UserError
 from images.fleet.builds.model import BuildJob, BuildResult
@@ -22,8 +24,9 @@ from images.validation import limits, schemas
 from images.validation.claims.image import image_claims
 from validate import hints
 from validate.claims import ClaimSet
-from validate.evidence import Evidence
+from validate.evidence import Evidence, Outcome, Record
 from validate.judge import Verdict, explain, judge
+from validate.judging import listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +68,55 @@ def results(jobs: Sequence[BuildJob], submission: Submission) -> Iterator[tuple[
         for key in by_key:
             submission.say(key, executor.states().get(key, "started"))
         for ended in executor.ended():
-            yield by_key[ended.key], result_of(ended)
+            yield by_key[ended.key], result_of(ended, by_key[ended.key], submission.run)
     finally:
         executor.cancel()
 
 
-def result_of(ended: Ended) -> BuildResult | UserError:
-    """What a worker gave back, or why it gave nothing."""
+def result_of(ended: Ended, job: BuildJob, run: str) -> BuildResult | UserError:
+    """The image that a worker built for this job of this run, or why there is none."""
+    return image_of(answer_of(ended, job, run))
+
+
+def image_of(answer: BuildResult | UserError) -> BuildResult | UserError:
+    """An answer with an image, or what the worker told instead."""
+    if isinstance(answer, BuildResult) and answer.problems:
+        told = answer.problems
+        return UserError([Problem(where=one.where, cause=one.cause, then=one.then) for one in told], code=1)
+    return answer
+
+
+def answer_of(ended: Ended, job: BuildJob, run: str) -> BuildResult | UserError:
+    """What a worker gave back to this job of this run, or why it gave nothing.
+
+    A Slurm that was set up anew counts jobs from 1 again: a file of an earlier run can bear the number of a new job.
+    """
     if ended.built is None:
         cause = f"its worker gave no result: {ended.cause or 'it ended'}"
         then = "give the same command again: what the engines of the workers have cached is not built again"
-        return UserError(Problem(where=ended.key, cause=cause, then=then), code=1)
-    if ended.built.problems:
-        told = ended.built.problems
-        return UserError([Problem(where=one.where, cause=one.cause, then=one.then) for one in told], code=1)
+        return UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+    if (ended.built.key, ended.built.run) != (job.key, run):
+        cause = f"its result is of another job: {ended.built.key} of run {ended.built.run[:8]}"
+        then = "take the folder `slurm` of --out away, or name another --out; then give the same command again"
+        return UserError(Problem(where=job.key, cause=cause, then=then), code=1)
     return ended.built
 
 
 def claims_of(image: Image, lock: Lock, labels: Mapping[str, str], sources: Sources, cache: Path) -> ClaimSet:
     """What an image that was built elsewhere is held to, by this checkout."""
     return image_claims(trying.claim_context(image, lock, labels, sources, cache).on_host(NO_GPU))
+
+
+def require_allowed(job: BuildJob, image: Image, labels: Mapping[str, str]) -> None:
+    """See that an image's labels excuse no more than its job allows. Raises UserError."""
+    causes = []
+    if job.base == base_images.AUTO and image_labels.on_custom_base(labels):
+        causes.append("stands on a custom base, and none was asked for")
+    if job.strict:
+        causes += [f"goes without {reason}" for reason in image_labels.declared_missing(image, labels).values()]
+    if causes:
+        then = "build it again; does the worker have the same checkout?"
+        raise UserError([Problem(where=job.key, cause=cause, then=then) for cause in causes], code=1)
 
 
 def judged(job: BuildJob, result: BuildResult, claims: ClaimSet, folder: Path) -> tuple[Evidence, Verdict]:
@@ -104,3 +136,22 @@ def judged(job: BuildJob, result: BuildResult, claims: ClaimSet, folder: Path) -
     verdict = explain(judge(limits.of_evidence(claims, evidence), evidence, job.tiers), hints.known())
     records.record_trial(folder, evidence, verdict)
     return evidence, verdict
+
+
+def why_withheld(job: BuildJob, claims: ClaimSet, evidence: Evidence, verdict: Verdict) -> str:
+    """Why an image that a worker built gets no name; empty if it gets it.
+
+    A trial on this machine measures every claim that it can, or raises. Evidence from elsewhere may lack some, which is
+    UNPROVEN and no failure: an image is not named for what nobody looked at.
+    """
+    if withheld := validating.why_withheld(verdict, job.tiers):
+        return withheld
+    if lacking := limits.not_given(evidence):
+        return f"its worker says that it could not measure {listed(sorted(lacking))}"
+    asked = [claim for claim in claims.of(job.tiers).claims if not claim.unproven]
+    left_out = [f"{one.id} {one.subject}" for one in asked if not _was_tried(evidence.of(one.probe))]
+    return f"its worker did not measure {listed(left_out)}" if left_out else ""
+
+
+def _was_tried(record: Record | None) -> bool:
+    return record is not None and record.outcome is not Outcome.MISSING

@@ -1,5 +1,6 @@
 """`build --on` and `nightly --on`: what workers can't do is refused, and what an image gets for their verdict."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from images import cli
 from images.building.trying import Described
 from images.commands import executors, fleet
 from images.errors import UserError
-from images.fleet import gather
+from images.fleet import travel
 from images.fleet.builds import submitting
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.executors.executor import Ended, Placed
@@ -20,11 +21,13 @@ from images.fleet.travel import Found
 from images.locking.inputs import lock_inputs
 from images.nightly import canary, results
 from images.nightly import judge as nightly_judge
-from tests.images.fleet.test_builds import Obedient, result
+from tests.images.fleet.test_builds import DIGEST, Obedient, result
 from tests.support.fleet_records import NAME, claim, claims
 from tests.support.nightly_samples import at
+from validate.evidence import Evidence
 
 PIP = claims(claim("pip"))
+REFERENCE = f"a.test/b@sha256:{'1' * 64}"
 
 
 def call(*words: str) -> Result:
@@ -42,6 +45,7 @@ def call(*words: str) -> Result:
         (("--compile",), "--compile", f"nox -s wheels -- {NAME}"),
         (("--tier", "gpu"), "--tier gpu", f"nox -s fleet -- run {NAME} --on slurm --tier gpu"),
         (("--engine", "unix:///x"), "--engine unix:///x", "DOCKER_HOST"),
+        (("--gpus", "cdi"), "--gpus cdi", f"nox -s fleet -- run {NAME} --on slurm"),
     ],
 )
 def test_what_workers_can_not_build_is_refused_with_the_next_command(
@@ -54,12 +58,14 @@ def test_what_workers_can_not_build_is_refused_with_the_next_command(
 
 
 def test_a_nightly_run_on_workers_refuses_what_they_can_not_do_all_at_once() -> None:
-    words = ("--on", "ray", "--base", "mine:1", "--wheelhouse", ".", "--tier", "multigpu")
+    words = ("--on", "ray", "--base", "mine:1", "--wheelhouse", ".", "--tier", "multigpu", "--gpus", "cdi")
     with pytest.raises(UserError) as told:
-        call("nightly", NAME, *words)
+        call("nightly", NAME, *words, "--through", "a.test/b")
     assert [one.where for one in told.value.problems] == [
         "--base mine:1",
         "--wheelhouse",
+        "--gpus cdi",
+        "--through",
         "--tier multigpu",
         "security updates",
     ]
@@ -79,18 +85,27 @@ def test_a_build_on_workers_needs_a_registry() -> None:
         call("build", NAME, "--on", "slurm")
 
 
+def there(labels: Mapping[str, str] | None = None, digest: str = DIGEST) -> Found:
+    """What a registry has."""
+    described = Described(labels=labels or {}, history=[])
+    return Found(digest=digest, described=described, home="/", reference="a.test/b@sha256:2")
+
+
 def answered(monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[BuildJob]:
-    """Workers that measure pip 25.0, and a checkout that asks for no more. Gets the jobs."""
+    """Workers that measure pip 25.0, a registry with what they built, and a checkout that asks for no more. Gets the
+    jobs."""
     told: list[BuildJob] = []
 
     def answer(placed: Placed) -> Ended:
         told.append(BuildJob.model_validate_json(placed.task.job))  # type: ignore[attr-defined]
-        built: BuildResult = result(told[-1], reference="a.test/b@sha256:1", **more)
+        given = {"reference": REFERENCE, "run": placed.task.run, **more}  # type: ignore[attr-defined]
+        built: BuildResult = result(told[-1], **given)
         return Ended(key=placed.key, built=built)
 
     monkeypatch.setattr(executors, "executor", lambda *_rest: Obedient(answer))
     monkeypatch.setattr(executors, "local_engine", lambda _url: nullcontext(None))
     monkeypatch.setattr(submitting, "claims_of", lambda *_rest: PIP)
+    monkeypatch.setattr(travel, "in_registry", lambda *_rest: there())
     return told
 
 
@@ -99,7 +114,7 @@ def test_an_image_that_workers_built_and_this_machine_judged_ends_with_0(
 ) -> None:
     told = answered(monkeypatch)
     done = call("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path), "--no-cache")
-    assert done.exit_code == 0 and f"{NAME} is validated" in done.stdout and "a.test/b@sha256:1" in done.stdout
+    assert done.exit_code == 0 and f"{NAME} is validated" in done.stdout and REFERENCE in done.stdout
     assert [(one.image, one.through, one.no_cache, one.tiers) for one in told] == [
         (NAME, "a.test/b", True, ("static", "cpu"))
     ]
@@ -117,6 +132,43 @@ def test_an_image_with_a_failed_claim_or_without_the_cpu_tier_gets_no_name(
     with pytest.raises(UserError, match="1 claims failed: it gets no name") as told:
         call(*words)
     assert told.value.code == 1
+
+
+def test_an_image_that_nobody_measured_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unmeasured = Evidence(image=NAME, digest=DIGEST, records=(), claims=PIP.claims)
+    answered(monkeypatch, evidence=unmeasured.dumps())
+    with pytest.raises(UserError, match="did not measure S1 pip: it gets no name"):
+        call("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+
+
+def test_the_labels_of_the_image_in_the_registry_count_and_not_those_that_a_worker_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    answered(monkeypatch, labels={"told": "by the worker"})
+    asked: list[Mapping[str, str]] = []
+    monkeypatch.setattr(submitting, "claims_of", lambda _image, _lock, labels, *_rest: asked.append(labels) or PIP)
+    monkeypatch.setattr(travel, "in_registry", lambda *_rest: there({"a": "b"}))
+    assert call(*words).exit_code == 0 and asked == [{"a": "b"}]
+    custom = there({"dev.truetag.base-origin": "custom"})
+    for found, why in (
+        (None, "is not there"),
+        (there(digest="sha256:" + "cd" * 32), "its worker built"),
+        (custom, "stands on a custom base"),
+    ):
+        monkeypatch.setattr(travel, "in_registry", lambda *_rest, found=found: found)
+        with pytest.raises(UserError, match=why):
+            call(*words)
+    assert len(asked) == 1
+
+
+def test_what_the_system_refuses_for_one_image_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch)
+    (tmp_path / NAME / "evidence.json").mkdir(parents=True)
+    with pytest.raises(UserError) as told:
+        call("build", NAME, "cu126-torch25", "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    here, other = told.value.problems
+    assert here.where.endswith(f"{NAME}/evidence.json") and other.where.startswith("cu126-torch25")
 
 
 def test_what_a_worker_could_not_build_is_told_as_it_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +196,7 @@ def test_a_validation_on_workers_is_a_run_of_the_fleet(tmp_path: Path, monkeypat
 def test_a_nightly_run_has_workers_judge_its_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
     """Two jobs, described and judged here: nothing fails that did not fail in the control, so nothing is bisected."""
     told = answered(monkeypatch)
-    digest = "sha256:" + "ab" * 32
-    here = Found(digest=digest, described=Described(labels={}, history=[]), home="/", reference="a.test/b@sha256:2")
-    monkeypatch.setattr(gather, "by_name", lambda *_rest: here)
+    monkeypatch.setattr(travel, "in_registry", lambda one, *_rest: there() if one.identifier == NAME else None)
     moved = at({"torchao": "0.12.0"})
     moved = replace(moved, lock=replace(moved.lock, inputs=lock_inputs(moved.image)))
     monkeypatch.setattr(canary, "newest", lambda *_rest: moved)
@@ -154,19 +204,17 @@ def test_a_nightly_run_has_workers_judge_its_sets(tmp_path: Path, monkeypatch: p
     words = [
         "--on",
         "slurm",
-        "--through",
-        "a.test/b",
         "--no-updates",
         "--tier",
         "static",
-        *(["--over"] if over else []),
+        *(["--over", "--through", "a.test/b"] if over else []),
     ]
     folder = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "lines")]
     done = call("nightly", NAME, *words, *folder)
     control, newer = results.read(tmp_path / "lines")
     assert isinstance(control, results.JobLine) and isinstance(newer, results.JobLine)
     open_or_not = results.Outcome.UNPROVEN if over else results.Outcome.PASS  # pip alone was measured, and is asked
-    assert (done.exit_code, control.outcome, control.digest, newer.digest) == (0, open_or_not, digest, digest)
+    assert (done.exit_code, control.outcome, control.digest, newer.digest) == (0, open_or_not, DIGEST, DIGEST)
     assert [(one.label, one.pins, one.through) for one in told] == [
         ("control", {}, ""),
         ("canary", {"torchao": "0.12.0"}, ""),
@@ -175,8 +223,11 @@ def test_a_nightly_run_has_workers_judge_its_sets(tmp_path: Path, monkeypatch: p
     assert [one.name for one in newer.changes] == ["torchao"]
 
 
-def test_versions_are_laid_over_no_image_that_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_laid_over_no_image_that_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate is none: it has no verdict, or a bad one."""
     answered(monkeypatch)
-    monkeypatch.setattr(gather, "by_name", lambda *_rest: None)
+    words = ("--on", "slurm", "--through", "a.test/b", "--no-updates", "--over")
+    candidate = f"{NAME}-candidate"
+    monkeypatch.setattr(travel, "in_registry", lambda one, *_rest: there() if one.identifier == candidate else None)
     with pytest.raises(UserError, match=f"nox -s build -- {NAME}"):
-        call("nightly", NAME, "--on", "slurm", "--through", "a.test/b", "--no-updates", "--over")
+        call("nightly", NAME, *words, "--out", str(tmp_path), "--results", str(tmp_path))

@@ -3,8 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -23,15 +26,19 @@ from images.locking import lock_file
 from images.nightly import judge as nightly_judge
 from images.planning import plan
 from images.registry.reference import Repository
+from images.validation import limits
 from tests.support import fleet_records
 from tests.support.fleet_records import claim, claims, installed
 from tests.support.nightly_samples import CONTROL, at
 from tests.support.sources import SOURCES
 from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence, Outcome, Record
+from validate.judge import judge
 from validate.judging import Status
 
 NAME = "cu126-torch27"
 DIGEST = "sha256:" + "ab" * 32
+RUN = "x"
 PIP = claims(claim("pip"))
 
 
@@ -45,7 +52,7 @@ def result(one: BuildJob, held_to: ClaimSet = PIP, digest: str = DIGEST, **more:
     now = datetime.now(UTC)
     given: dict[str, Any] = {
         "key": one.key,
-        "run": "x",
+        "run": RUN,
         "worker": WorkerInfo(executor="obedient", node="n1"),
         "started": now,
         "ended": now,
@@ -86,7 +93,12 @@ class Obedient:
 
 
 def submission(executor: Obedient) -> Submission:
-    return Submission.new(ONE_MACHINE, executor, lambda _key, _text: None)
+    return Submission(fleet=ONE_MACHINE, executor=executor, run=RUN, say=lambda _key, _text: None)
+
+
+def of(one: Placed) -> BuildJob:
+    """The job that a worker was given."""
+    return BuildJob.model_validate_json(one.task.job)  # type: ignore[attr-defined]
 
 
 # --- what a worker is told --------------------------------------------------------------------------------------------
@@ -148,6 +160,14 @@ def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other() -
     assert "the node died" in str(found["c"]) and "give the same command again" in str(found["c"])
 
 
+@pytest.mark.parametrize("other", [{"run": "of-last-week"}, {"key": job(tiers=(Tier.CPU,)).key}])
+def test_the_result_of_another_run_or_job_is_none(other: dict[str, str]) -> None:
+    """Slurm was set up anew, and gave a job a number that a file of last week bears."""
+    executor = Obedient(lambda placed: Ended(key=placed.key, built=result(of(placed), **other)))
+    ((_, found),) = submitting.results([job()], submission(executor))
+    assert isinstance(found, UserError) and "is of another job" in str(found) and "--out" in str(found)
+
+
 def test_an_interrupt_cancels_what_was_begun() -> None:
     def interrupted(_placed: Placed) -> Ended:
         raise KeyboardInterrupt
@@ -167,6 +187,37 @@ def test_the_evidence_is_judged_here_and_the_claims_of_a_worker_do_not_count(tmp
     other = result(job(), claims(claim("pip", version="24.0")))
     _, verdict = submitting.judged(job(), other, PIP, tmp_path)
     assert verdict.overall is Status.PASS, "what the worker held it to is not asked"
+
+
+def withheld(evidence: Evidence, held_to: ClaimSet = PIP) -> str:
+    asked = job(tiers=(Tier.STATIC, Tier.CPU))
+    verdict = judge(limits.of_evidence(held_to, evidence), evidence, asked.tiers)
+    return submitting.why_withheld(asked, held_to, evidence, verdict)
+
+
+def test_an_image_gets_no_name_for_what_its_worker_did_not_measure() -> None:
+    """None of it is a failure: the verdict is UNPROVEN, which a trial on this machine may name."""
+    whole = Evidence.loads(result(job()).evidence)
+    missing = Record(probe="static.x", outcome=Outcome.MISSING, seconds=0.0)
+    assert withheld(whole) == ""
+    assert withheld(replace(whole, records=())) == "its worker did not measure S1 pip"
+    assert withheld(replace(whole, records=(missing,))) == "its worker did not measure S1 pip"
+    assert "could not measure S1 pip" in withheld(replace(whole, host={"not_given": {"S1 pip": "no reason"}}))
+    open_here = claims(claim("pip"), claim("flash-attn", probe="static.y", unproven="no wheel is here"))
+    assert withheld(whole, open_here) == "", "what this machine itself can not ask is no fault of the worker"
+    assert withheld(whole, claims(claim("pip", version="24.0"))) == "1 claims failed"
+
+
+def test_an_image_excuses_itself_from_no_more_than_its_job_allows() -> None:
+    custom = {"dev.truetag.base-origin": "custom"}
+    (optional, *_) = [pin.name for pin in CONTROL.image.pins if pin.optional]
+    lacking = {"dev.truetag.missing": json.dumps({optional: f"{optional} 1.0: no wheel"})}
+    for allowed, labels in ((job(base="a.test/b@sha256:1"), custom), (job(), lacking), (job(strict=True), {})):
+        submitting.require_allowed(allowed, CONTROL.image, labels)
+    with pytest.raises(UserError, match="custom base, and none was asked for"):
+        submitting.require_allowed(job(), CONTROL.image, custom)
+    with pytest.raises(UserError, match=f"goes without {optional}"):
+        submitting.require_allowed(job(strict=True), CONTROL.image, lacking)
 
 
 def test_evidence_of_another_image_is_none(tmp_path: Path) -> None:
@@ -196,21 +247,25 @@ def judge_by(executor: Obedient, out: Path, **more: Any) -> Any:
 
 def test_versions_that_can_not_be_built_are_an_answer_and_a_lost_worker_is_none(tmp_path: Path, written: None) -> None:
     told = (ToldProblem(where="x", cause="y", then=""),)
-    unbuildable = Obedient(lambda one: Ended(key=one.key, built=result(job(), cause="no kernel", problems=told)))
+    unbuildable = Obedient(lambda one: Ended(key=one.key, built=result(of(one), cause="no kernel", problems=told)))
     assert judge_by(unbuildable, tmp_path)(CONTROL, [], "canary").cause == "no kernel"
-    for ended in ({"cause": "killed"}, {"built": result(job(), problems=told)}):
-        executor = Obedient(lambda one, ended=ended: Ended(key=one.key, **ended))
-        with pytest.raises(UserError):
+    for built, why in (
+        (lambda _one: None, "gave no result"),
+        (lambda one: result(of(one), problems=told), "x: y"),
+        (lambda _one: result(job(), cause="no kernel", problems=told), "is of another job"),
+    ):
+        executor = Obedient(lambda one, built=built: Ended(key=one.key, built=built(one)))
+        with pytest.raises(UserError, match=why):
             judge_by(executor, tmp_path)(CONTROL, [], "canary")
 
 
 def test_a_set_over_an_image_is_judged_by_the_claims_of_this_checkout(tmp_path: Path, written: None) -> None:
     """The worker measured pip alone: what the image is held to beside that is open."""
     parent = Parent(reference=f"a.test/b@{DIGEST}", digest=DIGEST, labels={})
-    executor = Obedient(lambda one: Ended(key=one.key, built=result(job())))
+    executor = Obedient(lambda one: Ended(key=one.key, built=result(of(one))))
     found = judge_by(executor, tmp_path, parents={NAME: parent})(CONTROL, [], "control")
     assert found.overall[Tier.STATIC] is not Status.PASS and len(found.claims) > 20
-    told = BuildJob.model_validate_json(executor.started[0].task.job)  # type: ignore[attr-defined]
+    told = of(executor.started[0])
     assert (told.over, told.over_digest, told.tiers) == (parent.reference, DIGEST, (Tier.STATIC,))
     lock = {path: text.encode() for path, text in told.lock.items()}
     lock_file.write(lock, tmp_path / "locks")
@@ -241,6 +296,29 @@ def test_who_waits_for_a_cancelled_job_is_told_and_nobody_begins_another() -> No
             running.result(60)
         with pytest.raises(Cancelled):
             pool.run(placed("b"))
+
+
+def test_who_waits_is_told_also_where_the_jobs_can_not_be_cancelled() -> None:
+    class Stubborn(Obedient):
+        def cancel(self) -> None:
+            super().cancel()
+            raise UserError(Problem(where="--on slurm", cause="scancel ended with 1"))
+
+    executor, told = Stubborn(lambda _one: None), Queue[BaseException]()
+    pool = Pool(executor)
+
+    def wait() -> None:
+        try:
+            pool.run(placed("a"))
+        except Cancelled as error:
+            told.put(error)
+
+    Thread(target=wait, daemon=True).start()
+    while not executor.started:
+        pass
+    with pytest.raises(UserError, match="scancel"):
+        pool.cancel()
+    assert isinstance(told.get(timeout=60), Cancelled)
 
 
 def test_what_an_executor_raises_reaches_who_waits() -> None:
