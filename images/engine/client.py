@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tarfile
 import time
 import uuid
@@ -65,12 +66,13 @@ class Engine:
 
     @contextmanager
     def alone(self, work: str, waiting: Callable[[], None]) -> Iterator[None]:
-        """Keep other processes of this machine from the same work on this engine, as building an image of one name.
+        """Keep this user's other processes on this machine from the same work on this engine: an image of one name.
 
-        `waiting` is called once if another is at it. Raises Cancelled after `cancel`, OSError where no lock can be
+        `waiting` is called once if another is at it. Raises Cancelled after `cancel`, UserError where no lock can be
         written.
         """
-        known = f"{self.facts.data_root if self.facts.local else self.facts.url}\n{work}"
+        where = self.facts.data_root if self.facts.local else self.facts.url
+        known = f"{socket.gethostname()}\n{where}\n{work}"
         file = file_lock.cache_folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
         with file_lock.alone(file, waiting=waiting, pause=self._active.pause):
             yield
