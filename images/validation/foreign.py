@@ -29,8 +29,9 @@ READ_FILES = ("cpu.instructions",)
 """Probes of the cpu tier that read files alone."""
 START_PROGRAMS = ("static.system", "static.toolkit")
 """Static probes that start programs of the image, which run emulated whoever starts them."""
-OF_ITS_PYTHON = ("static.owners",)
-"""Static probes that compare the image's files with those of the Python that runs them: that is its own, emulated."""
+OF_ITS_PYTHON = ("static.owners", "cpu.bytecode")
+"""Probes that compare the image's files with what the Python that runs them has, or would compile: one of the same
+release. Where that of this machine is another, the image's own runs them, emulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,14 @@ class Foreign:
     """How the image's own Python starts, as it answered, emulated."""
     emulator: str
     platform: str
+    release: str
+    """The image's own Python: `3.11.2`."""
 
     def is_native(self, probe: str) -> bool:
         """Whether a Python of this machine runs a probe."""
-        reads = probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
-        return reads and probe not in OF_ITS_PYTHON
+        if probe in OF_ITS_PYTHON:
+            return self.release == platform.python_version()
+        return probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
 
     def emulated(self, claims: tuple[Claim, ...]) -> dict[str, Any]:
         """What the evidence says of a run of these claims."""
@@ -80,7 +84,7 @@ def prepared(engine: Engine, image: ImageInfo, user: str) -> Iterator[Foreign]:
         then = "validate on a machine of the image's own platform"
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1)
     try:
-        json.loads(user)["start"]["version"]
+        release = str(json.loads(user)["start"]["release"])
     except (ValueError, LookupError, TypeError):
         cause = f"its Python did not say how it starts: {user.strip()[-300:] or 'nothing printed'}"
         then = "does it run at all? `docker run --rm IMAGE python3 --version`"
@@ -91,4 +95,5 @@ def prepared(engine: Engine, image: ImageInfo, user: str) -> Iterator[Foreign]:
             user=user.encode(),
             emulator=f"qemu-user {emulation.version()}".strip(),
             platform=f"linux/{image.architecture}",
+            release=release,
         )
