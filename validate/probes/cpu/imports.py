@@ -19,7 +19,6 @@ from typing import cast
 from validate.claims import Claim
 from validate.contracts import Error
 from validate.contracts.cpu import Imported, ImportsEvidence, ImportsExpect
-from validate.environment import emulation
 from validate.harness.forked import described, in_fork
 
 _SECONDS = 800
@@ -27,8 +26,6 @@ _SECONDS = 800
 _MOST_LINES = 30
 _LINE_CHARACTERS = 300
 _MARK = "validate: imported all"
-_UNCOLLECTED = "import gc\ngc.disable()\n"
-"""Emulated, collecting garbage takes a quarter of an import's time."""
 _PROGRAM = f"import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint({_MARK!r})"
 
 
@@ -52,7 +49,7 @@ def _in_new_process(modules: Sequence[str]) -> Imported:
     """Import in a new process, as a user's program does. Its exit status and last line become the error."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", f"{_UNCOLLECTED if emulation.is_emulated() else ''}{_PROGRAM}", *modules],
+            [sys.executable, "-c", _PROGRAM, *modules],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
