@@ -44,13 +44,13 @@ class Foreign:
     """How the image's own Python starts, as it answered, emulated."""
     emulator: str
     platform: str
-    release: str
-    """The image's own Python: `3.11.2`."""
+    of_its_release: bool
+    """Whether that Python is of the same release as the image's own."""
 
     def is_native(self, probe: str) -> bool:
         """Whether a Python of this machine runs a probe."""
         if probe in OF_ITS_PYTHON:
-            return self.release == platform.python_version()
+            return self.of_its_release
         return probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
 
     def emulated(self, claims: tuple[Claim, ...]) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def files(found: Foreign) -> Files:
 
 @contextmanager
 def prepared(engine: Engine, image: ImageInfo, user: str) -> Iterator[Foreign]:
-    """Our own Python, packed, beside what the image's answered. Raises UserError: an engine of another processor than
-    this machine's, or an answer that can't be read."""
+    """A Python of this machine, packed, beside what the image's answered. Raises UserError: an engine of another
+    processor than this machine's, or an answer that can't be read."""
     mine = of_machine(platform.machine())
     if mine is None or mine.architecture != engine.facts.architecture:
         cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
@@ -90,10 +90,11 @@ def prepared(engine: Engine, image: ImageInfo, user: str) -> Iterator[Foreign]:
         then = "does it run at all? `docker run --rm IMAGE python3 --version`"
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1) from None
     with tempfile.TemporaryDirectory(prefix="truetag-python-") as folder:
+        own = own_python.of_release(release)
         yield Foreign(
-            python=own_python.files(ROOT, Path(folder)),
+            python=own_python.files(ROOT, Path(folder), own),
             user=user.encode(),
             emulator=f"qemu-user {emulation.version()}".strip(),
             platform=f"linux/{image.architecture}",
-            release=release,
+            of_its_release=own is not None,
         )
