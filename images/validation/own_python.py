@@ -1,5 +1,5 @@
-"""A Python of this machine, mostly this process's own, as files for a container of an image that nobody trusts: program,
-loader, libraries, standard library. It reads the image's files and needs, and runs, nothing of the image.
+"""A Python of this machine, mostly this process's own, as files for a container of an image that nobody trusts:
+program, loader, libraries, standard library. It reads the image's files and needs, and runs, nothing of the image.
 
 Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
 """
