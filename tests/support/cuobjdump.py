@@ -1,7 +1,7 @@
 """NVIDIA's own reading of device code beside ours: `python -m tests.support.cuobjdump IMAGE [--cuobjdump FILE]`.
 
-The program is in the wheel nvidia-cuda-cuobjdump. Every library of an image below its packages is looked at, of any
-platform: cuobjdump reads files. Exits with 1 where the two say otherwise.
+The program is in the wheel nvidia-cuda-cuobjdump. Every library of an image's packages is looked at, or below a folder
+into which they were unpacked, of any platform: cuobjdump reads files. Exits with 1 where the two say otherwise.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def compared(own: Code, nvidias: Code) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Hold our reader of device code against cuobjdump.")
-    parser.add_argument("image")
+    parser.add_argument("image", help="an image of the private engine, or a folder")
     parser.add_argument("--cuobjdump", default="cuobjdump")
     options = parser.parse_args()
     counted: Counter[str] = Counter()
@@ -76,12 +76,19 @@ def _verdict(library: Path, program: str) -> str:
 
 
 def _libraries(image: str) -> Iterator[tuple[str, Path]]:
-    """Each library below the image's environment, where the engine's layers lie on this machine."""
+    """Each library below a folder, or below an image's environment, where the engine's layers lie on this machine."""
+    if Path(image).is_dir():
+        yield from _below(Path(image), Path(image))
+        return
     with connect(f"unix://{private_socket()}") as engine:
         for layer in engine.layer_folders(image):
-            for path in sorted(layer.glob("opt/venv/**/*.so*")):
-                if path.is_file() and not path.is_symlink():
-                    yield str(path.relative_to(layer)), path
+            yield from _below(layer / "opt" / "venv", layer)
+
+
+def _below(folder: Path, top: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.glob("**/*.so*")):
+        if path.is_file() and not path.is_symlink():
+            yield str(path.relative_to(top)), path
 
 
 if __name__ == "__main__":
