@@ -260,7 +260,7 @@ def _command(plan: ContainerPlan, is_foreign: bool) -> list[str]:
     arguments = ["--claims", f"{INSIDE}/claims.json"]
     if plan.reader:
         return foreign.command(INSIDE, [*arguments, "--user", f"{INSIDE}/user.json"])
-    slow = ["--timeout", str(_EMULATED_SECONDS)] if is_foreign else []
+    slow = ["--emulated", "--timeout", str(_EMULATED_SECONDS)] if is_foreign else []
     return ["python3", "-I", "-S", f"{INSIDE}/validate", *arguments, *slow]
 
 
