@@ -23,6 +23,7 @@ from images.config.schema import Matrix
 from images.context.hosting import HostSettings, host_settings
 from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.fleet.ledger import Ledger
 from images.locking import lock_file
@@ -266,12 +267,12 @@ def validate_verb(
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = what.image or str(wanted.name)
     folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
-    with trials.open_engine(engine, install=False, builds=False) as docker_engine:
+    with trials.open_runtime(engine) as runtime:
         records.forget_trial(folder)
         keep = partial(records.record_evidence, folder)
-        if told := _lineage(docker_engine, str(wanted.name), reference, out):
+        if told := _lineage(runtime, str(wanted.name), reference, out):
             common.talk.print(told, style="dim", highlight=False)
-        tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=what.claim or (), on_evidence=keep)
+        tried = trials.tried(runtime, wanted, reference, sources, trial, only=what.claim or (), on_evidence=keep)
     evidence, verdict = tried.evidence, tried.verdict
     records.record_trial(folder, evidence, verdict, tried.changes)
     if what.json_file:
@@ -303,7 +304,7 @@ def _validate_elsewhere(
     )
 
 
-def _lineage(engine: Engine, name: str, reference: str, out: Path) -> str:
+def _lineage(engine: Runtime, name: str, reference: str, out: Path) -> str:
     """What an image is beside the recorded build of its name, or what the engine calls so; empty: none is there."""
     known, where = records.recorded_layers(out / name), f"{name} as {out / name}/build.json records it"
     if not known and reference != name and (held := engine.find(name)):

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from images.apptainer.command import PROGRAM as APPTAINER
 from images.commands import trials
 from images.commands.common import say, talk
 from images.engine import Engine, NoEngine
@@ -105,7 +106,9 @@ def on_gpus(tiers: Sequence[Tier], names: str, on: str) -> Mapping[str, tuple[ob
 
 
 def local_engine(url: str | None) -> Engine | nullcontext[None]:
-    """This machine's engine; a login node has none, and then images come from the registry."""
+    """This machine's engine; a login node has none, and Apptainer keeps no images: then they come from the registry."""
+    if url == APPTAINER:
+        return nullcontext(None)
     try:
         return trials.open_engine(url, install=False, builds=False)
     except NoEngine:

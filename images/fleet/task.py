@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from images.engine import Engine
+from images.engine.runtime import Runtime
 from images.fleet.builds.model import BuildResult
 from images.fleet.model import Judged
 
@@ -19,7 +19,7 @@ class TaskContext:
     """Slurm's job or Ray's task."""
     machine: str = ""
     """Its name in the record; empty: the machine's own."""
-    on_engine: Callable[[Engine], None] = lambda _engine: None
+    on_engine: Callable[[Runtime], None] = lambda _engine: None
     """Gets the engine, to cancel what goes on in it."""
 
 

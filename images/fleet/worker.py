@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from images.apptainer import open_runtime
 from images.building import trying, validating
 from images.building.trying import Wanted
 from images.config import matrix, paths
 from images.config.names import ImageName
 from images.config.paths import Workspace
-from images.engine import Engine, ImageInfo, connect
+from images.engine import ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.fleet.ledger import Ledger
 from images.fleet.model import ON_GPUS, FleetRecord, Job, Judged, WorkerInfo
@@ -44,7 +46,7 @@ class Assignment:
     gpus: str = "auto"
     """How containers get the GPUs (`--gpus`)."""
     engine: str = ""
-    """Address of the engine; empty: the machine's own."""
+    """Address of the engine, or `apptainer`; empty: the machine's own."""
 
     def read(self) -> Job:
         return Job.model_validate_json(self.job)
@@ -66,7 +68,7 @@ def judge(given: Assignment, context: TaskContext) -> Judged:
     job = given.read()
     paths.use(Workspace(Path(given.matrix)) if given.matrix else paths.workspace())
     started = datetime.now(UTC)
-    with connect(given.engine or None, builds=False) as engine:
+    with open_runtime(given.engine or None) as engine:
         context.on_engine(engine)
         engine.sweep()
         image = _image(job)
@@ -114,7 +116,7 @@ def node() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def pulled(engine: Engine, reference: str, digest: str, platform: str) -> ImageInfo:
+def pulled(engine: Runtime, reference: str, digest: str, platform: str) -> ImageInfo:
     """The image of a job; layers that are here are not fetched again. Raises UserError, also for another image."""
     info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
     if info.id == digest:
@@ -124,7 +126,7 @@ def pulled(engine: Engine, reference: str, digest: str, platform: str) -> ImageI
     raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
 
 
-def _claims(engine: Engine, info: ImageInfo, job: Job, gpus: str) -> tuple[ClaimSet, Attachment]:
+def _claims(engine: Runtime, info: ImageInfo, job: Job, gpus: str) -> tuple[ClaimSet, Attachment]:
     if not set(job.tiers) & set(ON_GPUS):
         return job.claim_set, NO_GPU
     image, sources = _image(job), matrix.load()

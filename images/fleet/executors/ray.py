@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from images.config import paths
-from images.engine import Engine
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.builds.model import BuildResult
@@ -34,7 +34,7 @@ def run_there(task: Task) -> Judged | BuildResult | str:
     """
     import ray
 
-    engines: list[Engine] = []
+    engines: list[Runtime] = []
     results: list[Judged | BuildResult | str] = []
     found = ray.get_runtime_context()
     machine = f"{worker.node()}/{found.get_node_id()[:6]}"
