@@ -127,7 +127,7 @@ def tests(session: nox.Session) -> None:
     """
     _install(session, "lint", "test")
     _lint(session)
-    # One worker has all tests of the shared engine, one after another (tests/conftest.py).
+    # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.
     session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env=TESTING)
 
 
@@ -135,7 +135,7 @@ def tests(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """The tests that need no Docker Engine, on all cores. [PYTEST ARGUMENT...]"""
     _install(session, "lint", "test")
-    session.run("pytest", "-n", "auto", *(session.posargs or UNIT), env=TESTING)
+    session.run("pytest", "-n", str(os.cpu_count()), *(session.posargs or UNIT), env=TESTING)
 
 
 @nox.session

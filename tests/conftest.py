@@ -1,5 +1,6 @@
 """What all tests share: options of the whole suite, and no property test that fails because the machine is busy."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -56,22 +57,41 @@ BIG_IMAGES = (
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
 FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_from_the_cache",)
 """Tests that hold a build to what the cache kept of the one before. They stay with the big images, as above."""
-LONGEST_FIRST = ("big images", "engine", "browser")
+NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
+"""Tests of the engine of Debian trixie, which is made once for all of them."""
+ON_TRIXIE = ("test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]",)
+LONGEST_FIRST = ("big images", "newer engine", "fleet", "wheel_builder", "engines", "integration", "browser")
 
 
 def group(nodeid: str) -> str:
-    """One of LONGEST_FIRST, or the file. The other tests of the shared engine make and remove things of their own."""
+    """What stays on one worker: the big images, the newer engine, the browser, else the file.
+
+    The files of the shared engine make and remove things of their own.
+    """
     file = nodeid.partition("::")[0]
-    if nodeid.endswith(FROM_THE_CACHE):
+    name = _integration(file)
+    if name in BIG_IMAGES or nodeid.endswith(FROM_THE_CACHE):
         return "big images"
-    if file.startswith("tests/integration/") and not file.endswith("/test_engines.py"):
-        return "big images" if file.removesuffix(".py").partition("/test_")[2] in BIG_IMAGES else "engine"
+    if name in NEWER_ENGINE or nodeid.endswith(ON_TRIXIE):
+        return "newer engine"
     return "browser" if file.startswith("tests/browser/") else file
 
 
+def _integration(file: str) -> str:
+    """`fleet` of tests/integration/test_fleet.py; empty for files elsewhere."""
+    return file.removesuffix(".py").partition("tests/integration/test_")[2]
+
+
 def _rank(nodeid: str) -> int:
-    name = group(nodeid)
-    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+    named = group(nodeid)
+    integration = _integration(named)
+    kinds = (named, integration, "integration" if integration else "")
+    return next((number for number, kind in enumerate(LONGEST_FIRST) if kind in kinds), len(LONGEST_FIRST))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: whoever tests an engine waits for containers again and again."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

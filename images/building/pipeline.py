@@ -106,10 +106,18 @@ def build(engine: Engine, image: Image, options: BuildOptions, host: HostSetting
     lock, no base, a contradiction with the base, a failed step, a driver below the image's minimum.
     """
     job = _Job(engine=engine, image=image, options=options, host=host, progress=progress)
+    with engine.alone(f"build {job.name}", lambda: job.say("waits: another process builds this name on this engine")):
+        return _build(job)
+
+
+def _build(job: _Job) -> Built:
+    engine, image, options = job.engine, job.image, job.options
     locked = lock_file.read(image, options.locks)
     validating.require_platform(engine, image, job.warn)
     attachment, tiers = _find_gpus(job)
-    base = base_images.acquire_for(engine, image, options.base, pinned=options.pinned_bases, host=host, say=job.warn)
+    base = base_images.acquire_for(
+        engine, image, options.base, pinned=options.pinned_bases, host=job.host, say=job.warn
+    )
     prepared = _prepare(job, locked, base)
     result = _build_candidate(job, prepared.files)
     evidence, verdict = _validate(job, result.image_id, prepared.claimed, attachment, tiers)

@@ -12,8 +12,9 @@ from pathlib import Path
 from images.building import validating
 from images.config.matrix import Sources
 from images.context import labels as image_labels
-from images.engine import Engine, ImageInfo
+from images.engine import ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.locking.lock_file import Lock
@@ -65,7 +66,7 @@ class Described:
         return child.steps_above(self.history)
 
 
-def described(engine: Engine, info: ImageInfo) -> Described:
+def described(engine: Runtime, info: ImageInfo) -> Described:
     """An image of an engine."""
     return Described(labels=info.labels, history=[step.created_by for step in engine.history(info.id)])
 
@@ -98,7 +99,7 @@ class Telling:
     on_evidence: Callable[[Evidence], None] = lambda _evidence: None
 
 
-def tried(engine: Engine, reference: str, wanted: Wanted, gpus: str, telling: Telling | None = None) -> Tried:
+def tried(engine: Runtime, reference: str, wanted: Wanted, gpus: str, telling: Telling | None = None) -> Tried:
     """Judge any image against a name's claims. Raises UserError.
 
     A child of that name's image is held to them as a child is (images/validation/child.py).

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from images.engine import Engine, gpus
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import Runtime
 from images.host import emulation
 from images.planning.image import Image
 from images.validation import limits, trial
@@ -20,7 +21,7 @@ ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
 
 
-def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
+def find_gpus(engine: Runtime, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
     """How the trial gets GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
 
     Raises UserError: a way that can't be had, a driver below the image's minimum.
@@ -38,7 +39,7 @@ def find_gpus(engine: Engine, image: Image, wanted: str, tiers: Sequence[Tier]) 
     return attachment, (*ANYWHERE, Tier.GPU, *([Tier.MULTIGPU] if several else []))
 
 
-def require_platform(engine: Engine, image: Image, say: Callable[[str], None]) -> None:
+def require_platform(engine: Runtime, image: Image, say: Callable[[str], None]) -> None:
     """See that the engine's machine runs the image's programs. Raises UserError, see images/host/emulation.py.
 
     An engine elsewhere is taken to have what it needs: its first step says so otherwise.
@@ -50,7 +51,7 @@ def require_platform(engine: Engine, image: Image, say: Callable[[str], None]) -
 
 
 def validate_image(
-    engine: Engine,
+    engine: Runtime,
     reference: str,
     claims: ClaimSet,
     tiers: Sequence[Tier],

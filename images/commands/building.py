@@ -13,15 +13,21 @@ import typer
 from rich.markup import escape
 
 from images.building import lineage, pipeline, records
-from images.commands import common, tables, trials
+from images.commands import building_on, common, executors, fleet, tables, trials
+from images.commands.building_on import BuildWishes
+from images.commands.executors import ExecutorArguments
+from images.commands.fleet import FleetArguments, WhatArguments
 from images.commands.options import BuildInputArguments, EngineUrl, OfflineInputArguments, OneName, Out, grouped
 from images.commands.trials import TrialArguments
 from images.config.schema import Matrix
 from images.context.hosting import HostSettings, host_settings
 from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
+from images.fleet.ledger import Ledger
 from images.locking import lock_file
+from images.planning.image import Image
 from images.validation import schemas
 from images.wheels import builder, recipe
 from images.wheels import cache as wheel_cache
@@ -60,13 +66,31 @@ def build_verb(
     selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
     inputs: BuildInputArguments,
     how: BuildArguments,
+    workers: ExecutorArguments,
     trial: TrialArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Build images and validate them. An image gets its name only if nothing that could be judged has failed."""
+    """Build images and validate them. An image gets its name only if nothing that could be judged has failed.
+
+    With --on slurm or --on ray workers do it, and push to REPOSITORY by digest; the evidence is judged again here.
+    """
+    elsewhere = workers.elsewhere
     sources = common.sources()
     images = common.accepted(selectors, sources)
+    _warn(images)
+    if elsewhere:
+        wishes = BuildWishes(
+            sources=sources,
+            inputs=inputs,
+            how=workers,
+            tiers=trial.tiers,
+            strict=how.strict,
+            no_cache=how.no_cache,
+            out=out,
+        )
+        _build_elsewhere(images, wishes, how, engine)
+        return
     options = pipeline.BuildOptions(
         out=out,
         cache=common.cache(),
@@ -81,10 +105,6 @@ def build_verb(
         gpus=trial.gpus,
         pinned_bases=trials.pinned_bases(),
     )
-    for image in images:
-        lock_file.read(image)
-        for warning in image.warnings:
-            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
     host = host_settings()
     for warning in host.warnings:
         common.say(warning)
@@ -93,6 +113,43 @@ def build_verb(
         options = replace(options, compiled=compiling or _cached(docker_engine, options, sources.matrix))
         results = pipeline.build_all(docker_engine, images, options, host, progress, how.jobs)
     _show(results, out)
+
+
+def _warn(images: Sequence[Image]) -> None:
+    """Say what the matrix warns of. Raises UserError for an image without a lock of its own."""
+    for image in images:
+        lock_file.read(image)
+        for warning in image.warnings:
+            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+
+
+def _build_elsewhere(images: Sequence[Image], wishes: BuildWishes, how: BuildArguments, engine: str | None) -> None:
+    """Have workers build, and print as `_show` does. Raises UserError with what failed and what was withheld."""
+    names = [str(image.name) for image in images]
+    at_once = "leave it out: `slurm.at_once` in fleet.yaml bounds an array, and Ray runs what its nodes have room for"
+    others = {
+        "--jobs": (how.jobs > 1, at_once),
+        "--compile": (
+            how.compile_,
+            f"`nox -s wheels -- {names[0]}` on a machine of the workers' wheel cache, then without it",
+        ),
+    }
+    building_on.require_buildable(names, wishes, others)
+    if engine:
+        raise executors.no_engine_of(engine, wishes.how.on)
+    console = common.results()
+    problems: list[Problem] = []
+    for result in building_on.build_all(images, wishes):
+        if isinstance(result, UserError):
+            problems += result.problems
+            continue
+        console.print(tables.verdict(result.verdict))
+        if result.withheld:
+            problems.append(building_on.problem(result, wishes))
+        else:
+            console.print(building_on.told(result, wishes))
+    if problems:
+        raise UserError(problems, code=1)
 
 
 def _cached(engine: Engine, options: pipeline.BuildOptions, matrix: Matrix) -> FindWheel:
@@ -176,40 +233,51 @@ def wheels_verb(
         typer.echo(str(wheel))
 
 
-@grouped
-def validate_verb(
-    name: OneName,
-    trial: TrialArguments,
-    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = "",
+@dataclass(frozen=True, kw_only=True)
+class ValidateArguments(ExecutorArguments):
+    """Which image is judged, by which claims, and on which machines."""
+
+    image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = ""
     claim: Annotated[
         list[str] | None,
         typer.Option(
             "--claim", metavar="TEXT", help="Only claims with this in `ID SUBJECT`, or `=ID SUBJECT` (repeat it)."
         ),
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
+    ] = None
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None
+
+
+@grouped
+def validate_verb(
+    name: OneName,
+    trial: TrialArguments,
+    what: ValidateArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
     """Judge an image against a name's claims. Of one that stands on it, what was changed is named.
 
     FOLDER/validate/IMAGE/evidence.json is there from the first probe on: what is killed leaves what it measured.
+    With --on slurm or --on ray it is `fleet run NAME`, whose folder is FOLDER/fleet: what is fresh is not tried again.
     """
+    if what.elsewhere:
+        _validate_elsewhere(name, trial, what, engine, out)
+        return
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
-    reference = image or str(wanted.name)
+    reference = what.image or str(wanted.name)
     folder = out / "validate" / reference.replace("/", "_").replace(":", "_")
-    with trials.open_engine(engine, install=False, builds=False) as docker_engine:
+    with trials.open_runtime(engine) as runtime:
         records.forget_trial(folder)
         keep = partial(records.record_evidence, folder)
-        if told := _lineage(docker_engine, str(wanted.name), reference, out):
+        if told := _lineage(runtime, str(wanted.name), reference, out):
             common.talk.print(told, style="dim", highlight=False)
-        tried = trials.tried(docker_engine, wanted, reference, sources, trial, only=claim or (), on_evidence=keep)
+        tried = trials.tried(runtime, wanted, reference, sources, trial, only=what.claim or (), on_evidence=keep)
     evidence, verdict = tried.evidence, tried.verdict
     records.record_trial(folder, evidence, verdict, tried.changes)
-    if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    if what.json_file:
+        what.json_file.parent.mkdir(parents=True, exist_ok=True)
+        what.json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     common.results().print(tables.verdict(verdict))
     typer.echo(f"{folder}/evidence.json", err=True)
     if tried.changes:
@@ -217,7 +285,26 @@ def validate_verb(
     raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
 
 
-def _lineage(engine: Engine, name: str, reference: str, out: Path) -> str:
+def _validate_elsewhere(
+    name: str, trial: TrialArguments, what: ValidateArguments, engine: str | None, out: Path
+) -> None:
+    """As `fleet run` does it."""
+    if what.json_file:
+        then = f"leave it out: each job's verdict.json lies in {out}/fleet/pairs"
+        raise UserError(Problem(where="--json", cause="names one file, and a fleet judges several jobs", then=then))
+    common.accepted([name], common.sources(), exactly_one=True)
+    fleet.act(
+        "run",
+        FleetArguments(on=what.on, file=what.file, through=what.through),
+        WhatArguments(image=[f"{name}={what.image}"] if what.image else None, claim=what.claim),
+        trial,
+        [] if what.image else [name],
+        engine,
+        Ledger(out / "fleet"),
+    )
+
+
+def _lineage(engine: Runtime, name: str, reference: str, out: Path) -> str:
     """What an image is beside the recorded build of its name, or what the engine calls so; empty: none is there."""
     known, where = records.recorded_layers(out / name), f"{name} as {out / name}/build.json records it"
     if not known and reference != name and (held := engine.find(name)):

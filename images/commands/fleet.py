@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,20 +12,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from images.building import records
-from images.commands import common, fleet_kubernetes, fleet_tables, trials
-from images.commands.common import say, talk
+from images.commands import common, executors, fleet_kubernetes, fleet_tables
+from images.commands.common import talk
+from images.commands.executors import ExecutorArguments
 from images.commands.fleet_kubernetes import KubernetesArguments
 from images.commands.options import EngineUrl, Out, grouped
 from images.commands.trials import TrialArguments
 from images.config import paths
 from images.config.matrix import Sources
-from images.engine import Engine, NoEngine
+from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.fleet import config, gather, planning, run, travel
 from images.fleet.config import Fleet
-from images.fleet.executors.executor import Executor
-from images.fleet.executors.local import LocalExecutor
 from images.fleet.gather import Holding, Located, Places, Wish
 from images.fleet.ledger import Ledger
 from images.fleet.model import ON_GPUS, FleetRun, Job
@@ -39,21 +37,12 @@ from validate.judge import explain
 from validate.judging import Status
 
 ACTIONS = "plan|run|status|render|collect"
-EXECUTORS = "local|slurm|ray|ray://HEAD:PORT"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetArguments(KubernetesArguments):
+class FleetArguments(KubernetesArguments, ExecutorArguments):
     """Which machines, and where what they judged is kept."""
 
-    file: Annotated[
-        Path | None,
-        typer.Option("--fleet", metavar="FILE", help="The machines; default: ./fleet.yaml."),
-    ] = None
-    through: Annotated[
-        str, typer.Option("--through", metavar="REGISTRY/REPOSITORY", help="Images travel through it, by digest.")
-    ] = ""
-    on: Annotated[str, typer.Option("--on", metavar=EXECUTORS, help="What runs the jobs.")] = "local"
     resume: Annotated[
         bool, typer.Option("--resume", help="Judge what the last run left: it was killed, or lost jobs.")
     ] = False
@@ -95,29 +84,40 @@ def fleet_verb(
         return
     if action not in ACTIONS.split("|"):
         raise UserError(Problem(where=action, cause="is an unknown action", then=f"say one of {ACTIONS}"))
-    if not _is_known(how.on):
-        raise _unknown(how.on)
+    executors.require_known(how.on)
     if action == "collect":
         _collect(how, ledger, engine)
     if action == "render":
         fleet_kubernetes.require_kubernetes(how)
+    act(action, how, what, trial, selectors or [], engine, ledger)
+
+
+def act(
+    action: str,
+    how: FleetArguments,
+    what: WhatArguments,
+    trial: TrialArguments,
+    selectors: list[str],
+    engine: str | None,
+    ledger: Ledger,
+) -> None:
+    """Plan, render or run. A run exits with 1 for what has no PASS. Raises UserError."""
     fleet = config.read(how.file)
     if engine and action == "run" and how.on != "local":
-        then = "leave --engine out: DOCKER_HOST says where this machine's is, and each worker finds its own"
-        raise UserError(Problem(where=f"--engine {engine}", cause=f"does not reach workers of {how.on}", then=then))
+        raise executors.no_engine_of(engine, how.on)
     context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
     if action == "run" and how.resume:
         _finish(context, *_unfinished(ledger, fleet))
         return
     sources = common.sources()
-    with _engine(engine) as docker_engine:
+    with executors.local_engine(engine) as docker_engine:
         travels = action == "render" or (action == "run" and how.on != "local")
         repository = _repository(how, fleet, needed=travels)
         holding = Holding(
             sources=sources, cache=common.cache(), tiers=trial.tiers or tuple(Tier), only=what.claim or ()
         )
         located = gather.images(
-            _wishes(selectors or [], what.image or [], sources),
+            _wishes(selectors, what.image or [], sources),
             Places(engine=docker_engine, repository=repository),
             holding,
         )
@@ -155,8 +155,8 @@ class RunContext:
         return RunOptions(
             fleet=self.fleet,
             ledger=self.ledger,
-            executor=_executor(self.on, self.ledger, self.fleet),
-            say=_say,
+            executor=executors.executor(self.on, self.ledger.folder, self.fleet),
+            say=executors.tell,
             gpus=self.gpus,
             engine=self.engine,
             keep=lambda outcome: _report(self.ledger, outcome),
@@ -184,7 +184,7 @@ def _finish(
 
 def _collect(how: FleetArguments, ledger: Ledger, engine: str | None) -> NoReturn:
     """Judge what pods logged. Exits with 1 where a claim failed. Raises UserError for jobs without a verdict."""
-    with _engine(engine) as docker_engine:
+    with executors.local_engine(engine) as docker_engine:
         outcomes = fleet_kubernetes.read(how, ledger, docker_engine)
     for outcome in outcomes:
         _report(ledger, outcome)
@@ -210,10 +210,6 @@ def _report(ledger: Ledger, outcome: Outcome) -> None:
         records.record_trial(ledger.pair(outcome.job.key), evidence, explain(outcome.verdict, hints.known()))
 
 
-def _say(key: str, text: str) -> None:
-    talk.print(f"[cyan]{key}[/]  {text}", highlight=False, soft_wrap=True)
-
-
 def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[Job]]]:
     """The last run that left something, and its jobs without a record since it began. Raises UserError: none did."""
     left = [one for one in ledger.runs() if one.ended is None and not ledger.lives(one.id)]
@@ -223,7 +219,7 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
     for one in reversed(left):
         run_of = one.model_copy(update={"owner": run.owner()})
         jobs = _left(ledger, fleet, run_of)
-        _say(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
+        executors.tell(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
         if jobs:
             return run_of, jobs
         ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))  # an older one may have left something
@@ -276,15 +272,6 @@ def _wishes(selectors: list[str], references: list[str], sources: Sources) -> li
     return wishes
 
 
-def _engine(url: str | None) -> Engine | nullcontext[None]:
-    """This machine's engine; a login node has none, and then images come from the registry."""
-    try:
-        return trials.open_engine(url, install=False, builds=False)
-    except NoEngine:
-        say("no Docker Engine answers here: images are looked for in the registry alone")
-        return nullcontext(None)
-
-
 def _repository(how: FleetArguments, fleet: Fleet, *, needed: bool) -> Repository | None:
     text = how.through or fleet.through
     return travel.repository(text) if text or needed else None
@@ -307,29 +294,6 @@ def _sent(
             told = progress.job(one.planned.name)
             references[digest] = travel.send(engine, local, repository, common.cache() / "push", told)
     return gather.sent(located, references)
-
-
-def _executor(on: str, ledger: Ledger, fleet: Fleet) -> Executor:
-    """What `--on` names. Raises UserError."""
-    if on == "local":
-        return LocalExecutor()
-    if on == "slurm":
-        from images.fleet.executors.slurm import SlurmExecutor
-
-        return SlurmExecutor(ledger.folder, fleet.slurm)
-    if on == "ray" or on.startswith("ray://"):
-        from images.fleet.executors.ray import RayExecutor
-
-        return RayExecutor("auto" if on == "ray" else on, fleet.ray)
-    raise _unknown(on)
-
-
-def _unknown(on: str) -> UserError:
-    return UserError(Problem(where=f"--on {on}", cause="is nothing that runs jobs", then=f"say {EXECUTORS}"))
-
-
-def _is_known(on: str) -> bool:
-    return on in ("local", "slurm", "ray") or on.startswith("ray://")
 
 
 def _show_plan(planned: Sequence[PlannedPair], *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from images.building import pipeline
-from images.commands import common, rebuilding, trials, updating
+from images.commands import common, executors, nightly_on, rebuilding, trials, updating
+from images.commands.executors import ExecutorArguments
+from images.commands.nightly_on import NightlyWishes
 from images.commands.options import EngineUrl, ImageInputArguments, Selectors, grouped, in_workspace
 from images.commands.rebuilding import RebuildArguments
 from images.commands.trials import TrialArguments
@@ -45,8 +47,8 @@ from images.wheels import cache as wheel_cache
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunArguments:
-    """How a nightly run goes."""
+class RunArguments(ExecutorArguments):
+    """How a nightly run goes, and on which machines."""
 
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run: no trial is repeated.")] = False
     ranges: Annotated[
@@ -116,45 +118,102 @@ def nightly_verb(
     selectors: Selectors = None,
     engine: EngineUrl = None,
 ) -> None:
-    """Build and validate images as they are locked and at the newest versions; bisect what breaks."""
+    """Build and validate images as they are locked and at the newest versions; bisect what breaks.
+
+    With --on slurm or --on ray workers build each set of versions, and the evidence is judged again here.
+    """
+    elsewhere = run.elsewhere
     sources = common.sources()
     if rebuild.only_updates and not rebuild.updates:
         problem = Problem(where="--only-updates", cause="leaves nothing to do beside --no-updates", then="give one")
         raise UserError(problem)
-    tracked = _tracked(selectors or [], sources)
-    build = pipeline.BuildOptions(
-        out=output.out,
-        cache=common.cache(),
-        facts=sources.facts,
-        base=inputs.base,
-        wheelhouse=inputs.wheelhouse,
-        wheel_mirror=inputs.wheel_mirror,
-        tiers=trial.tiers,
-        gpus=trial.gpus,
-        pinned_bases=trials.pinned_bases(),
-        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
+    asked = Asked(
+        sources=sources,
+        tracked=_tracked(selectors or [], sources),
+        run=run,
+        output=output,
+        rebuild=rebuild,
+        inputs=inputs,
+        trial=trial,
+        engine=engine,
     )
-    with trials.open_engine(engine) as docker_engine, Progress() as progress:
-        options = NightlyOptions(
-            sources=sources,
-            judge=_judge(docker_engine, build, tracked, progress, over=run.over),
-            state=State(output.out / "state.jsonl", resume=run.resume),
-            now=lambda: datetime.now(UTC).replace(microsecond=0),
-            results=output.lines or paths.workspace().results / "nightly",
-            ranges=_ranges(run.ranges or [], tracked),
-            tiers=trial.tiers,
-            tell=progress.say,
-            at_once=run.jobs,
-            cancel=docker_engine.cancel,
-        )
-        archive = rebuilding.security(docker_engine, build, rebuild, progress) if rebuild.updates else None
-        found = _run_all(tracked, archive, options, only_updates=rebuild.only_updates)
+    found = _on_workers(asked) if elsewhere else _here(asked)
     _write_reports(found, output)
     proposals = {one.image: _proposal(one, sources, output) for one in found.images if one.proposed}
-    _tell(found, proposals, output, options.now())
+    _tell(found, proposals, output, _now())
     if found.problems:
         raise UserError(found.problems, code=1)
     raise typer.Exit(1 if found.broken else 0)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """All that a nightly run was asked for."""
+
+    sources: Sources
+    tracked: Sequence[Planned]
+    run: RunArguments
+    output: OutputArguments
+    rebuild: RebuildArguments
+    inputs: ImageInputArguments
+    trial: TrialArguments
+    engine: str | None
+
+    def options(self, judge: Judge, tell: Callable[[str, str], None], cancel: Callable[[], None]) -> NightlyOptions:
+        return NightlyOptions(
+            sources=self.sources,
+            judge=judge,
+            state=State(self.output.out / "state.jsonl", resume=self.run.resume),
+            now=_now,
+            results=self.output.lines or paths.workspace().results / "nightly",
+            ranges=_ranges(self.run.ranges or [], self.tracked),
+            tiers=self.trial.tiers,
+            tell=tell,
+            at_once=self.run.jobs,
+            cancel=cancel,
+        )
+
+    def build_options(self) -> pipeline.BuildOptions:
+        return pipeline.BuildOptions(
+            out=self.output.out,
+            cache=common.cache(),
+            facts=self.sources.facts,
+            base=self.inputs.base,
+            wheelhouse=self.inputs.wheelhouse,
+            wheel_mirror=self.inputs.wheel_mirror,
+            tiers=self.trial.tiers,
+            gpus=self.trial.gpus,
+            pinned_bases=trials.pinned_bases(),
+            compiled=wheel_cache.wheel_finder(self.sources.matrix, wheel_cache.default()),
+        )
+
+
+def _on_workers(asked: Asked) -> Found:
+    wishes = NightlyWishes(
+        sources=asked.sources,
+        how=asked.run,
+        inputs=asked.inputs,
+        tiers=asked.trial.tiers,
+        out=asked.output.out,
+        over=asked.run.over,
+    )
+    nightly_on.require_possible(wishes, engine=asked.engine, updates=asked.rebuild.updates)
+    images = [one.image for one in asked.tracked if one.image]
+    with nightly_on.judge(images, wishes) as (judge_there, cancel):
+        return _run_all(asked, None, asked.options(judge_there, executors.tell, cancel))
+
+
+def _here(asked: Asked) -> Found:
+    build = asked.build_options()
+    with trials.open_engine(asked.engine) as engine, Progress() as progress:
+        judge_here = _judge(engine, build, asked.tracked, progress, over=asked.run.over)
+        options = asked.options(judge_here, progress.say, engine.cancel)
+        archive = rebuilding.security(engine, build, asked.rebuild, progress) if asked.rebuild.updates else None
+        return _run_all(asked, archive, options)
 
 
 def _judge(
@@ -168,17 +227,15 @@ def _judge(
     return overlay.over(engine, controls, build, host, progress)
 
 
-def _run_all(
-    tracked: Sequence[Planned], archive: Security | None, options: NightlyOptions, *, only_updates: bool
-) -> Found:
+def _run_all(asked: Asked, archive: Security | None, options: NightlyOptions) -> Found:
     """Every image: one that can't be run does not stop the others. No archive: no updates are looked for."""
     images: list[ImageResult] = []
     rebuilt: dict[str, SecurityUpdate] = {}
     problems: list[Problem] = []
-    for planned in tracked:
+    for planned in asked.tracked:
         if planned.image is None:
             continue
-        if not only_updates:
+        if not asked.rebuild.only_updates:
             with _collected(problems, planned.name):
                 images.append(nightly.run(planned, planned.image, options))
         with _collected(problems, planned.name):

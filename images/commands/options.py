@@ -27,7 +27,10 @@ def in_workspace(ctx: typer.Context, param: typer.CallbackParam, value: Path) ->
 
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
-EngineUrl = Annotated[str | None, typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST.")]
+EngineUrl = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST. `apptainer` judges without one."),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=in_workspace)]
 Tiers = Annotated[
     list[Tier] | None,

@@ -61,7 +61,7 @@ def security(engine: Engine, options: pipeline.BuildOptions, wanted: RebuildArgu
             for tag in (name, f"{name}-candidate"):
                 engine.untag(tag)
         evidence = schemas.read_evidence(own.out / name / "evidence.json")
-        return _timed(judge.trial_of(built.info, evidence, built.verdict), start), rebuilt
+        return _timed(judge.trial_of(built.info.id, built.info.size, evidence, built.verdict), start), rebuilt
 
     return Security(
         inventory=lambda image: _inventory(engine, repository, str(image.name)),

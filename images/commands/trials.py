@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from images import apptainer
 from images.building import trying
 from images.building.trying import Telling, Tried, Wanted
 from images.commands import common
@@ -19,6 +20,7 @@ from images.context import base_images
 from images.context import labels as image_labels
 from images.engine import Engine, connect, private_engine
 from images.engine import gpus as gpu_access
+from images.engine.runtime import Runtime
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -59,7 +61,7 @@ def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet
 
 
 def tried(
-    engine: Engine,
+    engine: Runtime,
     image: Image,
     reference: str,
     sources: Sources,
@@ -80,15 +82,26 @@ def _told(record: Record) -> None:
     talk.print(f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", style="dim", highlight=False)
 
 
+def open_runtime(url: str | None) -> Runtime:
+    """What judges images and need not build: an engine, Podman, or Apptainer, rid of what killed commands left."""
+    runtime = apptainer.open_runtime(url)
+    _sweep(runtime)
+    return runtime
+
+
 def open_engine(url: str | None, *, install: bool = True, builds: bool = True) -> Engine:
     """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
 
     `builds`: not Podman, which judges images and has no BuildKit.
     """
     engine = private_engine.open_engine(url, say=say, builds=builds) if install else connect(url, builds=builds)
-    if left := engine.sweep():
-        say(f"removed what killed commands left behind: {', '.join(left)}")
+    _sweep(engine)
     return engine
+
+
+def _sweep(runtime: Runtime) -> None:
+    if left := runtime.sweep():
+        say(f"removed what killed commands left behind: {', '.join(left)}")
 
 
 def pinned_bases() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,10 +35,6 @@ class AcquiredBase:
     python: BasePython | None
 
 
-# Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
-_ONE_AT_A_TIME = threading.Lock()
-
-
 def acquire(
     engine: Engine,
     base: Base,
@@ -54,7 +49,10 @@ def acquire(
     auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
     from a Debian mirror. `say` is told of everything but a base found by its digest. Raises UserError.
     """
-    with _ONE_AT_A_TIME:
+    # Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
+    with engine.alone(
+        f"base {base.key} {base.platform}", lambda: say(f"waits: another build acquires {base.reference}")
+    ):
         if wanted != AUTO:
             return _custom(engine, wanted, base.platform, say)
         found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)

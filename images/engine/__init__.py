@@ -2,7 +2,7 @@
 
 from images.engine.client import Engine, ignore
 from images.engine.connection import NoEngine, connect, default_sockets, private_home, private_socket
-from images.engine.container import Container, Exit, Finished, Line, TimedOut
+from images.engine.container import KILLED, Container, Exit, Finished, Line, TimedOut
 from images.engine.containers import OWNER_LABEL, RUN_LABEL
 from images.engine.facts import EngineFacts
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
@@ -11,6 +11,7 @@ from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, Im
 from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
 
 __all__ = [
+    "KILLED",
     "OWNER_LABEL",
     "PLATFORM",
     "RUN_LABEL",

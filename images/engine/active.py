@@ -35,6 +35,11 @@ class ActiveWork:
         """Wait, at most until `cancel`."""
         self._cancelled.wait(seconds)
 
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises Cancelled after `cancel`."""
+        if self._cancelled.wait(seconds):
+            raise Cancelled
+
     @contextmanager
     def build(self, build_id: str) -> Iterator[None]:
         """Around a build: any exception cancels it in the engine. Raises Cancelled."""

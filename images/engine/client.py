@@ -27,6 +27,8 @@ from images.engine.image_store import ImagePart
 from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile, saved_files
 from images.engine.retrying import Retries
 from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
+from images.host import file_lock
+from images.host.hashing import sha256
 
 _PUSH_ATTEMPTS = 4
 
@@ -60,6 +62,18 @@ class Engine:
     def cancel(self) -> None:
         """Stop all builds and containers of this connection, from any thread: their callers get Cancelled."""
         self._active.cancel()
+
+    @contextmanager
+    def alone(self, work: str, waiting: Callable[[], None]) -> Iterator[None]:
+        """Keep other processes of this machine from the same work on this engine, as building an image of one name.
+
+        `waiting` is called once if another is at it. Raises Cancelled after `cancel`, OSError where no lock can be
+        written.
+        """
+        known = f"{self.facts.data_root if self.facts.local else self.facts.url}\n{work}"
+        file = file_lock.cache_folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
+        with file_lock.alone(file, waiting=waiting, pause=self._active.pause):
+            yield
 
     # --- builds and containers --------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from images.engine.client import Engine
 from images.engine.docker_api import UNREACHABLE
 from images.engine.responses import root_cause
 from images.errors import Problem, UserError
+from images.host.file_lock import cache_folder
 
 
 def connect(url: str | None = None, *, builds: bool = True) -> Engine:
@@ -79,8 +80,7 @@ def podman_sockets() -> tuple[Path, ...]:
 
 def private_home() -> Path:
     """The folder of the private engine: its data, its log, its socket."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "truetag" / "engine"
+    return cache_folder() / "engine"
 
 
 def private_socket() -> Path:

@@ -23,7 +23,8 @@ from images.errors import Problem, UserError
 
 _OOM_DELAY = 0.3  # seconds by which the engine may learn of a kill for memory later than of the end of the container
 _KILLED_DELAY = 10.0  # the same where the container's end was a kill: beside load news of its cause may take long
-_KILLED = 128 + signal.SIGKILL
+KILLED = 128 + signal.SIGKILL
+"""Status of a container whose process somebody killed: a person, the engine, or the kernel for memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,7 @@ class Container:
         with self._deadline(timeout), asking(self.name):
             code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
             details = self._sdk.inspect_container(self.id)
-            until = time.monotonic() + (_KILLED_DELAY if code == _KILLED else _OOM_DELAY)
+            until = time.monotonic() + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
             bounded = details["HostConfig"].get("Memory")
             while bounded and not details["State"]["OOMKilled"] and time.monotonic() < until:
                 time.sleep(_OOM_DELAY)

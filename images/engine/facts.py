@@ -35,6 +35,8 @@ class EngineFacts:
     os: str = "linux"
     podman: bool = False
     """It is Podman, by its Docker interface: it runs containers and has no BuildKit."""
+    apptainer: bool = False
+    """It is Apptainer: containers of the user who starts them, of unpacked images."""
     containerd_images: bool = False
     """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
 

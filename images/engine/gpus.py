@@ -16,8 +16,8 @@ from typing import TypedDict
 
 from packaging.version import InvalidVersion, Version
 
-from images.engine.client import Engine
 from images.engine.docker_types import DeviceRequest
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.hardware.inventory import SMI_FIELDS, Inventory, names, of_nvml, parse_smi
 from validate.environment import nvml
@@ -31,6 +31,8 @@ _CDI_ALL = "nvidia.com/gpu=all"
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
 _SMI_SECONDS = 120
+APPTAINER_DRIVER = "/.singularity.d/libs"
+"""Where `apptainer exec --nv` puts the driver's libraries."""
 
 
 INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
@@ -125,15 +127,30 @@ class Attachment:
 NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
 
 
-def attach(engine: Engine, wanted: str, *, min_driver: str) -> Attachment:
+def attach(engine: Runtime, wanted: str, *, min_driver: str) -> Attachment:
     """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
     parse(wanted)
     if wanted == GpuMode.NONE:
         return NO_GPU
-    chosen = choose(wanted, look(engine, folder_of(wanted)))
+    chosen = _by_apptainer() if engine.facts.apptainer else choose(wanted, look(engine, folder_of(wanted)))
     if chosen.inventory is not None and chosen.attached:
         require_driver(chosen.inventory, min_driver)
     return replace(chosen, injected=injected_from(os.environ)) if chosen.attached and engine.facts.local else chosen
+
+
+def _by_apptainer() -> Attachment:
+    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU."""
+    found = inventory()
+    if found is None:
+        return replace(NO_GPU, reason="no GPU was found on this machine")
+    request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})
+    return Attachment(
+        mode=GpuMode.NVIDIA,
+        reason="`apptainer exec --nv`",
+        inventory=found,
+        device_requests=(request,),
+        library_path=APPTAINER_DRIVER,
+    )
 
 
 def injected_from(environment: Mapping[str, str]) -> dict[str, str]:
@@ -236,7 +253,7 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
 # --- looking at the host --------------------------------------------------------------------------------------------
 
 
-def look(engine: Engine, folder: str = "") -> HostState:
+def look(engine: Runtime, folder: str = "") -> HostState:
     """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
     runtime = "nvidia" in engine.facts.runtimes
     if not engine.facts.local:
@@ -284,12 +301,12 @@ def _holds_driver(folder: str) -> bool:
     return any(Path(folder, name, "libcuda.so.1").exists() for name in _LIBRARY_FOLDERS)
 
 
-def _discovered(engine: Engine) -> tuple[str, ...]:
+def _discovered(engine: Runtime) -> tuple[str, ...]:
     """CDI devices that the engine itself reports (28.2 and later)."""
     return tuple(name for name in engine.facts.cdi_devices if name.startswith("nvidia.com/gpu="))
 
 
-def _cdi_of_this_machine(engine: Engine) -> tuple[str, ...]:
+def _cdi_of_this_machine(engine: Runtime) -> tuple[str, ...]:
     """Engines from 25 on take CDI names where it is switched on; specifications of NVIDIA's tell that it was set up."""
     if tuple(int(part) for part in engine.facts.api.split(".")) < _CDI_SINCE:
         return ()

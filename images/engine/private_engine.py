@@ -6,19 +6,19 @@ is started later. It goes on running when the command ends; `stop` ends it, `wip
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from images.engine import Engine, NoEngine, connect, private_home, private_socket, private_store
 from images.errors import Problem, UserError
+from images.host import file_lock
 from images.host.apt import install
 from images.host.hashing import sha256
 
@@ -242,13 +242,9 @@ def _running() -> int | None:
     return pid if f"--data-root={private_home() / 'data'}".encode() in command else None
 
 
-@contextmanager
-def _locked() -> Iterator[None]:
+def _locked() -> AbstractContextManager[None]:
     """One process at a time: two builds started together must not start two engines."""
-    private_home().mkdir(parents=True, exist_ok=True)
-    with (private_home() / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return file_lock.alone(private_home() / "lock")
 
 
 def _pid_file() -> Path:

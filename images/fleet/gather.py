@@ -64,7 +64,7 @@ def images(wishes: Sequence[Wish], places: Places, holding: Holding) -> list[Loc
 
 
 def _located(wish: Wish, places: Places, holding: Holding) -> Located:
-    found = _named(wish, places) if wish.reference else _by_name(str(wish.image.name), places, wish.image.platform)
+    found = _named(wish, places) if wish.reference else by_name(str(wish.image.name), places, wish.image.platform)
     where = f"; {places.repository} has no tag of this name" if places.repository else ""
     why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`"
     described = found.described if found else Described(labels={}, history=())
@@ -95,7 +95,7 @@ def _named(wish: Wish, places: Places) -> Found:
     return found
 
 
-def _by_name(name: str, places: Places, platform: Platform) -> Found | None:
+def by_name(name: str, places: Places, platform: Platform) -> Found | None:
     """What this machine's engine has under a name, else as its candidate; else what the registry has so.
 
     What was published may be older than a candidate that was built here.

@@ -76,7 +76,7 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
         booked = _booked(run_of, jobs, options)
         outcomes: list[Outcome] = []
         try:
-            for outcome in _judged(run_of, booked, options):
+            for outcome in _judged(run_of, jobs, booked, options):
                 outcomes.append(outcome)
         finally:
             options.executor.cancel()
@@ -133,7 +133,7 @@ def _placed(run_of: FleetRun, machines: str, job: Job, left: Booking | None, opt
     same = left is not None and left.executor == run_of.executor
     return Placed(
         key=job.key,
-        assignment=assignment,
+        task=assignment,
         gpus=job.gpus,
         machines=machines,
         on=options.fleet.workers[machines],
@@ -141,9 +141,12 @@ def _placed(run_of: FleetRun, machines: str, job: Job, left: Booking | None, opt
     )
 
 
-def _judged(run_of: FleetRun, booked: Sequence[Placed], options: RunOptions) -> Sequence[Outcome]:
+def _judged(
+    run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], booked: Sequence[Placed], options: RunOptions
+) -> Sequence[Outcome]:
     ledger, executor = options.ledger, options.executor
-    by_key = {placed.key: placed.assignment.read() for placed in booked}
+    mine = {placed.key for placed in booked}
+    by_key = {job.key: job for group in jobs.values() for job in group if job.key in mine}
     there = {key for key in by_key if ledger.record(key)}
     outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
     waiting = [placed for placed in booked if placed.key not in there]

@@ -6,21 +6,23 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from images.apptainer import open_runtime
 from images.building import trying, validating
 from images.building.trying import Wanted
 from images.config import matrix, paths
 from images.config.names import ImageName
 from images.config.paths import Workspace
-from images.engine import Engine, ImageInfo, connect
+from images.engine import ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.fleet.ledger import Ledger
 from images.fleet.model import ON_GPUS, FleetRecord, Job, Judged, WorkerInfo
+from images.fleet.task import TaskContext
 from images.planning import plan
 from images.planning.image import Image
 from images.site import records
@@ -44,30 +46,33 @@ class Assignment:
     gpus: str = "auto"
     """How containers get the GPUs (`--gpus`)."""
     engine: str = ""
-    """Address of the engine; empty: the machine's own."""
+    """Address of the engine, or `apptainer`; empty: the machine's own."""
 
     def read(self) -> Job:
         return Job.model_validate_json(self.job)
 
+    def elsewhere(self) -> Assignment:
+        """The checkout that travels has the matrix; the fleet's folder is the submitter's."""
+        return replace(self, matrix="", ledger="")
 
-def judge(
-    given: Assignment,
-    cluster_id: str = "",
-    on_engine: Callable[[Engine], None] = lambda _engine: None,
-    machine: str = "",
-) -> Judged:
-    """Judge a job on this machine. Raises UserError.
+    def perform(self, context: TaskContext) -> Judged:
+        return judge(self, context)
 
-    `on_engine` gets the engine, to cancel what goes on in it. `machine`: its name in the record; empty: its own.
-    """
+    def perform_and_keep(self, context: TaskContext) -> str:
+        judge_into(self, context)
+        return node()
+
+
+def judge(given: Assignment, context: TaskContext) -> Judged:
+    """Judge a job on this machine. Raises UserError."""
     job = given.read()
     paths.use(Workspace(Path(given.matrix)) if given.matrix else paths.workspace())
     started = datetime.now(UTC)
-    with connect(given.engine or None, builds=False) as engine:
-        on_engine(engine)
+    with open_runtime(given.engine or None) as engine:
+        context.on_engine(engine)
         engine.sweep()
         image = _image(job)
-        info = pulled(engine, job, str(image.platform))
+        info = pulled(engine, job.reference, job.digest, str(image.platform))
         validating.require_platform(engine, image, _say)
         claims, attachment = _claims(engine, info, job, given.gpus)
         evidence, verdict = validating.validate_image(engine, info.id, claims, job.tiers, attachment, _told)
@@ -77,7 +82,7 @@ def judge(
     record = FleetRecord(
         key=job.key,
         run=given.run,
-        worker=WorkerInfo(executor=given.executor, node=machine or node(), id=cluster_id, engine=version),
+        worker=WorkerInfo(executor=given.executor, node=context.machine or node(), id=context.id, engine=version),
         started=started,
         ended=ended,
         line=records.line_of(evidence, verdict, where, size=info.size),
@@ -85,12 +90,12 @@ def judge(
     return Judged(record=record, evidence=evidence.dumps())
 
 
-def judge_into(given: Assignment, cluster_id: str = "") -> None:
+def judge_into(given: Assignment, context: TaskContext) -> None:
     """The same, on a machine that sees the fleet's folder. What another worker has judged meanwhile is not repeated."""
     ledger, key = Ledger(Path(given.ledger)), given.read().key
     with ledger.judging(key):
         if ledger.record(key) is None:
-            ledger.commit(judge(given, cluster_id))
+            ledger.commit(judge(given, context))
 
 
 def end_on_sigterm() -> None:
@@ -111,17 +116,17 @@ def node() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def pulled(engine: Engine, job: Job, platform: str) -> ImageInfo:
+def pulled(engine: Runtime, reference: str, digest: str, platform: str) -> ImageInfo:
     """The image of a job; layers that are here are not fetched again. Raises UserError, also for another image."""
-    info = engine.find(job.reference) or engine.find(job.digest) or engine.pull(job.reference, platform=platform)
-    if info.id == job.digest:
+    info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
+    if info.id == digest:
         return info
-    cause = f"is {info.id[:19]} in this engine, the job is about {job.digest[:19]}"
+    cause = f"is {info.id[:19]} in this engine, the job is about {digest[:19]}"
     then = "the engine must name images by their configuration: switch containerd's image store off"
-    raise UserError(Problem(where=job.reference, cause=cause, then=then), code=1)
+    raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
 
 
-def _claims(engine: Engine, info: ImageInfo, job: Job, gpus: str) -> tuple[ClaimSet, Attachment]:
+def _claims(engine: Runtime, info: ImageInfo, job: Job, gpus: str) -> tuple[ClaimSet, Attachment]:
     if not set(job.tiers) & set(ON_GPUS):
         return job.claim_set, NO_GPU
     image, sources = _image(job), matrix.load()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from images.errors import Problem, UserError
+from images.host import file_lock
 
 _WAIT = "-oDPkg::Lock::Timeout=600"
 """Seconds to wait for another program that installs packages, such as unattended-upgrades."""
@@ -43,14 +42,9 @@ def unpack(package: str, folder: Path) -> Path:
     return folder / "unpacked"
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
+def _alone() -> AbstractContextManager[None]:
     """One process of ours at a time: `apt-get update` does not wait for its locks, it fails."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "apt.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return file_lock.alone(file_lock.cache_folder() / "apt.lock")
 
 
 def _run(*command: str, then: str, beside: Path | None = None) -> None:

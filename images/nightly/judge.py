@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from images.building import pipeline
 from images.context.hosting import HostSettings
-from images.engine import Engine, ImageInfo
+from images.engine import Engine
 from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
 from images.errors import UserError
@@ -45,11 +46,7 @@ def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings
         start = time.monotonic()
         name = f"{locked.image.name}-{label}"
         folder = options.out / "locks" / label
-        files = lock_file.written(locked.lock).items()
-        lock_file.write({f"{locked.image.lock_name}/{path}": content for path, content in files}, folder)
-        lock_file.write(
-            measure_contents.update({name: locked.lock}, folder), folder
-        )  # S10 asks what new versions bring
+        write_lock(locked, folder)
         own = replace(options, locks=folder, suffix=f"-{label}", tiers=tiers or options.tiers)
         try:
             (result,) = pipeline.build_all(engine, [locked.image], own, host, progress, 1)
@@ -59,10 +56,22 @@ def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings
         if isinstance(result, UserError):
             return Trial(claims=(), cause=cause_of(result), seconds=round(time.monotonic() - start, 1))
         evidence = schemas.read_evidence(options.out / name / "evidence.json")
-        found = trial_of(result.info, evidence, result.verdict)
+        found = trial_of(result.info.id, result.info.size, evidence, result.verdict)
         return found.model_copy(update={"seconds": round(time.monotonic() - start, 1)})
 
     return judge
+
+
+def write_lock(locked: Locked, folder: Path) -> dict[str, bytes]:
+    """Write a lock into a folder of locks, with what its versions bring, which S10 asks. Returns path -> content.
+
+    Raises UserError: an index that does not answer.
+    """
+    own = {f"{locked.image.lock_name}/{path}": content for path, content in lock_file.written(locked.lock).items()}
+    lock_file.write(own, folder)
+    contents = measure_contents.update({str(locked.image.name): locked.lock}, folder)
+    lock_file.write(contents, folder)
+    return {**own, **contents}
 
 
 def cause_of(error: UserError) -> str:
@@ -72,13 +81,13 @@ def cause_of(error: UserError) -> str:
     return f"{error.problems[0].where}: {error.problems[0].cause}"
 
 
-def trial_of(info: ImageInfo, evidence: Evidence, verdict: Verdict) -> Trial:
+def trial_of(digest: str, size: int, evidence: Evidence, verdict: Verdict) -> Trial:
     """A verdict as the state of a nightly run has it."""
     return Trial(
         claims=tuple(map(_row, verdict.recorded.claims)),
         overall={tier: _tier(verdict.recorded, tier).overall for tier in Tier if _tier(verdict, tier).claims},
-        digest=info.id,
-        bytes=info.size,
+        digest=digest,
+        bytes=size,
         gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
     )
 

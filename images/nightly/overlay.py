@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from images.building import pipeline, records, validating
+from images.config.facts import Facts
 from images.context import labels as image_labels
 from images.context import templates
 from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import BuildSpec, Engine, ImageInfo
+from images.engine.gpus import NO_GPU, Attachment
 from images.engine.progress import Progress
 from images.errors import UserError
 from images.locking import lock_file
@@ -26,7 +28,7 @@ from images.nightly.options import Judge
 from images.nightly.state import Trial
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from validate.claims import Tier
+from validate.claims import ClaimSet, Tier
 
 _REQUIREMENTS = "locks/moved.txt"
 _MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,source=locks,target=/run/locks"
@@ -38,19 +40,24 @@ def over(
     options: pipeline.BuildOptions,
     host: HostSettings,
     progress: Progress,
+    parents: Mapping[str, str] | None = None,
 ) -> Judge:
-    """A judge that lays versions over the images `controls` names. Raises NoSuchImage where the engine lacks one."""
+    """A judge that lays versions over the images `controls` names. Raises NoSuchImage where the engine lacks one.
+
+    `parents`: name -> what the engine calls such an image, where it is not that name.
+    """
 
     def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
         start = time.monotonic()
         name = str(locked.image.name)
-        control, parent, tag = controls[name], engine.inspect(name), f"{name}-{label}"
+        below = (parents or {}).get(name, name)
+        control, parent, tag = controls[name], engine.inspect(below), f"{name}-{label}"
         network = host.network(local=engine.facts.local)
         try:
             reference = parent.id
             if changes(control, locked):
                 built = engine.build(
-                    context(control, locked, parent, host),
+                    context(control, locked, parent, host, below),
                     tag,
                     BuildSpec(network_mode=network),
                     on_event=progress.job(tag),
@@ -72,13 +79,18 @@ def _judged(
 ) -> Trial:
     image, info = locked.image, engine.inspect(reference)
     attachment, asked = validating.find_gpus(engine, image, options.gpus, tiers or options.tiers)
-    missing = image_labels.declared_missing(image, info.labels)
-    claimed = ClaimContext.of(image, locked.lock, options.facts, missing=missing, custom_base=False)
-    # pip put other versions over what the control's build left: S10 is about that build.
-    claims = image_claims(claimed.on_host(attachment)).less(_OF_BUILDS)
+    claims = claims_of(locked, info.labels, options.facts, attachment)
     evidence, verdict = validating.validate_image(engine, reference, claims, asked, attachment)
     records.record_trial(options.out, evidence, verdict)
-    return trial_of(info, evidence, verdict)
+    return trial_of(info.id, info.size, evidence, verdict)
+
+
+def claims_of(locked: Locked, labels: Mapping[str, str], facts: Facts, attachment: Attachment = NO_GPU) -> ClaimSet:
+    """What an image with these labels and versions is held to."""
+    missing = image_labels.declared_missing(locked.image, labels)
+    claimed = ClaimContext.of(locked.image, locked.lock, facts, missing=missing, custom_base=False)
+    # pip put other versions over what the control's build left: S10 is about that build.
+    return image_claims(claimed.on_host(attachment)).less(_OF_BUILDS)
 
 
 _OF_BUILDS = ("static.owners", "static.wheels")
@@ -86,7 +98,7 @@ _UNCONSTRAINED = "unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT"
 """The image holds its users to the versions that it was built with. Here others are tried on purpose."""
 
 
-def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings) -> Context:
+def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings, below: str = "") -> Context:
     """The layer: what moved is installed by hash, what is no longer needed goes, and the labels say so."""
     moved = changes(control, locked)
     names = {one.name for one in moved if one.after}
@@ -99,7 +111,7 @@ def context(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettin
     steps = ["python -m pip install --quiet --no-deps --no-cache-dir --require-hashes -r /run/" + _REQUIREMENTS]
     steps += [f"python -m pip uninstall --quiet --yes {' '.join(gone)}"] if gone else []
     dockerfile = [
-        f"FROM {control.image.name}",
+        f"FROM {below or control.image.name}",
         "USER root",
         f"RUN {_MOUNTS} {_UNCONSTRAINED} && . /run/host/env && {' && '.join(steps)}",
         f"USER {parent.user}",

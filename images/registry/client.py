@@ -74,7 +74,8 @@ class Registry:
         self._single = _session(repository.host, 0)
         self._session.auth = RegistryAuth([repository, *mount_from], credentials, self._session)
         self._single.auth = self._session.auth
-        self._root = f"{self._scheme()}://{repository.api_host}/v2/{repository.name}/"
+        self.scheme = self._scheme()
+        self._root = f"{self.scheme}://{repository.api_host}/v2/{repository.name}/"
 
     def __enter__(self) -> Registry:
         return self

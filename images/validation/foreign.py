@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from images.config.platforms import of_machine
-from images.engine import Engine, ImageInfo
+from images.engine import ImageInfo
 from images.engine.archive import Files
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.host import emulation
 from images.validation import own_python
@@ -60,7 +61,7 @@ class Foreign:
         return {"platform": self.platform, "by": self.emulator, "probes": ran}
 
 
-def is_foreign(engine: Engine, image: ImageInfo) -> bool:
+def is_foreign(engine: Runtime, image: ImageInfo) -> bool:
     """Whether the engine's machine runs an image's programs emulated."""
     return bool(image.architecture) and image.architecture != engine.facts.architecture
 
@@ -75,7 +76,7 @@ def files(found: Foreign) -> Files:
 
 
 @contextmanager
-def prepared(engine: Engine, image: ImageInfo, user: str) -> Iterator[Foreign]:
+def prepared(engine: Runtime, image: ImageInfo, user: str) -> Iterator[Foreign]:
     """A Python of this machine, packed, beside what the image's answered. Raises UserError: an engine of another
     processor than this machine's, or an answer that can't be read."""
     mine = of_machine(platform.machine())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from images.engine import Engine, ImageInfo
+from images.engine import ImageInfo
+from images.engine.runtime import Runtime
 from validate.claims import HOST_PROBE, ClaimSet
 from validate.environment import credentials
 from validate.evidence import Measurement, Outcome, Record
@@ -16,7 +17,7 @@ from validate.evidence import Measurement, Outcome, Record
 _SHOWN = 80
 
 
-def records(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
+def records(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[Record]:
     """One record of all claims that the host measures; none where there are no such claims. Raises NoSuchImage."""
     subjects = [claim.subject for claim in claims.claims if claim.probe == HOST_PROBE]
     if not subjects:
@@ -40,7 +41,7 @@ def records(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Reco
     )
 
 
-def credentials_of(engine: Engine, image: ImageInfo) -> Iterator[dict[str, str]]:
+def credentials_of(engine: Runtime, image: ImageInfo) -> Iterator[dict[str, str]]:
     """Kind and place of each, in variables, labels and build steps: a step's history has its build arguments."""
     texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
     texts += [(f"the label {name}", value) for name, value in image.labels.items()]

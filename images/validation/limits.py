@@ -7,20 +7,35 @@ from dataclasses import replace
 from typing import Any
 
 from images.engine.facts import EngineFacts
-from validate.claims import IN_OWN_CONTAINER, Claim, ClaimSet
+from validate.claims import AS_ARBITRARY_UID, AS_ROOT, HOST_PROBE, IN_OWN_CONTAINER, Claim, ClaimSet
 from validate.evidence import Evidence
 
 Reasons = Mapping[str, str]
 """`ID SUBJECT` of a claim -> why it can't be measured there."""
 _KEY = "not_given"
 _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
+_APPTAINER_USER = "Apptainer runs containers as the user who starts them, never as another: judge this with Docker"
+_APPTAINER_MOUNTS = "Apptainer has no volumes, and gives a folder of the host its owner: judge this with Docker"
+_APPTAINER_SIZE = "Apptainer keeps no sizes of layers: judge this with Docker"
 _POD_MOUNTS = "Kubernetes gives its volumes another owner and mode than Docker: judge this with `nox -s validate`"
 
 
 def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
     """What an engine can't give. Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid)."""
+    if facts.apptainer:
+        return _of_apptainer(claims)
     own = [one for one in claims.claims if one.expect.get("mount") == "own"]
     return _reasons(_PODMAN_OWN, own) if facts.podman else {}
+
+
+def _of_apptainer(claims: ClaimSet) -> Reasons:
+    """A user's container has that user alone (Apptainer's user guide, "Security in Apptainer")."""
+    sizes = [one for one in claims.only([HOST_PROBE]).claims if one.subject == "size"]
+    return {
+        **_reasons(_APPTAINER_USER, claims.only([*AS_ROOT, *AS_ARBITRARY_UID]).claims),
+        **_reasons(_APPTAINER_MOUNTS, claims.only(IN_OWN_CONTAINER).claims),
+        **_reasons(_APPTAINER_SIZE, sizes),
+    }
 
 
 def of_kubernetes(claims: ClaimSet) -> Reasons:

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from images.config.paths import EXAMPLES, SUITE
-from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, Exit, ImageInfo
+from images.engine import KILLED, ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import containers, foreign, inspection, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan
@@ -66,7 +67,7 @@ class Trial:
     """Told after each record what was measured so far: a trial that is killed leaves that much."""
 
 
-def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
+def run(engine: Runtime, reference: str, claims: ClaimSet, trial: Trial) -> Evidence:
     """Measure an image: no network, read-only root, its own user, bounded memory, always removed.
 
     Raises UserError when the suite could not even start there (no Python, say).
@@ -115,7 +116,7 @@ def run(engine: Engine, reference: str, claims: ClaimSet, trial: Trial) -> Evide
     return evidence(merged(records))
 
 
-def _side_by_side(engine: Engine, measure: Callable[[ContainerPlan], None], plans: Sequence[ContainerPlan]) -> None:
+def _side_by_side(engine: Runtime, measure: Callable[[ContainerPlan], None], plans: Sequence[ContainerPlan]) -> None:
     """Measure in some containers at once. After an error none begins any more; an interrupt stops those that run."""
     over = threading.Event()
 
@@ -141,7 +142,7 @@ def _side_by_side(engine: Engine, measure: Callable[[ContainerPlan], None], plan
 
 
 @contextmanager
-def _reader(engine: Engine, image: ImageInfo, claims: ClaimSet) -> Iterator[Foreign | None]:
+def _reader(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Iterator[Foreign | None]:
     """What reads an image's files where its own Python would run emulated; None where that runs as it is."""
     if not foreign.is_foreign(engine, image):
         yield None
@@ -195,7 +196,7 @@ def _and(one: Record, other: Record) -> Record:
     )
 
 
-def _run_suite(engine: Engine, image: ImageInfo, plan: ContainerPlan, trial: Trial) -> tuple[list[Record], Exit, str]:
+def _run_suite(engine: Runtime, image: ImageInfo, plan: ContainerPlan, trial: Trial) -> tuple[list[Record], Exit, str]:
     """Records, how the container ended, and why it has not the limits that ranks should have (an engine that may not
     raise its own, as it runs in a container itself); empty: it has.
     """
@@ -210,7 +211,7 @@ def _run_suite(engine: Engine, image: ImageInfo, plan: ContainerPlan, trial: Tri
 
 
 def _run_in(
-    engine: Engine, image: ImageInfo, plan: ContainerPlan, trial: Trial, ulimits: Mapping[str, int]
+    engine: Runtime, image: ImageInfo, plan: ContainerPlan, trial: Trial, ulimits: Mapping[str, int]
 ) -> tuple[list[Record], Exit]:
     gpus = plan.gpus
     tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={trial.bounds.scratch}"
@@ -246,8 +247,10 @@ def _run_in(
             records.append(record)
             trial.on_record(record)
         end = container.wait(timeout=300)
+    name = image.tags[0] if image.tags else image.id
+    if end.code == KILLED and not end.oom:
+        raise UserError(_killed(name, plan.name), code=1)
     if not records:
-        name = image.tags[0] if image.tags else image.id
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
 
@@ -281,7 +284,7 @@ def shared_memory(bounds: Bounds, machine: int) -> int:
     return min(bounds.shared_memory, machine // 4) // _PAGE * _PAGE
 
 
-def _at_once(engine: Engine, plan: ContainerPlan) -> int:
+def _at_once(engine: Runtime, plan: ContainerPlan) -> int:
     """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow; one of ranks counts for each."""
     found = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
     memory = min((gpu.memory for gpu in found), default=0)
@@ -322,6 +325,15 @@ def _record(line: str) -> Record | None:
         return Record.from_json(data)
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def _killed(reference: str, container: str) -> Problem:
+    """What such a container did not measure says nothing about the image."""
+    return Problem(
+        where=reference,
+        cause=f"its container `{container}` was killed from outside in the middle of the suite, not for its memory",
+        then="validate it again; if nobody killed it, see whether the machine ran out of memory (`dmesg`)",
+    )
 
 
 def _not_started(reference: str, code: int, complaints: Sequence[str]) -> Problem:

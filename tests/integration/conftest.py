@@ -1,7 +1,9 @@
 """One engine for all engine tests, reached as the product reaches it: none to be had is a failure, not a skip."""
 
+import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from images.context import labels as image_labels
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, private_engine
+from images.host import file_lock
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -58,18 +61,29 @@ def image() -> Image:
 
 
 @pytest.fixture(scope="session")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("out")
+def out(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """One folder for all workers of a run."""
+    ours = tmp_path_factory.getbasetemp()
+    folder = (ours if worker_id == "master" else ours.parent) / "out"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def parent(engine: Engine, image: Image, out: Path) -> ImageInfo:
-    """The product's own way, from the command line: the big layers are kept by the engine from run to run."""
-    environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
-    return engine.inspect(NAME)
+def parent(engine: Engine, out: Path) -> ImageInfo:
+    """The product's own way, from the command line: the big layers are kept by the engine from run to run.
+
+    The worker that comes first builds it, once for all.
+    """
+    with file_lock.alone(out / "parent.lock"):
+        built = out / "parent.json"
+        if not built.is_file():
+            environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
+            command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
+            finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+            shutil.copy(out / NAME / "build.json", built)
+    return engine.inspect(json.loads(built.read_text())["digest"])
 
 
 @pytest.fixture(scope="session")

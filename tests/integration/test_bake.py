@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from docker import APIClient
 
 from images.building import bake, records
 from images.building.bake import BakeOptions, Rendered
 from images.context import base_images
+from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import BuildSpec, ContainerSpec, Engine, connect
@@ -39,7 +42,11 @@ def modern(trixie: Other) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def base(modern: Engine) -> AcquiredBase:
+def base(engine: Engine, base: AcquiredBase, modern: Engine, trixie: Other) -> AcquiredBase:
+    """The shared engine's, where it was made here: making it again would show nothing."""
+    if base.origin is Origin.BOOTSTRAPPED:
+        with closing(APIClient(engine.facts.url)) as ours, closing(APIClient(trixie.url)) as theirs:
+            theirs.load_image(ours.get_image(base.reference))  # type: ignore[no-untyped-call]
     wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
     return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
 

@@ -1,10 +1,10 @@
 """A fleet for real: Slurm with four nodes, Ray with three, one registry; workers and submitters that are killed."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,20 @@ import pytest
 import yaml
 
 from images.bench import loopback
-from images.engine import Engine, ImageInfo
+from images.engine import RUN_LABEL, Engine, ImageInfo
+from images.errors import UserError
 from images.fleet import travel
 from images.fleet.ledger import Ledger
 from images.registry.reference import Repository
+from images.validation import trial
 from tests.support import fleet_faults, fleet_images, pods
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 from tests.support.fleet_faults import FleetCommand
+from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
+from validate.claims import ClaimSet, Tier
 
 pytestmark = pytest.mark.engine
 FLEET = """\
@@ -110,6 +114,25 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
     assert slurm.queue() == []
 
 
+def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
+    engine: Engine, through: str, slurm: Slurm, fleet_file: Path, tmp_path: Path
+) -> None:
+    """There and back on a real cluster, quickly; tests/images/fleet/test_builds.py has what is made of an image."""
+    base = f"{through}/none@sha256:{'0' * 64}"
+    words = ["build", NAME, "--on", "slurm", "--fleet", str(fleet_file), "--through", through, "--base", base]
+    done = subprocess.run(
+        [sys.executable, "-m", "images", *words, "--out", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "DOCKER_HOST": engine.facts.url, **slurm.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert base in done.stderr.split("failed: ")[1] and "next:" in done.stderr, done.stderr
+    assert slurm.queue() == []
+
+
 def test_ray_gives_the_verdicts_of_one_machine(command: FleetCommand, local: Mapping[str, Any], tmp_path: Path) -> None:
     with ray_cluster() as address:
         done = command.on("ray", {"RAY_ADDRESS": address}).run(tmp_path)
@@ -155,18 +178,6 @@ def test_rendered_pods_give_the_verdicts_of_one_machine(
     assert {record.worker.executor for record in Ledger(tmp_path).records()} == {"kubernetes"}
 
 
-@contextmanager
-def ray_cluster() -> Iterator[str]:
-    """A head and two nodes with an engine, in a process of their own: what they start ends with it."""
-    program = [sys.executable, str(ROOT / "tests" / "support" / "ray_cluster.py")]
-    process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        yield process.stdout.readline().strip()
-    finally:
-        process.communicate()
-
-
 @pytest.fixture(scope="module")
 def slow(engine: Engine, parent: ImageInfo) -> Iterator[tuple[str, ...]]:
     """Images whose trial takes some seconds."""
@@ -192,6 +203,26 @@ def test_every_pair_is_judged_once_whoever_is_killed(
     assert killing.round([fleet_faults.SUBMITTER]) == 1
     killing.interrupted()
     assert killing.names() == named, "nothing gets a name"
+
+
+def test_a_container_that_is_killed_after_its_first_record_gives_no_verdict(
+    engine: Engine, claims: ClaimSet, thin: Sequence[str]
+) -> None:
+    """A part of a container's records is no evidence: the rest would read as what the image lacks."""
+    asked = claims.about(fleet_images.CLAIMS)
+    assert len({one.probe for one in asked.claims}) == 2
+    killing = trial.Trial(tiers=(Tier.STATIC,), on_record=lambda _record: kill_container(engine))
+    with (
+        fleet_images.thin_images(engine, "truetag-test-stuck", 1, {}, fleet_images.STUCK) as (image,),
+        pytest.raises(UserError, match="was killed from outside"),
+    ):
+        trial.run(engine, image, asked, killing)
+
+
+def kill_container(engine: Engine) -> None:
+    """The one that this connection runs."""
+    (found,) = engine.containers(f"{RUN_LABEL}={engine.run_id}")
+    fleet_faults.kill_container(engine, found.id)
 
 
 def test_two_people_on_one_fleet_judge_no_pair_twice(

@@ -106,21 +106,40 @@ def test_an_index_that_fails_midway_leaves_no_name(engine: Engine, out: Path, tm
 
 
 def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent: ImageInfo, tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a build that has begun."""
-    engine.tag(parent.id, "truetag-test-kept")
-    engine.untag(NAME)
+    """Ctrl-C in the middle of a build that has begun, and of one of the same name that waits for it.
+
+    The name stays with the image that had it.
+    """
+    with building(engine, tmp_path / "first") as first:
+        begun = told(first, "[system")
+        with building(engine, tmp_path / "second") as second:
+            waits = told(second, "waits: another process builds this name")
+            interrupt(second, waits)
+        rest = interrupt(first, begun)
+    assert "nothing is left running" in rest
+    assert engine.inspect(NAME).id == parent.id and engine.find(f"{NAME}-candidate") is None
+    owners = [one.labels.get(OWNER_LABEL, "") for one in engine.containers()]
+    assert not [one for one in owners if f":{first.pid}:" in one or f":{second.pid}:" in one]
+
+
+def building(engine: Engine, out: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
-    command = [sys.executable, "-u", "-m", "images", "build", NAME, "--no-cache", "--out", str(tmp_path)]
-    with subprocess.Popen(
+    command = [sys.executable, "-u", "-m", "images", "build", NAME, "--no-cache", "--out", str(out)]
+    return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as child:
-        assert child.stdout is not None
-        first = next(line for line in child.stdout if "[system" in line)
-        child.send_signal(signal.SIGINT)
-        rest = child.stdout.read()
-        assert child.wait(timeout=300) == 130, first + rest
-    assert "nothing is left running" in rest and "Traceback" not in rest
-    assert engine.find(NAME) is None and engine.find(f"{NAME}-candidate") is None
-    assert not [one for one in engine.containers() if f":{child.pid}:" in one.labels.get(OWNER_LABEL, "")]
-    engine.tag(parent.id, NAME)
-    engine.untag("truetag-test-kept")
+    )
+
+
+def told(child: subprocess.Popen[str], words: str) -> str:
+    """The first line with these words."""
+    assert child.stdout is not None
+    return next(line for line in child.stdout if words in line)
+
+
+def interrupt(child: subprocess.Popen[str], before: str) -> str:
+    """Press Ctrl-C. Returns what it still says."""
+    assert child.stdout is not None
+    child.send_signal(signal.SIGINT)
+    rest = child.stdout.read()
+    assert child.wait(timeout=300) == 130 and "Traceback" not in rest, before + rest
+    return rest

@@ -1,16 +1,22 @@
-"""A nightly run on the real engine: a torchao that was built for another torch is found among harmless changes."""
+"""A nightly run on the real engine: a torchao that was built for another torch is found among harmless changes.
 
+Each set of versions goes the way of `--on`: it is described, laid over the image by a worker (in this process), and
+judged again from the evidence.
+"""
+
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from images.building import pipeline
-from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
-from images.engine.progress import Progress
-from images.locking import lock_file
-from images.nightly import overlay, results
+from images.fleet.builds import sets
+from images.fleet.builds.pool import Pool
+from images.fleet.builds.sets import Parent, SetOptions
+from images.fleet.builds.submitting import Submission
+from images.fleet.config import ONE_MACHINE
+from images.fleet.executors.local import LocalExecutor
+from images.nightly import results
 from images.nightly import run as nightly
-from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
 from images.nightly.results import Outcome
 from images.nightly.state import State
@@ -22,24 +28,26 @@ from validate.claims import Tier
 
 MOVING = {"torchao": "==0.14.1", "liger-kernel": ">=0.6.4,<0.7", "nvidia-ml-py": ">=12.560.30,<14"}
 """0.14.1 is built for torch 2.9; the image has 2.7."""
+LABELLED = tuple(f"{NAME}-{label}-" for label in ("control", "canary", "bisect"))
 
 
 def test_the_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    control = Locked(image=image, lock=lock_file.read(image))
-    building = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
-    with Progress(plain=True) as progress:
+    known = Parent(reference=NAME, digest=parent.id, labels=parent.labels)
+    given = SetOptions(sources=SOURCES, out=tmp_path, cache=tmp_path, bases={}, parents={NAME: known})
+    executor = LocalExecutor()
+    with Pool(executor) as pool:
         options = NightlyOptions(
             sources=SOURCES,
-            judge=overlay.over(engine, {NAME: control}, building, host_settings(), progress),
+            judge=sets.on_workers(pool, Submission.new(ONE_MACHINE, executor, say), given),
             state=State(tmp_path / "state.jsonl", resume=False),
             now=lambda: datetime.now(UTC),
             results=tmp_path / "results",
             ranges={pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins},
             tiers=[Tier.STATIC],
-            tell=progress.say,
+            tell=say,
         )
         found = nightly.run(planned, image, options)
     assert found.control.outcome is Outcome.PASS
@@ -49,4 +57,9 @@ def test_the_package_that_breaks_a_canary_is_named(
     assert found.breakages[0].sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks S")
     assert found.proposed is None
     assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
-    assert [engine.find(f"{NAME}-{label}") for label in ("control", "canary", "bisect")] == [None, None, None]
+    left = [tag for one in engine.images("dev.truetag.image") for tag in one.tags if tag.startswith(LABELLED)]
+    assert not left, "what workers build loses its name"
+
+
+def say(name: str, text: str) -> None:
+    logging.getLogger("truetag.tests").warning("%s %s", name, text)

@@ -25,6 +25,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.wheels",),
     ("images.validation",),
     ("images.context",),
+    ("images.apptainer",),
     ("images.engine", "images.locking", "images.registry", "images.chooser"),
     ("images.hardware", "images.host", "images.planning"),
     ("images.config",),

@@ -1,4 +1,4 @@
-"""Kills workers and submitters of a fleet on Slurm, and holds what is left to what was promised.
+"""Kills workers, their containers and submitters of a fleet on Slurm, and holds what is left to what was promised.
 
 By hand, with a cluster and a registry of its own, about six seconds a kill:
 
@@ -19,6 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import docker
+import docker.errors
+
 from images.bench import loopback
 from images.engine import RUN_LABEL, Engine, connect
 from images.fleet.ledger import Ledger
@@ -29,7 +32,7 @@ from tests.support.slurm_cluster import Slurm, slurm_cluster
 from validate.evidence import Evidence
 from validate.judge import judge
 
-WORKER, SUBMITTER = "worker", "submitter"
+WORKER, CONTAINER, SUBMITTER = "worker", "container", "submitter"
 _PATIENCE = 120.0
 
 
@@ -107,8 +110,8 @@ class Killing:
         while True:
             process = self.command.start(folder, *action)
             while waiting and process.poll() is None:
-                self._kill(waiting[0], process, at_random=at_random)
-                killed, waiting = killed + 1, waiting[1:]
+                if self._kill(waiting[0], process, at_random=at_random):
+                    killed, waiting = killed + 1, waiting[1:]
                 if process.poll() is not None:
                     break
             _, told = process.communicate(timeout=_PATIENCE)
@@ -151,20 +154,22 @@ class Killing:
         """Every name that these images have in the engine."""
         return tuple(name for image in self.command.images for name in self.engine.inspect(image).tags)
 
-    def _kill(self, victim: str, submitter: subprocess.Popen[str], *, at_random: bool) -> None:
-        """In the middle of a trial; or at any moment after something was submitted."""
+    def _kill(self, victim: str, submitter: subprocess.Popen[str], *, at_random: bool) -> bool:
+        """In the middle of a trial; or at any moment after something was submitted. Whether there was one to kill."""
         if at_random:
             self._until(lambda: bool(self.slurm.queue()), submitter)
             time.sleep(self.dice.uniform(0, 4))
         else:
-            self._until(lambda: bool(self._containers()), submitter)
+            self._until(lambda: bool(self._containers("running")), submitter)
         if victim == SUBMITTER:
             submitter.kill()
             submitter.wait()
-            return
-        if workers := self._workers():
-            with suppress(ProcessLookupError):
-                os.kill(self.dice.choice(workers), signal.SIGKILL)
+            return True
+        if victim == CONTAINER:
+            containers = self._containers("running")
+            return bool(containers) and kill_container(self.engine, self.dice.choice(containers))
+        workers = self._workers()
+        return bool(workers) and _kill_process(self.dice.choice(workers))
 
     def _workers(self) -> list[int]:
         """Python processes of jobs on the nodes."""
@@ -177,10 +182,11 @@ class Killing:
                     found.append(int(folder.name))
         return found
 
-    def _containers(self) -> list[str]:
-        """Of trials of these images, those that ended and were not removed among them."""
+    def _containers(self, *states: str) -> list[str]:
+        """Of trials of these images, those that ended and were not removed among them; or those in some states."""
         ours = {*self.command.images, *(self.engine.inspect(image).id for image in self.command.images)}
-        return [container.id for container in self.engine.containers(RUN_LABEL) if container.image in ours]
+        found = [container for container in self.engine.containers(RUN_LABEL) if container.image in ours]
+        return [container.id for container in found if not states or container.state in states]
 
     def _until(self, holds: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
         deadline = time.monotonic() + _PATIENCE
@@ -189,6 +195,26 @@ class Killing:
                 return
             assert time.monotonic() < deadline, self.slurm.queue()
             time.sleep(0.1)
+
+
+def kill_container(engine: Engine, container: str) -> bool:
+    """Whether it was there to be killed."""
+    client = docker.DockerClient(base_url=engine.facts.url)
+    try:
+        client.api.kill(container)
+    except docker.errors.APIError:  # it has ended by itself
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def _kill_process(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def main(kills: int, seed: int) -> None:
@@ -218,7 +244,7 @@ def main(kills: int, seed: int) -> None:
             killing.expected = verdicts(folder / "local")
             names, count, start = killing.names(), 0, time.monotonic()
             while count < kills:
-                victims = [killing.dice.choice((WORKER, SUBMITTER)) for _ in range(min(4, kills - count))]
+                victims = [killing.dice.choice((WORKER, CONTAINER, SUBMITTER)) for _ in range(min(4, kills - count))]
                 count += killing.round(victims, at_random=True)
                 told = {"kills": count, "victims": victims, "seconds": round(time.monotonic() - start)}
                 sys.stderr.write(f"{json.dumps(told)}\n")

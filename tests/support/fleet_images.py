@@ -7,8 +7,8 @@ from images.engine import BuildSpec, Engine
 from tests.support.broken_images import NAME, SITE
 
 PACKAGES = ("einops", "safetensors")
-CLAIMS = tuple(f"=S1 {name}" for name in PACKAGES)
-"""What the small images are held to: claims of the parent that need no more than they have."""
+CLAIMS = (*(f"=S1 {name}" for name in PACKAGES), "=S2 files")
+"""What the small images are held to: claims of the parent that need no more than they have, by two probes."""
 LIBRARIES = ("libexpat.so.1", "libz.so.1", "libcrypto.so.3", "libssl.so.3")
 BREAKAGES: Mapping[str, str] = {
     "gone": f"rm -r {SITE}/einops",
@@ -20,6 +20,8 @@ SLOW = (
     "'#!/bin/sh\\nsleep 1\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
 )
 """Each Python takes a second to start: there is a middle to be killed in."""
+STUCK = SLOW.replace("sleep 1", 'case "$*" in *static.files*) sleep 600;; esac')
+"""One of the two probes does not end."""
 
 
 def dockerfile() -> str:
@@ -44,19 +46,23 @@ ENV PATH=/opt/venv/bin:/usr/bin:/bin
 
 @contextmanager
 def thin_images(
-    engine: Engine, prefix: str, count: int, broken: Mapping[str, str], also: str = "true"
+    engine: Engine, prefix: str, count: int, broken: Mapping[str, str], also: str = "true", parent: str = ""
 ) -> Iterator[tuple[str, ...]]:
-    """Tags of `count` sound images and of the broken ones (word -> command), removed afterwards. `also`: in all."""
-    below = f"{prefix}-small"
+    """Tags of `count` sound images and of the broken ones (word -> command), removed afterwards.
+
+    `also`: a command in all. `parent`: what they lie over; empty: the small image.
+    """
+    below = parent or f"{prefix}-small"
     spec = BuildSpec(network_mode="none")
     commands = {**{f"{number:02}": "true" for number in range(count)}, **broken}
     tags = tuple(f"{prefix}-{word}" for word in commands)
     try:
-        engine.build({"Dockerfile": dockerfile().encode()}, below, spec)
+        if not parent:
+            engine.build({"Dockerfile": dockerfile().encode()}, below, spec)
         for tag, command in zip(tags, commands.values(), strict=True):
-            text = f"FROM {below}\nRUN echo {tag} >/own && {command}\nRUN {also}\nUSER 1001\n"
+            text = f"FROM {below}\nUSER root\nRUN echo {tag} >/own && {command}\nRUN {also}\nUSER 1001\n"
             engine.build({"Dockerfile": text.encode()}, tag, spec)
         yield tags
     finally:
-        for tag in (*tags, below):
+        for tag in (*tags, *(() if parent else (below,))):
             engine.remove(tag, force=True)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from images.fleet.builds.model import BuildResult
 from images.fleet.config import WorkerType
 from images.fleet.model import Judged
-from images.fleet.worker import Assignment
+from images.fleet.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class Placed:
     """A job with the machines that judge it."""
 
     key: str
-    assignment: Assignment
+    task: Task
     gpus: int
     machines: str
     """Their name in fleet.yaml."""
@@ -33,6 +34,16 @@ class Ended:
     cause: str = ""
     node: str = ""
     judged: Judged | None = None
+    built: BuildResult | None = None
+
+
+def ended(key: str, found: Judged | BuildResult | str) -> Ended:
+    """The end of a job with a result. A name is that of the machine that kept the record in the ledger."""
+    if isinstance(found, str):
+        return Ended(key=key, node=found)
+    if isinstance(found, BuildResult):
+        return Ended(key=key, node=found.worker.node, built=found)
+    return Ended(key=key, node=found.record.worker.node, judged=found)
 
 
 class Executor(Protocol):

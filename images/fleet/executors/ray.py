@@ -7,18 +7,18 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from images.config import paths
-from images.engine import Engine
+from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.fleet import worker
+from images.fleet.builds.model import BuildResult
 from images.fleet.config import RaySettings, WorkerType
-from images.fleet.executors.executor import Ended, Placed
+from images.fleet.executors.executor import Ended, Placed, ended
 from images.fleet.model import Judged
-from images.fleet.worker import Assignment
+from images.fleet.task import Task, TaskContext
 
 _LOOK_UP = 1.0
 """Seconds after which a waiting thread looks whether it was interrupted."""
@@ -27,21 +27,22 @@ _PATIENCE = 120.0
 CODE = ("images", "validate", "templates", "examples")
 
 
-def judge_there(given: Assignment) -> Judged | str:
-    """The task on a node of Ray's. Returns the record, or what a person is told instead.
+def run_there(task: Task) -> Judged | BuildResult | str:
+    """The task on a node of Ray's. Returns what came of it, or what a person is told instead.
 
     The work is done in a thread: Ray cancels a task by an interrupt, which would wait for the engine's next words.
     """
     import ray
 
-    engines: list[Engine] = []
-    results: list[Judged | str] = []
-    context = ray.get_runtime_context()
-    task, node = context.get_task_id() or "", f"{worker.node()}/{context.get_node_id()[:6]}"
+    engines: list[Runtime] = []
+    results: list[Judged | BuildResult | str] = []
+    found = ray.get_runtime_context()
+    machine = f"{worker.node()}/{found.get_node_id()[:6]}"
+    context = TaskContext(id=found.get_task_id() or "", machine=machine, on_engine=engines.append)
 
     def work() -> None:
         try:
-            results.append(worker.judge(given, task, engines.append, node))
+            results.append(task.perform(context))
         except UserError as error:
             results.append(" ".join(str(error.problems[0]).split()))
 
@@ -74,12 +75,10 @@ class RayExecutor:
             self._connect(address, environment)
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
-        task = self._ray.remote(judge_there)
+        remote = self._ray.remote(run_there)
         for job in jobs:
             wanted = options(job.on, job.gpus, self._settings)
-            # The checkout that travelled has the matrix; the fleet's folder is the submitter's.
-            given = replace(job.assignment, matrix="", ledger="")
-            self._tasks[task.options(name=job.key, **wanted).remote(given)] = job.key
+            self._tasks[remote.options(name=job.key, **wanted).remote(job.task.elsewhere())] = job.key
         return {}
 
     def ended(self) -> Iterator[Ended]:
@@ -89,7 +88,7 @@ class RayExecutor:
                 yield self._end_of(self._tasks.pop(reference), reference)
 
     def states(self) -> Mapping[str, str]:
-        return dict.fromkeys(self._tasks.values(), "was handed to Ray")
+        return dict.fromkeys(list(self._tasks.values()), "was handed to Ray")
 
     def cancel(self) -> None:
         if not self._ray.is_initialized():
@@ -123,7 +122,7 @@ class RayExecutor:
             return Ended(key=key, cause=f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}")
         if isinstance(found, str):
             return Ended(key=key, cause=found)
-        return Ended(key=key, node=found.record.worker.node, judged=found)
+        return ended(key, found)
 
 
 def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from images.config import paths
 from images.errors import Problem, UserError
 from images.fleet import worker
+from images.fleet.builds.model import BuildResult
 from images.fleet.config import SlurmSettings, WorkerType
-from images.fleet.executors.executor import Ended, Placed
-from images.fleet.worker import Assignment
+from images.fleet.executors.executor import Ended, Placed, ended
+from images.fleet.task import Task, TaskContext
 
 if TYPE_CHECKING:
     from images.fleet.executors.squeue import WatchedJob
@@ -28,13 +29,12 @@ _GRACE_SECONDS = 60
 """Given by Slurm between the signal and the end: containers are removed meanwhile."""
 
 
-def judge_here(given: Assignment) -> str:
-    """The function that submitit calls on a node. Returns the node; the record is in the ledger by then."""
+def run_here(task: Task) -> str | BuildResult:
+    """The function that submitit calls on a node. Returns the node where the record is in the ledger by then."""
     import submitit
 
     worker.end_on_sigterm()
-    worker.judge_into(given, submitit.JobEnvironment().job_id)
-    return worker.node()
+    return task.perform_and_keep(TaskContext(id=submitit.JobEnvironment().job_id))
 
 
 class SlurmExecutor:
@@ -60,7 +60,7 @@ class SlurmExecutor:
         for (machines, gpus), group in by_machines.items():
             ids = self._submitted(machines, gpus, group)
             self._jobs.update((job.key, self._watched(one)) for job, one in zip(group, ids, strict=True))
-        return {key: job.job_id for key, job in self._jobs.items()}
+        return {key: job.job_id for key, job in list(self._jobs.items())}
 
     def ended(self) -> Iterator[Ended]:
         while self._jobs:
@@ -72,10 +72,10 @@ class SlurmExecutor:
                 time.sleep(_LOOK_AGAIN)
 
     def states(self) -> Mapping[str, str]:
-        return {key: job.told for key, job in self._jobs.items()}
+        return {key: job.told for key, job in list(self._jobs.items())}
 
     def cancel(self) -> None:
-        ids = [job.job_id for job in self._jobs.values()]
+        ids = [job.job_id for job in list(self._jobs.values())]
         if ids:
             self._jobs.clear()
             _slurm("scancel", *ids)
@@ -86,7 +86,7 @@ class SlurmExecutor:
         executor = submitit.SlurmExecutor(folder=self._folder)
         executor.update_parameters(**parameters(machines, group[0].on, gpus, self._settings))
         try:
-            return [job.job_id for job in executor.map_array(judge_here, [job.assignment for job in group])]
+            return [job.job_id for job in executor.map_array(run_here, [job.task for job in group])]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cause = f"sbatch refuses the jobs for {machines}: {' '.join(str(error).split())[-400:]}"
             then = f"correct workers.{machines}.slurm in fleet.yaml (`sinfo` shows partitions and nodes)"
@@ -141,7 +141,7 @@ def parameters(machines: str, on: WorkerType, gpus: int, settings: SlurmSettings
 def _end_of(key: str, job: WatchedJob) -> Ended:
     error = job.exception()
     if error is None:
-        return Ended(key=key, node=job.result())
+        return ended(key, job.result())
     return Ended(key=key, node=job.node, cause=f"Slurm's job {job.job_id}: {cause_in(str(error))}")
 
 

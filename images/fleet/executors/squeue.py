@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
+from images.fleet.builds.model import BuildResult
+
 COMMAND = ("env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
 """Without the limit, squeue cuts the list of an array's elements off after 64 characters."""
 _OVER = frozenset(
@@ -34,7 +36,7 @@ class SqueueWatcher(SlurmInfoWatcher):
         return {job: dict(state_of(listing, job)) for job in self._registered}
 
 
-class WatchedJob(SlurmJob[str]):
+class WatchedJob(SlurmJob[str | BuildResult]):
     """A job whose state comes from squeue."""
 
     watcher = SqueueWatcher(delay_s=_SECONDS)

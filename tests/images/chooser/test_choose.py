@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 from packaging.version import Version
@@ -20,7 +18,7 @@ from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
 from images.planning.image import Image
-from tests.support.checkout import ROOT
+from tests.support.commands import Called, call
 from tests.support.small import SOURCES
 
 IMAGES = [planned.image for planned in plan.plan(SOURCES) if planned.image]
@@ -187,9 +185,8 @@ def test_the_answer_is_told_to_people_and_to_machines() -> None:
 
 
 def test_the_command_line_answers_with_its_status() -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "images", "choose", *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    def run(*arguments: str) -> Called:
+        return call("choose", *arguments)
 
     done = run("--gpu", "H100", "--driver", "580.65", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["fitting"] and not done.stderr

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from images import cli
-from images.commands import fleet
+from images.commands import executors
 from images.errors import UserError
 from images.fleet import gather
 from images.fleet.executors.executor import Ended
@@ -36,8 +36,8 @@ def call(folder: Path, *arguments: str) -> Result:
 def executor(monkeypatch: pytest.MonkeyPatch) -> Obedient:
     """In the place of this machine's engine."""
     made = Obedient({})
-    monkeypatch.setattr(fleet, "LocalExecutor", lambda: made)
-    monkeypatch.setattr(fleet, "_engine", lambda _url: nullcontext(None))
+    monkeypatch.setattr(executors, "LocalExecutor", lambda: made)
+    monkeypatch.setattr(executors, "local_engine", lambda _url: nullcontext(None))
     return made
 
 

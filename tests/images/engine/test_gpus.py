@@ -1,6 +1,8 @@
 """What is on a host, and how a container gets it: decisions from plain facts, no GPU and no engine."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -159,3 +161,15 @@ def test_an_attachment_says_what_and_how() -> None:
 
 def test_equal_gpus_are_counted() -> None:
     assert inventory.names([H100.gpus[0], H100.gpus[0]]) == "2 x NVIDIA H100"
+
+
+@pytest.mark.parametrize("found", [H100, None])
+def test_apptainer_takes_every_gpu_by_its_own_option(found: Inventory | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "inventory", lambda: found)
+    runtime: Any = SimpleNamespace(facts=SimpleNamespace(apptainer=True, local=True))
+    attachment = gpus.attach(runtime, "auto", min_driver="525.60")
+    assert attachment.attached is (found is not None) and bool(attachment.device_requests) is attachment.attached
+    if found:
+        assert attachment.environment({"LD_LIBRARY_PATH": "/own"})["LD_LIBRARY_PATH"] == "/.singularity.d/libs:/own"
+        with pytest.raises(UserError, match="is older than"):
+            gpus.attach(runtime, "auto", min_driver="999")

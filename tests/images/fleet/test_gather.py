@@ -90,7 +90,7 @@ def test_what_is_here_comes_before_what_was_published(
     monkeypatch.setattr(travel, "in_engine", in_engine)
     monkeypatch.setattr(travel, "in_registry", in_registry)
     places = Places(engine=object(), repository=Repository.parse("a.test/b"))  # type: ignore[arg-type]
-    located = gather._by_name("a", places, Platform.AMD64)
+    located = gather.by_name("a", places, Platform.AMD64)
     assert (located.digest if located else "") == found
 
 

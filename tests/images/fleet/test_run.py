@@ -189,7 +189,7 @@ def test_workers_here_take_the_engine_that_was_named(tmp_path: Path) -> None:
             return super().start(jobs)
 
     go(tmp_path, Watched({one.key: Ended(key=one.key, judged=judged(one))}), one, engine="unix:///x")
-    assert [each.assignment.engine for each in placed] == ["unix:///x"]
+    assert [each.task.engine for each in placed] == ["unix:///x"]
 
 
 def test_a_record_is_kept_under_the_lock_that_its_worker_would_hold(

@@ -11,7 +11,7 @@ from images.validation import limits
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.sources import SOURCES
-from validate.claims import ClaimSet, Tier
+from validate.claims import AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
@@ -54,3 +54,14 @@ def test_evidence_says_what_was_not_given_and_can_only_lose_by_it(claims: ClaimS
     worse = {f"{one.id} {one.subject}": "no reason" for one in claims.claims}
     forged = limits.of_evidence(claims, replace(evidence, host={"not_given": worse}))
     assert judge(forged, evidence).overall is Status.UNPROVEN
+
+
+def test_apptainer_has_one_user_and_no_volumes(claims: ClaimSet) -> None:
+    facts = replace(engine_facts("apptainer", DOCKER, {}, builds=False), apptainer=True)
+    reasons = limits.of_engine(claims, facts)
+    probes = {one.probe for one in claims.claims if f"{one.id} {one.subject}" in reasons}
+    by_others = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
+    assert probes == {"host.image", *(one.probe for one in claims.claims if one.probe in by_others)}
+    assert {"static.hygiene", "cpu.arbitrary_uid", "cpu.home"} < probes
+    assert [key for key in reasons if "size" in key] == ["S8 size"]
+    assert [one for one in claims.claims if one.probe == "host.image" and f"{one.id} {one.subject}" not in reasons]

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from images.errors import UserError
 from images.validation import schemas
 from tests.support import recorded
 from tests.support.checkout import ROOT
+from tests.support.commands import Called, call
 from validate import hints
 from validate.claims import Claim, Tier
 from validate.evidence import Evidence, EvidenceChangedError, Measurement, Outcome, Record
@@ -124,9 +123,8 @@ def test_evidence_without_a_checksum_can_be_read() -> None:
     assert Evidence.loads(json.dumps(dataclasses.asdict(EVIDENCE))) == EVIDENCE
 
 
-def judged_again(file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "images", "judge", str(file), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def judged_again(file: Path, *options: str) -> Called:
+    return call("judge", str(file), *options)
 
 
 def test_a_recorded_run_gets_the_same_verdict_again(written: Path, tmp_path: Path) -> None:

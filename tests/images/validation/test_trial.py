@@ -1,6 +1,7 @@
 """A trial's containers: what they may use, and what happens where the engine may not set a limit."""
 
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
 from images.engine.gpus import NO_GPU
-from images.errors import Problem
+from images.errors import Problem, UserError
 from images.planning import plan
 from images.validation import containers, trial
 from images.validation.claims.context import ClaimContext
@@ -28,10 +29,10 @@ IMAGE: Any = SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture=
 class Engine:
     """Refuses containers with limits for one reason; the suite prints one record in any other."""
 
-    facts = SimpleNamespace(memory=1 << 34, cpus=2, architecture="amd64", podman=False)
+    facts = SimpleNamespace(memory=1 << 34, cpus=2, architecture="amd64", podman=False, apptainer=False)
 
-    def __init__(self, kind: EngineErrorKind) -> None:
-        self.kind = kind
+    def __init__(self, kind: EngineErrorKind, end: Exit | None = None) -> None:
+        self.kind, self.end = kind, end or Exit(code=0, oom=False, error="")
         self.specs: list[ContainerSpec] = []
 
     @contextmanager
@@ -43,7 +44,7 @@ class Engine:
             put=lambda *_: None,
             start=lambda: None,
             lines=lambda timeout: iter([SimpleNamespace(stream="stdout", text="record")]),
-            wait=lambda timeout: Exit(code=0, oom=False, error=""),
+            wait=lambda timeout: self.end,
         )
 
 
@@ -65,6 +66,19 @@ def test_any_other_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError):
         measured(engine, monkeypatch)
     assert len(engine.specs) == 1
+
+
+@pytest.mark.parametrize(("code", "oom", "counts"), [(137, False, False), (137, True, True), (1, False, True)])
+def test_a_container_that_somebody_killed_is_no_evidence_of_the_image(
+    code: int, oom: bool, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes more memory than a trial has is the image's own doing."""
+    engine = Engine(EngineErrorKind.ULIMIT, Exit(code=code, oom=oom, error=""))
+    if counts:
+        assert measured(engine, monkeypatch)
+        return
+    with pytest.raises(UserError, match="was killed from outside"):
+        measured(engine, monkeypatch)
 
 
 def home_claims() -> ClaimSet:
@@ -110,20 +124,17 @@ def test_what_was_measured_so_far_is_told_after_each_record(monkeypatch: pytest.
     homes = claims.only(["cpu.home"])
     assert len(homes.claims) > 1
     host = "host.image"
-    parsed = iter(
-        Record(
-            probe="cpu.home",
-            outcome=Outcome.COMPLETED,
-            seconds=1.0,
-            measurements=(Measurement(subject=one.subject, seconds=1.0, evidence={}),),
-        )
-        for one in homes.claims
-    )
-    monkeypatch.setattr(trial, "_record", lambda _line: next(parsed))
+    parsed = queue.SimpleQueue[Record]()  # containers run side by side
+    for one in homes.claims:
+        measured = (Measurement(subject=one.subject, seconds=1.0, evidence={}),)
+        parsed.put(Record(probe="cpu.home", outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured))
+    monkeypatch.setattr(trial, "_record", lambda _line: parsed.get_nowait())
     alone = Record(probe=host, outcome=Outcome.COMPLETED, seconds=0.0)
     monkeypatch.setattr(trial.inspection, "records", lambda *_: iter([alone]))
     engine: Any = Engine(EngineErrorKind.OTHER)
-    engine.facts = SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False)
+    engine.facts = SimpleNamespace(
+        memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, apptainer=False
+    )
     engine.inspect = lambda _reference: IMAGE
     told: list[list[str]] = []
     how = trial.Trial(tiers=tuple(Tier), on_evidence=lambda found: told.append([one.probe for one in found.records]))
@@ -141,7 +152,7 @@ def tried(
 ) -> Any:
     """A trial of all claims of static and cpu, each container replaced by `run`, which gets its first claim's probe."""
     engine: Any = SimpleNamespace(
-        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False),
+        facts=SimpleNamespace(memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, apptainer=False),
         inspect=lambda _reference: IMAGE,
         cancel=cancel,
     )

@@ -1,0 +1,166 @@
+"""`build --on slurm|ray`: images built and validated by workers, judged again and named here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.building import validating
+from images.commands import common, executors, trials
+from images.commands.executors import ExecutorArguments
+from images.commands.options import BuildInputArguments
+from images.config.matrix import Sources
+from images.context import base_images
+from images.engine import Engine
+from images.errors import Problem, UserError
+from images.fleet import config, travel
+from images.fleet.builds import description, submitting
+from images.fleet.builds.model import BuildJob, BuildResult
+from images.fleet.builds.submitting import Submission
+from images.fleet.worker import pulled
+from images.locking import lock_file
+from images.nightly.canary import Locked
+from images.planning.image import Image
+from validate.claims import Tier
+from validate.judge import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltElsewhere:
+    """An image that a worker built, with the verdict of this machine."""
+
+    name: str
+    verdict: Verdict
+    withheld: str
+    """Why it has no name; empty if it may have it."""
+    reference: str
+    named: bool
+    """This machine's engine has it, under its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildWishes:
+    """What is asked for, beside the images."""
+
+    sources: Sources
+    inputs: BuildInputArguments
+    how: ExecutorArguments
+    tiers: Sequence[Tier]
+    strict: bool
+    no_cache: bool
+    out: Path
+
+
+def build_all(images: Sequence[Image], wishes: BuildWishes) -> list[BuiltElsewhere | UserError]:
+    """Every image, as workers built it. One that fails does not stop the others. Raises UserError."""
+    fleet = config.read(wishes.how.file)
+    through = str(travel.repository(wishes.how.through or fleet.through))
+    jobs = [_job(image, through, wishes) for image in images]
+    executor = executors.executor(wishes.how.on, wishes.out, fleet)
+    submission = Submission.new(fleet, executor, executors.tell)
+    by_name = {str(image.name): image for image in images}
+    built = []
+    with executors.local_engine(None) as engine:
+        for job, result in submitting.results(jobs, submission):
+            built.append(_judged(job, result, by_name[job.image], wishes, engine))
+    return built
+
+
+def require_buildable(names: Sequence[str], wishes: BuildWishes, others: Mapping[str, tuple[object, str]]) -> None:
+    """Refuse what workers can't do, with the next command. Raises UserError with all of it."""
+    inputs, images = wishes.inputs, " ".join(names)
+    here = f"`nox -s build -- {images}` on one machine, without --on"
+    base = f"push it, and name it by its digest: --base HOST/NAME@sha256:...; or {here}"
+    executors.require_none(
+        {
+            f"--base {inputs.base}": (not is_anywhere(inputs.base), base),
+            "--wheelhouse": (
+                inputs.wheelhouse,
+                f"give workers a server that has the wheels (--wheel-mirror); or {here}",
+            ),
+            "--offline": (inputs.offline, here),
+            **executors.on_gpus(wishes.tiers, images, wishes.how.on),
+            **others,
+        }
+    )
+
+
+def is_anywhere(base: str) -> bool:
+    """Whether every engine has the same image under this name, or can pull it."""
+    return base == base_images.AUTO or ("/" in base and "@sha256:" in base)
+
+
+def _job(image: Image, through: str, wishes: BuildWishes) -> BuildJob:
+    """Raises UserError: no lock, or one that is older than the pins."""
+    bases = trials.pinned_bases()
+    locked = Locked(image=image, lock=lock_file.read(image))
+    return BuildJob(
+        image=str(image.name),
+        context=description.context_digest(locked, wishes.sources, bases),
+        tiers=tuple(wishes.tiers) or validating.ANYWHERE,
+        platform=image.platform,
+        through=through,
+        base=wishes.inputs.base,
+        bases=bases,
+        wheel_mirror=wishes.inputs.wheel_mirror,
+        strict=wishes.strict,
+        no_cache=wishes.no_cache,
+    )
+
+
+def _judged(
+    job: BuildJob, result: BuildResult | UserError, image: Image, wishes: BuildWishes, engine: Engine | None
+) -> BuiltElsewhere | UserError:
+    if isinstance(result, UserError):
+        executors.tell(job.key, f"failed: {result.problems[0].cause}")
+        return result
+    try:
+        return _named(job, result, image, wishes, engine)
+    except UserError as error:
+        return error
+
+
+def _named(
+    job: BuildJob, result: BuildResult, image: Image, wishes: BuildWishes, engine: Engine | None
+) -> BuiltElsewhere:
+    """Judge what came back, keep it in `OUT/NAME`, and name the image if the verdict allows it. Raises UserError."""
+    folder = wishes.out / job.image
+    claims = submitting.claims_of(image, lock_file.read(image), result.labels, wishes.sources, common.cache())
+    _, verdict = submitting.judged(job, result, claims, folder)
+    (folder / "build.json").write_text(json.dumps(result.build, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(folder / "context", ignore_errors=True)  # of an earlier build here: it is another one's
+    worker = result.worker
+    executors.tell(
+        job.key, f"{verdict.overall} on {worker.node} in {result.seconds:.0f} s, {result.bytes / 1e9:.2f} GB"
+    )
+    withheld = validating.why_withheld(verdict, job.tiers)
+    if engine and not withheld:
+        info = pulled(engine, result.reference, result.digest, str(image.platform))
+        validating.give_name(engine, info.id, job.image)
+    return BuiltElsewhere(
+        name=job.image,
+        verdict=verdict,
+        withheld=withheld,
+        reference=result.reference,
+        named=bool(engine and not withheld),
+    )
+
+
+def told(built: BuiltElsewhere, wishes: BuildWishes) -> str:
+    """The line of an image without a failure."""
+    report = wishes.out / built.name / "report.md"
+    if built.named:
+        return f"[green]{built.name}[/] is validated as far as its worker can: {report}"
+    then = f"`nox -s fleet -- run --image {built.name}={built.reference}` judges it further"
+    return (
+        f"[green]{built.name}[/] is validated as far as its worker can: {report}; no engine is here to name it: {then}"
+    )
+
+
+def problem(built: BuiltElsewhere, wishes: BuildWishes) -> Problem:
+    """Why an image has no name."""
+    then = f"read {wishes.out / built.name}/report.md; `docker run --rm -it {built.reference}` looks inside"
+    return Problem(where=built.name, cause=f"{built.withheld}: it gets no name, and is {built.reference}", then=then)

@@ -1,0 +1,90 @@
+"""A build on a worker, as plain data: the job that it gets, and the result that it gives back."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, Field
+
+from images.config.platforms import Platform
+from images.fleet.model import WorkerInfo
+from images.nightly.results import Row
+from validate.claims import Tier
+
+
+class ToldProblem(Row):
+    """What a person is told: images.errors.Problem."""
+
+    where: str
+    cause: str
+    then: str
+
+
+class BuildJob(Row):
+    """All that a worker is told. It brings an engine, and gets the rest from the index, a registry and the checkout."""
+
+    schema_version: Literal[1] = 1
+    image: str
+    context: str
+    """sha256 of the build context, as far as it depends on no machine: a checkout with another one is refused."""
+    tiers: tuple[Tier, ...]
+    """What the worker validates."""
+    platform: Platform = Platform.AMD64
+    label: str = ""
+    """Tells the jobs of one image apart: `canary`, `bisect-0`."""
+    through: str = ""
+    """`REGISTRY/REPOSITORY` that the image is pushed to, by its digest. Empty: it is validated and removed."""
+    base: str = "auto"
+    bases: dict[str, str] = {}
+    """Base image -> digest that is pinned for it."""
+    wheel_mirror: str = ""
+    strict: bool = False
+    no_cache: bool = False
+    pins: dict[str, str] = {}
+    """Distribution -> version, where it is not the matrix's."""
+    lock: dict[str, str] = {}
+    """Path below `locks` -> text, of another lock than the checkout's."""
+    over: str = ""
+    """`HOST/NAME@sha256:...`: install the lock's versions as one layer over this image, instead of building it."""
+    over_digest: str = ""
+    """Of its configuration: what was pulled must have it."""
+
+    @property
+    def key(self) -> str:
+        """Names the job among all: the same image, context and tiers give the same key."""
+        tiers = "-".join(map(str, self.tiers))
+        return "-".join(filter(None, [self.image, self.context[:12], self.label, tiers]))
+
+    def suffix(self, run: str) -> str:
+        """Added to the image's name in the worker's engine, which other jobs may use at the same time."""
+        return f"-{self.label or 'fleet'}-{hashlib.sha256(f'{run} {self.key}'.encode()).hexdigest()[:10]}"
+
+
+class BuildResult(Row):
+    """What came of a build. The submitter judges the evidence again: a worker's own verdict is not used."""
+
+    schema_version: Literal[1] = 1
+    key: str
+    run: str
+    worker: WorkerInfo
+    started: AwareDatetime
+    ended: AwareDatetime
+    digest: str = ""
+    """`sha256:...` of the configuration; empty: there is no image."""
+    bytes: Annotated[int, Field(ge=0)] = 0
+    reference: str = ""
+    """`HOST/NAME@sha256:...`, of the manifest, where it was pushed."""
+    labels: dict[str, str] = {}
+    build: dict[str, Any] = {}
+    """build.json."""
+    evidence: str = ""
+    """evidence.json."""
+    problems: tuple[ToldProblem, ...] = ()
+    """Why there is no image; none where there is one."""
+    cause: str = ""
+    """Why these versions can't be built (images/nightly/judge.py); empty where something else failed."""
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended - self.started).total_seconds()

@@ -1,0 +1,111 @@
+"""What a trial gets of Apptainer, with a program in its place that unpacks nothing and runs commands where it stands.
+
+The real one runs by hand (tests/support/other_runtimes.py): Debian has it in sid alone.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.apptainer import Apptainer, published, runtime
+from images.apptainer.published import Published, image_info
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, NoEngine, NoSuchImage
+from images.engine.failures import Cancelled
+from images.errors import UserError
+
+REFERENCE = "registry.test/lab/images@sha256:" + "1" * 64
+PROGRAM = """#!/bin/sh
+case "$*" in
+  --version) echo apptainer version 1.4.5 ;;
+  *build*broken*) echo no space left >&2; exit 255 ;;
+  *build*) for one; do case "$one" in */root) mkdir "$one" ;; esac; done ;;
+  *) while [ "$1" != /usr/bin/env ]; do shift; done; exec "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apptainer]:
+    program = tmp_path / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(published, "read", of_registry)
+    with Apptainer() as found:
+        yield found
+    assert list((tmp_path / "scratch").iterdir()) == [], "an unpacked image is left"
+
+
+def of_registry(reference: str) -> Published | None:
+    info = image_info(reference, "sha256:" + "2" * 64, {"config": {"Env": ["PATH=/usr/bin:/bin"]}})
+    return Published(reference=reference, info=info, history=(), plain_http=False) if "none" not in reference else None
+
+
+def test_a_container_of_an_image_that_is_named_by_its_digest(apptainer: Apptainer) -> None:
+    info = apptainer.pull(REFERENCE)
+    spec = ContainerSpec(info.id, ["sh", "-c", "echo $HOSTNAME $OWN"], env={"OWN": "x"}, volumes=["/judge"])
+    with apptainer.container(spec) as container:
+        container.put({"claims.json": b"{}"}, "/judge")
+        container.start()
+        assert [line.text for line in container.lines(timeout=60)] == ["trial x"]
+        assert container.wait(timeout=60).code == 0
+    assert apptainer.facts.version == "apptainer 1.4.5" and apptainer.facts.apptainer
+
+
+def test_who_cancels_ends_what_runs_and_what_would_begin(apptainer: Apptainer) -> None:
+    info = apptainer.inspect(REFERENCE)
+    spec = ContainerSpec(info.id, ["sh", "-c", "echo began; exec sleep 600"])
+    with pytest.raises(Cancelled), apptainer.container(spec) as container:
+        container.start()
+        lines = container.lines()
+        assert next(lines).text == "began"
+        threading.Thread(target=apptainer.cancel).start()
+        assert list(lines) == []
+    with pytest.raises(Cancelled), apptainer.container(spec):
+        pass
+
+
+def test_what_can_not_be_unpacked_is_told_in_apptainers_words(apptainer: Apptainer) -> None:
+    info = apptainer.inspect("registry.test/broken:1")
+    with (
+        pytest.raises(UserError, match=r"can't be unpacked \(status 255\): no space left"),
+        apptainer.container(ContainerSpec(info.id, ["true"])),
+    ):
+        pass
+
+
+def test_limits_of_ranks_are_the_users_own(apptainer: Apptainer) -> None:
+    info = apptainer.inspect(REFERENCE)
+    with pytest.raises(EngineError) as error, apptainer.container(ContainerSpec(info.id, [], ulimits={"memlock": -1})):
+        pass
+    assert error.value.kind is EngineErrorKind.ULIMIT
+
+
+@pytest.mark.parametrize("reference", ["registry.test/none:1", "cu126-torch27", "sha256:" + "3" * 64])
+def test_an_image_that_no_registry_has(apptainer: Apptainer, reference: str) -> None:
+    assert apptainer.find(reference) is None
+    with pytest.raises(NoSuchImage):
+        apptainer.inspect(reference)
+
+
+def test_it_is_taken_where_no_engine_answers_and_never_by_root(
+    apptainer: Apptainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_: object, **__: object) -> None:
+        raise NoEngine([])
+
+    monkeypatch.setattr(runtime, "connect", nobody)
+    with runtime.open_runtime(None) as found:
+        assert isinstance(found, Apptainer)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(NoEngine):
+        runtime.open_runtime(None)
+    with pytest.raises(UserError, match="root"):
+        runtime.open_runtime("apptainer")

@@ -1,0 +1,182 @@
+"""`build --on` and `nightly --on`: what workers can't do is refused, and what an image gets for their verdict."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from images import cli
+from images.building.trying import Described
+from images.commands import executors, fleet
+from images.errors import UserError
+from images.fleet import gather
+from images.fleet.builds import submitting
+from images.fleet.builds.model import BuildJob, BuildResult
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.travel import Found
+from images.locking.inputs import lock_inputs
+from images.nightly import canary, results
+from images.nightly import judge as nightly_judge
+from tests.images.fleet.test_builds import Obedient, result
+from tests.support.fleet_records import NAME, claim, claims
+from tests.support.nightly_samples import at
+
+PIP = claims(claim("pip"))
+
+
+def call(*words: str) -> Result:
+    """Raises UserError as the verb does."""
+    return CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "then"),
+    [
+        (("--base", "mine:1"), "--base mine:1", "HOST/NAME@sha256"),
+        (("--wheelhouse", "."), "--wheelhouse", "--wheel-mirror"),
+        (("--offline",), "--offline", "without --on"),
+        (("--jobs", "2"), "--jobs", "slurm.at_once"),
+        (("--compile",), "--compile", f"nox -s wheels -- {NAME}"),
+        (("--tier", "gpu"), "--tier gpu", f"nox -s fleet -- run {NAME} --on slurm --tier gpu"),
+        (("--engine", "unix:///x"), "--engine unix:///x", "DOCKER_HOST"),
+    ],
+)
+def test_what_workers_can_not_build_is_refused_with_the_next_command(
+    words: tuple[str, ...], named: str, then: str
+) -> None:
+    with pytest.raises(UserError) as told:
+        call("build", NAME, "--on", "slurm", "--through", "a.test/b", *words)
+    (problem,) = told.value.problems
+    assert problem.where == named and then in problem.then
+
+
+def test_a_nightly_run_on_workers_refuses_what_they_can_not_do_all_at_once() -> None:
+    words = ("--on", "ray", "--base", "mine:1", "--wheelhouse", ".", "--tier", "multigpu")
+    with pytest.raises(UserError) as told:
+        call("nightly", NAME, *words)
+    assert [one.where for one in told.value.problems] == [
+        "--base mine:1",
+        "--wheelhouse",
+        "--tier multigpu",
+        "security updates",
+    ]
+    assert all(one.then for one in told.value.problems)
+
+
+@pytest.mark.parametrize("verb", ["build", "nightly"])
+def test_settings_of_workers_need_workers(verb: str) -> None:
+    with pytest.raises(UserError, match="--through: is about workers"):
+        call(verb, NAME, "--through", "a.test/b")
+    with pytest.raises(UserError, match="--on condor: is nothing that runs jobs"):
+        call(verb, NAME, "--on", "condor")
+
+
+def test_a_build_on_workers_needs_a_registry() -> None:
+    with pytest.raises(UserError, match="no registry is named"):
+        call("build", NAME, "--on", "slurm")
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[BuildJob]:
+    """Workers that measure pip 25.0, and a checkout that asks for no more. Gets the jobs."""
+    told: list[BuildJob] = []
+
+    def answer(placed: Placed) -> Ended:
+        told.append(BuildJob.model_validate_json(placed.task.job))  # type: ignore[attr-defined]
+        built: BuildResult = result(told[-1], reference="a.test/b@sha256:1", **more)
+        return Ended(key=placed.key, built=built)
+
+    monkeypatch.setattr(executors, "executor", lambda *_rest: Obedient(answer))
+    monkeypatch.setattr(executors, "local_engine", lambda _url: nullcontext(None))
+    monkeypatch.setattr(submitting, "claims_of", lambda *_rest: PIP)
+    return told
+
+
+def test_an_image_that_workers_built_and_this_machine_judged_ends_with_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = answered(monkeypatch)
+    done = call("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path), "--no-cache")
+    assert done.exit_code == 0 and f"{NAME} is validated" in done.stdout and "a.test/b@sha256:1" in done.stdout
+    assert [(one.image, one.through, one.no_cache, one.tiers) for one in told] == [
+        (NAME, "a.test/b", True, ("static", "cpu"))
+    ]
+    assert {path.name for path in (tmp_path / NAME).iterdir()} >= {"build.json", "evidence.json", "verdict.json"}
+
+
+def test_an_image_with_a_failed_claim_or_without_the_cpu_tier_gets_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    answered(monkeypatch)
+    with pytest.raises(UserError, match="the cpu tier was left out: it gets no name, and is a"):
+        call(*words, "--tier", "static")
+    monkeypatch.setattr(submitting, "claims_of", lambda *_rest: claims(claim("pip", version="24.0")))
+    with pytest.raises(UserError, match="1 claims failed: it gets no name") as told:
+        call(*words)
+    assert told.value.code == 1
+
+
+def test_what_a_worker_could_not_build_is_told_as_it_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch, digest="", problems=[{"where": "step 3", "cause": "no space", "then": "make room"}])
+    with pytest.raises(UserError, match="step 3: no space\n    next: make room"):
+        call("build", NAME, "--on", "ray", "--through", "a.test/b", "--out", str(tmp_path))
+
+
+def test_a_validation_on_workers_is_a_run_of_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(fleet, "act", lambda *given: acted.append(given))
+    words = ("validate", NAME, "--on", "ray://head:1", "--through", "a.test/b", "--claim", "S1", "--out", str(tmp_path))
+    call(*words)
+    call(*words, "--image", "mine:1")
+    for (action, how, what, _, selectors, _, ledger), (named, images) in zip(
+        acted, (([NAME], None), ([], [f"{NAME}=mine:1"])), strict=True
+    ):
+        assert (action, how.on, how.through, what.claim) == ("run", "ray://head:1", "a.test/b", ["S1"])
+        assert (selectors, what.image, ledger.folder) == (named, images, tmp_path / "fleet")
+    with pytest.raises(UserError, match="names one file"):
+        call(*words, "--json", "verdict.json")
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_nightly_run_has_workers_judge_its_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
+    """Two jobs, described and judged here: nothing fails that did not fail in the control, so nothing is bisected."""
+    told = answered(monkeypatch)
+    digest = "sha256:" + "ab" * 32
+    here = Found(digest=digest, described=Described(labels={}, history=[]), home="/", reference="a.test/b@sha256:2")
+    monkeypatch.setattr(gather, "by_name", lambda *_rest: here)
+    moved = at({"torchao": "0.12.0"})
+    moved = replace(moved, lock=replace(moved.lock, inputs=lock_inputs(moved.image)))
+    monkeypatch.setattr(canary, "newest", lambda *_rest: moved)
+    monkeypatch.setattr(nightly_judge.measure_contents, "update", lambda *_rest: {})
+    words = [
+        "--on",
+        "slurm",
+        "--through",
+        "a.test/b",
+        "--no-updates",
+        "--tier",
+        "static",
+        *(["--over"] if over else []),
+    ]
+    folder = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "lines")]
+    done = call("nightly", NAME, *words, *folder)
+    control, newer = results.read(tmp_path / "lines")
+    assert isinstance(control, results.JobLine) and isinstance(newer, results.JobLine)
+    open_or_not = results.Outcome.UNPROVEN if over else results.Outcome.PASS  # pip alone was measured, and is asked
+    assert (done.exit_code, control.outcome, control.digest, newer.digest) == (0, open_or_not, digest, digest)
+    assert [(one.label, one.pins, one.through) for one in told] == [
+        ("control", {}, ""),
+        ("canary", {"torchao": "0.12.0"}, ""),
+    ]
+    assert {one.over for one in told} == {"a.test/b@sha256:2" if over else ""}
+    assert [one.name for one in newer.changes] == ["torchao"]
+
+
+def test_versions_are_laid_over_no_image_that_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch)
+    monkeypatch.setattr(gather, "by_name", lambda *_rest: None)
+    with pytest.raises(UserError, match=f"nox -s build -- {NAME}"):
+        call("nightly", NAME, "--on", "slurm", "--through", "a.test/b", "--no-updates", "--over")

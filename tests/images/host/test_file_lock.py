@@ -1,0 +1,62 @@
+"""A lock holds off other processes and threads, says so once, and ends with whoever holds it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.host import file_lock
+from tests.support.checkout import ROOT
+
+HOLDER = """
+import sys
+from pathlib import Path
+from images.host import file_lock
+with file_lock.alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(file: Path) -> subprocess.Popen[str]:
+    """A process that holds the lock until its input ends."""
+    command = [sys.executable, "-c", HOLDER, str(file)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_another_process_is_waited_for_and_it_is_said_once(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "x.lock"
+    process, told, pauses = holder(file), [], []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            process.communicate()
+
+    with file_lock.alone(file, waiting=lambda: told.append("waits"), pause=pause):
+        assert told == ["waits"] and len(pauses) == 3
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    process = holder(tmp_path / "x.lock")
+    process.kill()
+    process.communicate()
+    with file_lock.alone(tmp_path / "x.lock", waiting=lambda: pytest.fail("nobody holds it")):
+        pass
+
+
+def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:
+    """So an interrupt does: Engine.alone pauses until it is cancelled."""
+
+    def cancelled(_: float) -> None:
+        raise InterruptedError
+
+    with (
+        file_lock.alone(tmp_path / "x.lock"),
+        pytest.raises(InterruptedError),
+        file_lock.alone(tmp_path / "x.lock", pause=cancelled),  # a second opening of the file: as another thread's
+    ):
+        pytest.fail("two hold it")
