@@ -183,8 +183,11 @@ def _folders(spec: ContainerSpec, home: Path) -> dict[str, Path]:
 def _passwd(sandbox: Path) -> str:
     """The image's /etc/passwd, where it is a file of the image: its links lead to this machine's files."""
     path = sandbox / "etc" / "passwd"
-    inside = path.is_file() and path.resolve().is_relative_to(sandbox.resolve())
-    return path.read_text(errors="replace") if inside else ""
+    try:
+        inside = path.is_file() and path.resolve().is_relative_to(sandbox.resolve())
+        return path.read_text(errors="replace") if inside else ""
+    except OSError:
+        return ""
 
 
 def _facts() -> EngineFacts:

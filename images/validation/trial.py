@@ -82,7 +82,7 @@ def run(engine: Runtime, reference: str, claims: ClaimSet, trial: Trial) -> Evid
         "engine": engine.facts.version,
         "cpus": engine.facts.cpus,
         **_gpus_of_host(trial.gpus),
-        **limits.as_host(reasons),
+        **limits.as_host(reasons, engine.facts),
     }
 
     def evidence(found: Sequence[Record]) -> Evidence:
