@@ -10,6 +10,7 @@ from pathlib import Path
 COMMANDS = {
     "validate": "validate.inside",
     "logged": "validate.logged",
+    "fork-server": "validate.harness.fork_server",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",
     "user": "validate.survey.user",

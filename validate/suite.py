@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from validate.claims import EXCLUSIVE, Claim, ClaimSet, Tier
-from validate.environment import user_environment
+from validate.environment import emulation, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record
+from validate.harness.fork_server import ForkServer, ForkServerError
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
@@ -41,6 +42,9 @@ LONGER_SECONDS: Mapping[str, float] = dict.fromkeys(("cpu.examples", "gpu.exampl
 
 LONGEST = ("cpu.imports", "cpu.examples", "cpu.compile", "cpu.quantized_llama", "static.files")
 """Probes that begin first, so that no core waits for one of them at the end."""
+
+TORCH_FIRST = ("cpu.imports", "cpu.compile", "cpu.quantized_llama", "cpu.native", "cpu.threads", "cpu.bridges")
+"""Probes that import torch before anything else: where that is emulated, they are forks of one process that has."""
 
 LOG_TAIL_CHARACTERS = 4000
 _PACKAGE = Path(__file__).resolve().parent
@@ -65,31 +69,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     tiers = [Tier(tier) for tier in options.tier or Tier]
     user = user_environment.read(Path(options.user)) if options.user else None
-    for record in run(claims.of(tiers), jobs=options.jobs, timeout=options.timeout, user=user):
+    how: dict[str, Any] = {"jobs": options.jobs, "timeout": options.timeout, "emulated": options.emulated}
+    for record in run(claims.of(tiers), user=user, **how):
         print(json.dumps(asdict(record)), flush=True)  # noqa: T201  the suite's output
     return 0
 
 
 def run(
-    claims: ClaimSet, *, jobs: int, timeout: float | None = None, user: UserEnvironment | None = None
+    claims: ClaimSet,
+    *,
+    jobs: int,
+    timeout: float | None = None,
+    user: UserEnvironment | None = None,
+    emulated: bool = False,
 ) -> Iterator[Record]:
     """Start every probe that a claim asks for, at most `jobs` at once, and yield each record as its process ends.
 
     Those in EXCLUSIVE come last, one after another. `timeout` is in seconds a probe, None for TIMEOUT_SECONDS. Claims
     known to be unproven are not measured. `user` is whom probes look at if it is not this process's user: then they
-    keep this process's own environment.
+    keep this process's own environment. Where programs run emulated, those in TORCH_FIRST share the import of torch.
     """
     probes = dict.fromkeys(claim.probe for claim in claims.inside().claims if not claim.unproven)
     given = user or user_environment.of_this_process()
-    with tempfile.TemporaryDirectory(prefix="validate-") as folder, ThreadPoolExecutor(max_workers=jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="validate-") as folder, contextlib.ExitStack() as held:
         scratch = Path(folder)
         claim_file = scratch / "claims.json"
         claim_file.write_text(claims.dumps(), encoding="utf-8")
         marker = user_environment.record(given, scratch / "user-environment.json")
-        environ = {**(os.environ if user else given.environ), **marker}
+        environ = {**(os.environ if user else given.environ), **marker, **(emulation.MARK if emulated else {})}
+        server = None
+        if emulated and len(probes.keys() & set(TORCH_FIRST)) > 1:
+            server = held.enter_context(ForkServer([sys.executable, str(_PACKAGE)], environ, scratch / "fork-server"))
+        pool = held.enter_context(ThreadPoolExecutor(max_workers=jobs))
         running = [
-            pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout)
-            for probe in sorted(probes, key=lambda probe: probe not in LONGEST)
+            pool.submit(_run_probe, probe, claim_file, scratch / probe, environ, timeout, server)
+            for probe in sorted(probes, key=lambda probe: _turn(probe, server))
             if probe not in EXCLUSIVE
         ]
         for future in as_completed(running):
@@ -120,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tier", action="append", choices=[tier.value for tier in Tier], help="default: all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="probes at once (cores)")
     parser.add_argument("--timeout", type=float, help="seconds a probe (default: by tier)")
+    parser.add_argument("--emulated", action="store_true", help="programs run emulated: import torch once")
     parser.add_argument("--user", metavar="FILE", help="look at this user's environment, not at this process's")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
@@ -137,8 +152,20 @@ def _exists(probe: str) -> bool:
     return (_PACKAGE / "probes" / tier / f"{name}.py").is_file()
 
 
+def _turn(probe: str, server: ForkServer | None) -> int:
+    """When a probe begins. Those that need the server leave it time to import torch."""
+    if server is None:
+        return int(probe not in LONGEST)
+    return 1 + (probe not in LONGEST) if probe in TORCH_FIRST else 0
+
+
 def _run_probe(
-    probe: str, claim_file: Path, scratch: Path, environ: Mapping[str, str], timeout: float | None
+    probe: str,
+    claim_file: Path,
+    scratch: Path,
+    environ: Mapping[str, str],
+    timeout: float | None,
+    server: ForkServer | None = None,
 ) -> Record:
     started = time.monotonic()
     if not _exists(probe):
@@ -149,7 +176,9 @@ def _run_probe(
     flags = _ISOLATED if tier is Tier.STATIC else ()
     command = [sys.executable, *flags, str(_PACKAGE), "--claims", str(claim_file), "--probe", probe]
     limit = timeout or LONGER_SECONDS.get(probe, TIMEOUT_SECONDS[tier])
-    code = _call([*command, "--out", str(results)], {**environ, **_cold_caches(scratch)}, log, limit)
+    caches = _cold_caches(scratch)
+    request = {"probe": probe, "claims": str(claim_file), "out": str(results), "log": str(log), "environ": caches}
+    code = _forked_or_called(server, request, [*command, "--out", str(results)], {**environ, **caches}, limit)
     measurements, closed = _read(results)
     return Record(
         probe=probe,
@@ -159,6 +188,20 @@ def _run_probe(
         exit_code=code,
         log=_tail(log),
     )
+
+
+def _forked_or_called(
+    server: ForkServer | None,
+    request: Mapping[str, Any],
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    limit: float,
+) -> int | None:
+    """In a fork of the server; in a process of its own where there is none, or where it can't import torch."""
+    if server is not None and request["probe"] in TORCH_FIRST:
+        with contextlib.suppress(ForkServerError):
+            return server.call(request, limit)
+    return _call(command, environ, Path(request["log"]), limit)
 
 
 def _call(command: Sequence[str], environ: Mapping[str, str], log: Path, limit: float) -> int | None:

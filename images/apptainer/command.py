@@ -1,12 +1,15 @@
-"""The command line of one container, from the specification that Docker gets. Pure.
+"""The command line of one container, from the specification that Docker gets, and its variables. Pure.
 
-`apptainer exec` gives a container more of the host than Docker: the user's home, /tmp, variables, files of /etc. Each
-option here takes one of them away. Source of every rule: Apptainer's user guide 1.4, "Bind Paths and Mounts",
-"Environment and Metadata", "Security Options", "Network virtualization".
+`apptainer exec` gives a container more of the host than Docker: the user's home, /tmp, variables, files of /etc, and
+what the site's variables and apptainer.conf name. Each option here takes one of them away. Source of every rule:
+Apptainer's user guide 1.4, "Bind Paths and Mounts", "Environment and Metadata", "Security Options", "Network
+virtualization"; for the hidden `--no-nv` and `--no-rocm` its source, cmd/internal/cli/action_flags.go.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +24,9 @@ _ALONE = (
     "--containall",  # own processes and IPC, few devices, none of the caller's variables
     "--no-home",
     "--no-mount",
-    "tmp,cwd,bind-paths",  # /tmp, the caller's folder, and what apptainer.conf binds (/etc/hosts, /etc/localtime)
+    # /tmp, the caller's folder, the host's file systems, and what apptainer.conf binds (/etc/hosts, /etc/localtime)
+    "tmp,cwd,hostfs,bind-paths",
+    "--no-rocm",
     "--no-eval",  # arguments as they are, as Docker takes them
     "--no-privs",
     "--net",
@@ -30,6 +35,19 @@ _ALONE = (
     "--hostname",
     HOST_NAME,
 )
+_OWN = ("APPTAINER", "SINGULARITY")
+_KEPT = tuple(
+    f"{own}_{name}"
+    for own in _OWN
+    for name in ("CACHEDIR", "CONFIGDIR", "TMPDIR", "DISABLE_CACHE", "AUTH_FILE", "DOCKER_USERNAME", "DOCKER_PASSWORD")
+)
+"""Where Apptainer keeps its files and how it logs in: nothing of a container depends on them."""
+
+
+def host_variables(caller: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables without Apptainer's options: a site's APPTAINER_BIND is added to `--mount`, and others
+    make the root writable or set variables inside."""
+    return {name: value for name, value in caller.items() if name in _KEPT or not name.startswith(_OWN)}
 
 
 def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str]:
@@ -43,27 +61,60 @@ def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str
     return ["env", scratch, *build]
 
 
-def exec_command(spec: ContainerSpec, image: ImageInfo, sandbox: Path, folders: Mapping[str, Path]) -> list[str]:
+def not_given(spec: ContainerSpec) -> str:
+    """What of a specification Apptainer can't give a container; empty: nothing. Bounds (memory, processes, /dev/shm)
+    are no part of it: nobody has them there (docs/fleet.md)."""
+    wanted = {
+        "a user of its own": spec.user is not None,
+        "volumes with the image's content": bool(spec.copied_volumes),
+        "a network": spec.network != "none",
+        "a writable root": not spec.read_only,
+        "single devices": bool(spec.devices),
+    }
+    return ", ".join(name for name, asked in wanted.items() if asked)
+
+
+def exec_command(
+    spec: ContainerSpec, workdir: str, sandbox: Path, folders: Mapping[str, Path], variables: Mapping[str, str]
+) -> list[str]:
     """Runs the command of a container. The root is read-only, as Apptainer has it without `--writable`.
 
     `folders`: path in the container -> folder of this machine, for the spec's volumes (read-only inside: the caller
-    fills them), for its tmpfs, and for /etc/hosts.
+    fills them), for its tmpfs, and for /etc/hosts. `variables`: `environment`.
     """
     binds = {path: str(folder) for path, folder in folders.items()}
     read_only = {*spec.volumes, "/etc/hosts"}
-    bound = [f"{folder}:{path}{':ro' if path in read_only else ''}" for path, folder in binds.items()]
-    bound += [f"{outside}:{inside}:ro" for outside, inside in spec.binds.items()]
+    mounts = [_mount(folder, path, read_only=path in read_only) for path, folder in binds.items()]
+    mounts += [_mount(outside, inside, read_only=True) for outside, inside in spec.binds.items()]
     return [
         *(PROGRAM, "--silent", "exec", *_ALONE),
-        *(["--nv"] if spec.device_requests else []),
-        *("--pwd", image.workdir or "/"),
-        *(word for one in bound for word in ("--bind", one)),
+        "--nv" if spec.device_requests else "--no-nv",  # without a word it is for apptainer.conf to say
+        *("--pwd", workdir or "/"),
+        *(word for one in mounts for word in ("--mount", one)),
         str(sandbox),
-        *("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment(spec, image).items())),
+        *("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())),
         *spec.cmd,
     ]
 
 
-def environment(spec: ContainerSpec, image: ImageInfo) -> dict[str, str]:
-    """The variables that Docker would set: Apptainer's own (LD_LIBRARY_PATH, PS1, ...) are no part of the image."""
-    return {"PATH": _PATH, "HOSTNAME": HOST_NAME, "HOME": "/", **image.env, **spec.env}
+def environment(spec: ContainerSpec, image: ImageInfo, passwd: str) -> dict[str, str]:
+    """The variables that Docker would set: Apptainer's own (LD_LIBRARY_PATH, PS1, ...) are no part of the image.
+
+    `passwd`: the image's /etc/passwd, which has the home of its user.
+    """
+    return {"PATH": _PATH, "HOSTNAME": HOST_NAME, "HOME": _home(image.user, passwd), **image.env, **spec.env}
+
+
+def _home(user: str, passwd: str) -> str:
+    """As runc has it: `/` for a user without an entry."""
+    name = user.partition(":")[0] or "0"
+    rows = (line.split(":") for line in passwd.splitlines())
+    return next((row[5] for row in rows if len(row) > 5 and row[5] and name in (row[0], row[2])), "/")
+
+
+def _mount(source: str, destination: str, *, read_only: bool) -> str:
+    """A value of `--mount`, which is CSV: `--bind` splits paths at commas and colons."""
+    row = io.StringIO()
+    fields = ["type=bind", f"source={source}", f"destination={destination}", *(["ro"] if read_only else [])]
+    csv.writer(row, lineterminator="").writerow(fields)
+    return row.getvalue()

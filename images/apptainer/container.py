@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, cast
 
+from images.apptainer.command import host_variables
 from images.engine import Exit, Line, TimedOut
 from images.engine.archive import ChunkReader, Files, pack
 from images.engine.buildkit import plain_line
@@ -58,7 +60,8 @@ class ApptainerContainer:
         if self._ended.is_set():
             return
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/")
+        variables = host_variables(os.environ)
+        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=variables)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = tuple(threading.Thread(target=self._read, args=one, daemon=True) for one in streams.items())
         for reader in self._readers:

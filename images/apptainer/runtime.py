@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from images.apptainer import published, sandboxes
-from images.apptainer.command import HOSTS, PROGRAM, exec_command, pull_command
+from images.apptainer.command import HOSTS, PROGRAM, environment, exec_command, not_given, pull_command
 from images.apptainer.container import ApptainerContainer
 from images.apptainer.published import Published
 from images.config.platforms import of_machine
@@ -101,11 +101,15 @@ class Apptainer:
         if spec.ulimits:
             then = "`ulimit` before the command, or the site's limits"
             raise EngineError(Problem(where=PROGRAM, cause=_NO_RANKS, then=then), EngineErrorKind.ULIMIT)
+        if lacking := not_given(spec):
+            then = "judge this with Docker: leave `--engine apptainer` out"
+            raise UserError(Problem(where=PROGRAM, cause=f"can't give a container {lacking}", then=then), code=1)
         found = self._published(spec.image)
         sandbox = self._sandbox(found)
         with tempfile.TemporaryDirectory(prefix="truetag-container-", dir=sandbox.parent) as name:
             folders = _folders(spec, Path(name))
-            command = exec_command(spec, found.info, sandbox, folders)
+            variables = environment(spec, found.info, _passwd(sandbox))
+            command = exec_command(spec, found.info.workdir, sandbox, folders, variables)
             container = ApptainerContainer(spec.name or found.reference, command, folders)
             with self._active(container):
                 yield container
@@ -174,6 +178,16 @@ def _folders(spec: ContainerSpec, home: Path) -> dict[str, Path]:
     hosts = home / "hosts"
     hosts.write_text(HOSTS)
     return {**found, "/etc/hosts": hosts}
+
+
+def _passwd(sandbox: Path) -> str:
+    """The image's /etc/passwd, where it is a file of the image: its links lead to this machine's files."""
+    path = sandbox / "etc" / "passwd"
+    try:
+        inside = path.is_file() and path.resolve().is_relative_to(sandbox.resolve())
+        return path.read_text(errors="replace") if inside else ""
+    except OSError:
+        return ""
 
 
 def _facts() -> EngineFacts:

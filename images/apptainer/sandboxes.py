@@ -6,10 +6,9 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 _PREFIX = "truetag-apptainer-"
 _LOCK = "lock"
@@ -22,7 +21,7 @@ def home() -> Path:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """An empty folder, locked for as long as it is used."""
+    """An empty folder, locked for as long as it is used. What can't be removed is left for the next sweep."""
     new = Path(tempfile.mkdtemp(prefix="truetag-new-", dir=home()))
     path = new.with_name(new.name.replace("truetag-new-", _PREFIX))
     with (new / _LOCK).open("w") as lock:
@@ -31,34 +30,46 @@ def folder() -> Iterator[Path]:
         try:
             yield path
         finally:
-            remove(path)
+            with suppress(OSError):  # a verdict is not lost for it
+                remove(path)
 
 
 def sweep() -> tuple[str, ...]:
-    """Remove this user's folders whose process has ended. Returns their names."""
+    """Remove this user's folders whose process has ended. Returns their names. What can't be removed is left."""
     gone = []
     for path in sorted(home().glob(f"{_PREFIX}*")):
-        if path.stat().st_uid == os.getuid() and _is_left(path):
-            remove(path)
-            gone.append(path.name)
+        with suppress(OSError):  # in use, or another job has just removed it
+            if path.lstat().st_uid == os.geteuid():
+                _remove_left(path)
+                gone.append(path.name)
     return tuple(gone)
 
 
-def _is_left(path: Path) -> bool:
-    try:
-        with (path / _LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # in use, or not locked yet
-        return False
-    return True
+def _remove_left(path: Path) -> None:
+    """Raises OSError where the folder is in use."""
+    with (path / _LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove(path)
 
 
 def remove(path: Path) -> None:
-    """With all it holds: images have folders that their owner can't write."""
+    """With all it holds: images have folders that their owner can't read or write. Raises OSError.
 
-    def open_up(remove_it: Callable[[str], Any], name: str, _error: object) -> None:
-        Path(name).parent.chmod(0o700)
-        Path(name).chmod(0o700)
-        remove_it(name)
+    The lock goes last, so that a sweep finds what a killed process had not removed yet.
+    """
+    _open_up(path)
+    for inner in path.iterdir():
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner)
+        elif inner.name != _LOCK:
+            inner.unlink()
+    shutil.rmtree(path)
 
-    shutil.rmtree(path, onerror=open_up)
+
+def _open_up(path: Path) -> None:
+    """Folders alone, each before it is looked into: an image's links lead to files of this machine."""
+    path.chmod(0o700)
+    for folder, names, _ in os.walk(path):
+        for inner in (Path(folder, name) for name in names):
+            if not inner.is_symlink():
+                inner.chmod(0o700)

@@ -8,7 +8,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
@@ -22,13 +22,12 @@ from images.engine.buildkit import BuildEvent, BuildResult, Trace
 from images.engine.container import Container
 from images.engine.containers import RUN_LABEL
 from images.engine.docker_api import DockerApi
-from images.engine.facts import EngineFacts, engine_facts
+from images.engine.facts import engine_facts
 from images.engine.failures import EngineError
 from images.engine.image_store import ImagePart
 from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile, saved_files
 from images.engine.retrying import Retries
 from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
-from images.errors import Problem, UserError
 from images.host import file_lock
 from images.host.hashing import sha256
 
@@ -67,19 +66,15 @@ class Engine:
 
     @contextmanager
     def alone(self, work: str, waiting: Callable[[], None]) -> Iterator[None]:
-        """Keep other processes of this user from the same work on this engine, as building an image of one name.
+        """Keep this user's other processes on this machine from the same work on this engine: an image of one name.
 
         `waiting` is called once if another is at it. Raises Cancelled after `cancel`, UserError where no lock can be
-        had.
+        written.
         """
-        with ExitStack() as held:
-            file = lock_file(self.facts, work)
-            try:
-                held.enter_context(file_lock.alone(file, waiting=waiting, pause=self._active.pause))
-            except OSError as error:
-                cause = f"no lock can be had there: {error.strerror or error}"
-                then = "`export XDG_CACHE_HOME=FOLDER`: one that you can write, on a file system with locks"
-                raise UserError(Problem(where=str(file), cause=cause, then=then), code=1) from None
+        where = self.facts.data_root if self.facts.local else self.facts.url
+        known = f"{socket.gethostname()}\n{where}\n{work}"
+        file = file_lock.cache_folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
+        with file_lock.alone(file, waiting=waiting, pause=self._active.pause):
             yield
 
     # --- builds and containers --------------------------------------------------------------------------------------
@@ -233,13 +228,6 @@ class Engine:
     def forget(self, record: CacheRecord) -> None:
         """Remove a record of the build cache. One that something else still needs stays."""
         image_store.forget(self._api, record)
-
-
-def lock_file(facts: EngineFacts, work: str) -> Path:
-    """The lock of some work on an engine. Machines that share a home have one each for an engine of their own."""
-    where = f"{socket.gethostname()} {facts.data_root}" if facts.local else facts.url
-    known = f"{where}\n{work}"
-    return file_lock.cache_folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
 
 
 def _transient_push(error: Exception) -> str:

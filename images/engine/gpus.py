@@ -132,15 +132,23 @@ def attach(engine: Runtime, wanted: str, *, min_driver: str) -> Attachment:
     parse(wanted)
     if wanted == GpuMode.NONE:
         return NO_GPU
-    chosen = _by_apptainer() if engine.facts.apptainer else choose(wanted, look(engine, folder_of(wanted)))
+    chosen = _by_apptainer(wanted) if engine.facts.apptainer else choose(wanted, look(engine, folder_of(wanted)))
     if chosen.inventory is not None and chosen.attached:
         require_driver(chosen.inventory, min_driver)
     return replace(chosen, injected=injected_from(os.environ)) if chosen.attached and engine.facts.local else chosen
 
 
-def _by_apptainer() -> Attachment:
-    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU."""
+def _by_apptainer(wanted: str) -> Attachment:
+    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU.
+
+    Raises UserError for another mode, and for `nvidia` without a GPU.
+    """
     found = inventory()
+    cause = "Apptainer attaches GPUs by `--nv` alone" if wanted not in (AUTO, GpuMode.NVIDIA) else ""
+    if wanted == GpuMode.NVIDIA and found is None:
+        cause = "no GPU was found on this machine"
+    if cause:
+        raise UserError(Problem(where=f"--gpus {wanted}", cause=cause, then="`--gpus auto` takes what there is"))
     if found is None:
         return replace(NO_GPU, reason="no GPU was found on this machine")
     request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})

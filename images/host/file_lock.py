@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from images.errors import Problem, UserError
+
 _PAUSE = 0.2
 """Seconds between two looks at a lock that somebody holds."""
 
@@ -30,20 +32,34 @@ def alone(
     """Hold the lock of a file; threads of one process wait for each other, too.
 
     `waiting` is called once if somebody holds it. `pause` waits the seconds between two looks: what it raises ends
-    the waiting. Raises OSError where the file can't be written.
+    the waiting. Raises UserError where the file can't be written, or its file system has no locks.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lock:
-        if not _taken(lock):
+    with _opened(file) as lock:
+        if not _taken(lock, file):
             waiting()
-            while not _taken(lock):
+            while not _taken(lock, file):
                 pause(_PAUSE)
         yield
 
 
-def _taken(lock: IO[str]) -> bool:
+def _opened(file: Path) -> IO[str]:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("a")
+    except OSError as error:
+        raise _no_lock(file, error) from None
+
+
+def _taken(lock: IO[str], file: Path) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise _no_lock(file, error) from None
     return True
+
+
+def _no_lock(file: Path, error: OSError) -> UserError:
+    then = "name a folder of a local disk that you may write to: XDG_CACHE_HOME=/var/tmp/cache, then the same command"
+    return UserError(Problem(where=str(file), cause=f"can't be locked: {error.strerror}", then=then), code=1)

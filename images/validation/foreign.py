@@ -30,8 +30,9 @@ READ_FILES = ("cpu.instructions",)
 """Probes of the cpu tier that read files alone."""
 START_PROGRAMS = ("static.system", "static.toolkit")
 """Static probes that start programs of the image, which run emulated whoever starts them."""
-OF_ITS_PYTHON = ("static.owners",)
-"""Static probes that compare the image's files with those of the Python that runs them: that is its own, emulated."""
+OF_ITS_PYTHON = ("static.owners", "cpu.bytecode")
+"""Probes that compare the image's files with what the Python that runs them has, or would compile: one of the same
+release. Where that of this machine is another, the image's own runs them, emulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +45,14 @@ class Foreign:
     """How the image's own Python starts, as it answered, emulated."""
     emulator: str
     platform: str
+    of_its_release: bool
+    """Whether that Python is of the same release as the image's own."""
 
     def is_native(self, probe: str) -> bool:
         """Whether a Python of this machine runs a probe."""
-        reads = probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
-        return reads and probe not in OF_ITS_PYTHON
+        if probe in OF_ITS_PYTHON:
+            return self.of_its_release
+        return probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
 
     def emulated(self, claims: tuple[Claim, ...]) -> dict[str, Any]:
         """What the evidence says of a run of these claims."""
@@ -73,23 +77,25 @@ def files(found: Foreign) -> Files:
 
 @contextmanager
 def prepared(engine: Runtime, image: ImageInfo, user: str) -> Iterator[Foreign]:
-    """Our own Python, packed, beside what the image's answered. Raises UserError: an engine of another processor than
-    this machine's, or an answer that can't be read."""
+    """A Python of this machine, packed, beside what the image's answered. Raises UserError: an engine of another
+    processor than this machine's, or an answer that can't be read."""
     mine = of_machine(platform.machine())
     if mine is None or mine.architecture != engine.facts.architecture:
         cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
         then = "validate on a machine of the image's own platform"
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1)
     try:
-        json.loads(user)["start"]["version"]
+        release = str(json.loads(user)["start"]["release"])
     except (ValueError, LookupError, TypeError):
         cause = f"its Python did not say how it starts: {user.strip()[-300:] or 'nothing printed'}"
         then = "does it run at all? `docker run --rm IMAGE python3 --version`"
         raise UserError(Problem(where=image.id, cause=cause, then=then), code=1) from None
     with tempfile.TemporaryDirectory(prefix="truetag-python-") as folder:
+        own = own_python.of_release(release)
         yield Foreign(
-            python=own_python.files(ROOT, Path(folder)),
+            python=own_python.files(ROOT, Path(folder), own),
             user=user.encode(),
             emulator=f"qemu-user {emulation.version()}".strip(),
             platform=f"linux/{image.architecture}",
+            of_its_release=own is not None,
         )

@@ -17,6 +17,7 @@ _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the 
 _APPTAINER_USER = "Apptainer runs containers as the user who starts them, never as another: judge this with Docker"
 _APPTAINER_MOUNTS = "Apptainer has no volumes, and gives a folder of the host its owner: judge this with Docker"
 _APPTAINER_SIZE = "Apptainer keeps no sizes of layers: judge this with Docker"
+_APPTAINER_OWNERS = "the caller's: files that the image's own user may not read, as root's of mode 0600, are readable"
 _POD_MOUNTS = "Kubernetes gives its volumes another owner and mode than Docker: judge this with `nox -s validate`"
 
 
@@ -59,9 +60,10 @@ def given(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
     return ClaimSet(image=claims.image, claims=tuple(one for one in claims.claims if _key(one) not in reasons))
 
 
-def as_host(reasons: Reasons) -> dict[str, Any]:
-    """For the `host` of evidence: what was not given there."""
-    return {_KEY: dict(reasons)} if reasons else {}
+def as_host(reasons: Reasons, facts: EngineFacts | None = None) -> dict[str, Any]:
+    """For the `host` of evidence: what was not given there, and whose all files were if not their owners'."""
+    owners = {"owners": _APPTAINER_OWNERS} if facts and facts.apptainer else {}
+    return {**owners, **({_KEY: dict(reasons)} if reasons else {})}
 
 
 def not_given(evidence: Evidence) -> Reasons:

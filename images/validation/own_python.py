@@ -1,5 +1,5 @@
-"""This process's Python as files for a container of an image that nobody trusts: program, loader, libraries, standard
-library. It reads the image's files and needs, and runs, nothing of the image.
+"""A Python of this machine, mostly this process's own, as files for a container of an image that nobody trusts:
+program, loader, libraries, standard library. It reads the image's files and needs, and runs, nothing of the image.
 
 Its ELF interpreter is set to the loader that comes along, so it starts beside any C library, or none.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import platform
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from images.errors import Problem, UserError
@@ -45,25 +47,57 @@ def environment(root: str) -> dict[str, str]:
     return {**dict.fromkeys(unset, ""), "LD_LIBRARY_PATH": f"{root}/{LIBRARIES}", "LC_ALL": "C", "TMPDIR": root}
 
 
-def files(root: str, scratch: Path) -> Mapping[str, Path]:
-    """Path below `root`, where it will lie in the container, to a file of this machine.
+@dataclass(frozen=True, kw_only=True)
+class OwnPython:
+    """A Python of this machine."""
+
+    program: Path
+    standard: Path
+    """Its standard library."""
+    release: str
+    """`3.11.2`."""
+
+
+def of_this_process() -> OwnPython:
+    program = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # of a venv, what it is of
+    return OwnPython(program=program, standard=Path(os.__file__).parent, release=platform.python_version())
+
+
+def of_release(release: str, folder: Path = Path("/usr/bin")) -> OwnPython | None:
+    """This process's, or the system's, if it is of a release: then it compiles as any other of that release does."""
+    if (own := of_this_process()).release == release:
+        return own
+    program = folder / f"python{release.rpartition('.')[0]}"
+    asked = [str(program), "-I", "-S", "-c", "import os, sys; print(sys.version.split()[0]); print(os.__file__)"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if found[:1] != [release]:
+        return None
+    return OwnPython(program=program.resolve(), standard=Path(found[1]).parent, release=release)
+
+
+def files(root: str, scratch: Path, own: OwnPython | None = None) -> Mapping[str, Path]:
+    """Path below `root`, where it will lie in the container, to a file of this machine: of this process's Python, or of
+    another.
 
     The program with its new interpreter is written to `scratch`. Raises UserError where this Python is not one of
     Linux on x86-64.
     """
-    program = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # of a venv, what it is of
+    own = own or of_this_process()
     try:
-        content, loader = _with_interpreter(program.read_bytes(), f"{root}/{_LOADER}".encode())
+        content, loader = _with_interpreter(own.program.read_bytes(), f"{root}/{_LOADER}".encode())
     except (OSError, ElfError) as error:
         raise _unusable(str(error)) from None
     patched = scratch / "python3"
     patched.write_bytes(content)
     patched.chmod(0o755)
-    standard = Path(os.__file__).parent
-    own = {PROGRAM: patched, _LOADER: Path(os.path.realpath(loader))}
-    own |= {f"python/lib/{standard.name}/{path.relative_to(standard)}": path for path in _standard_library(standard)}
-    libraries = _libraries([program, *(path for path in own.values() if path.suffix == ".so")])
-    return {**own, **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()}}
+    standard = own.standard
+    found = {PROGRAM: patched, _LOADER: Path(os.path.realpath(loader))}
+    found |= {f"python/lib/{standard.name}/{path.relative_to(standard)}": path for path in _standard_library(standard)}
+    libraries = _libraries([own.program, *(path for path in found.values() if path.suffix == ".so")])
+    return {**found, **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()}}
 
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:

@@ -82,7 +82,7 @@ def run(engine: Runtime, reference: str, claims: ClaimSet, trial: Trial) -> Evid
         "engine": engine.facts.version,
         "cpus": engine.facts.cpus,
         **_gpus_of_host(trial.gpus),
-        **limits.as_host(reasons),
+        **limits.as_host(reasons, engine.facts),
     }
 
     def evidence(found: Sequence[Record]) -> Evidence:
@@ -249,7 +249,7 @@ def _run_in(
         end = container.wait(timeout=300)
     name = image.tags[0] if image.tags else image.id
     if end.code == KILLED and not end.oom:
-        raise UserError(_killed(name, plan.name), code=1)
+        raise UserError(_killed(name, plan.name, tells_memory=not engine.facts.apptainer), code=1)
     if not records:
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
@@ -260,7 +260,7 @@ def _command(plan: ContainerPlan, is_foreign: bool) -> list[str]:
     arguments = ["--claims", f"{INSIDE}/claims.json"]
     if plan.reader:
         return foreign.command(INSIDE, [*arguments, "--user", f"{INSIDE}/user.json"])
-    slow = ["--timeout", str(_EMULATED_SECONDS)] if is_foreign else []
+    slow = ["--emulated", "--timeout", str(_EMULATED_SECONDS)] if is_foreign else []
     return ["python3", "-I", "-S", f"{INSIDE}/validate", *arguments, *slow]
 
 
@@ -327,12 +327,13 @@ def _record(line: str) -> Record | None:
         return None
 
 
-def _killed(reference: str, container: str) -> Problem:
-    """What such a container did not measure says nothing about the image."""
+def _killed(reference: str, container: str, *, tells_memory: bool) -> Problem:
+    """What such a container did not measure says nothing about the image. `tells_memory`: the runtime would know."""
+    memory = ", not for its memory" if tells_memory else " (Apptainer can't tell whether for its memory)"
     return Problem(
         where=reference,
-        cause=f"its container `{container}` was killed from outside in the middle of the suite, not for its memory",
-        then="validate it again; if nobody killed it, see whether the machine ran out of memory (`dmesg`)",
+        cause=f"its container `{container}` was killed from outside in the middle of the suite{memory}",
+        then="validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)",
     )
 
 

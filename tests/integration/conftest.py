@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,20 +71,26 @@ def out(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def parent(engine: Engine, out: Path) -> ImageInfo:
-    """The product's own way, from the command line: the big layers are kept by the engine from run to run.
+def built(engine: Engine, out: Path) -> Mapping[str, Any]:
+    """build.json of the parent, built as a person does; the engine keeps the big layers from run to run.
 
     The worker that comes first builds it, once for all.
     """
+    kept = out / "parent.json"
     with file_lock.alone(out / "parent.lock"):
-        built = out / "parent.json"
-        if not built.is_file():
+        if not kept.is_file():
             environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
             command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]
             finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
             assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
-            shutil.copy(out / NAME / "build.json", built)
-    return engine.inspect(json.loads(built.read_text())["digest"])
+            shutil.copy(out / NAME / "build.json", kept)
+    found: dict[str, Any] = json.loads(kept.read_text())
+    return found
+
+
+@pytest.fixture(scope="session")
+def parent(engine: Engine, built: Mapping[str, Any]) -> ImageInfo:
+    return engine.inspect(built["digest"])
 
 
 @pytest.fixture(scope="session")

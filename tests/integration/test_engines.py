@@ -24,7 +24,7 @@ def sid() -> Iterator[Other]:
         yield found
 
 
-@pytest.mark.parametrize(("suite", "oldest"), [("trixie", (26, 1)), ("sid", (28, 5))])
+@pytest.mark.parametrize(("suite", "oldest"), [("trixie", (26, 1)), ("sid", (28, 5))], ids=["trixie", "sid"])
 def test_engine_tests_pass_on_the_engine_of(
     suite: str, oldest: tuple[int, int], request: pytest.FixtureRequest
 ) -> None:

@@ -36,6 +36,7 @@ print("\\n" + MARK + json.dumps({
     "modules": {name: file for name, file in at_start.items() if file},
     "standard": sorted(sys.stdlib_module_names),
     "version": "%d.%d" % sys.version_info[:2],
+    "release": sys.version.split()[0],
     "prefix": sys.prefix,
     "glibc": (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", ""),
     "found": {name: find(name) for name in sys.argv[1:]},
@@ -63,6 +64,8 @@ class Start:
     version: str
     """`3.11`."""
     prefix: str
+    release: str = ""
+    """`3.11.2`."""
     glibc: str = ""
     """Its C library's version; empty where nobody ran it."""
     found: Mapping[str, Mapping[str, Any] | None]

@@ -25,7 +25,8 @@ FOLDERS = {"/judge": Path("/x/0"), "/tmp": Path("/x/1"), "/etc/hosts": Path("/x/
 
 
 def words(spec: ContainerSpec = SPEC) -> list[str]:
-    return command.exec_command(spec, IMAGE, Path("/x/root"), FOLDERS)
+    variables = command.environment(spec, IMAGE, "")
+    return command.exec_command(spec, IMAGE.workdir, Path("/x/root"), FOLDERS, variables)
 
 
 def after(option: str, found: list[str]) -> list[str]:
@@ -34,9 +35,13 @@ def after(option: str, found: list[str]) -> list[str]:
 
 def test_a_container_gets_its_folders_and_nothing_else_of_the_host() -> None:
     found = words()
-    assert after("--bind", found) == ["/x/0:/judge:ro", "/x/1:/tmp", "/x/hosts:/etc/hosts:ro"]
-    assert {"--containall", "--no-home", "--no-privs"} < set(found)
-    assert after("--no-mount", found) == ["tmp,cwd,bind-paths"]
+    assert after("--mount", found) == [
+        "type=bind,source=/x/0,destination=/judge,ro",
+        "type=bind,source=/x/1,destination=/tmp",
+        "type=bind,source=/x/hosts,destination=/etc/hosts,ro",
+    ]
+    assert {"--containall", "--no-home", "--no-privs", "--no-nv", "--no-rocm"} < set(found)
+    assert after("--no-mount", found) == ["tmp,cwd,hostfs,bind-paths"]
     assert not {"--writable", "--writable-tmpfs", "--fakeroot", "--nv"} & set(found), "its root is read-only"
 
 
@@ -60,14 +65,57 @@ def test_its_variables_are_those_of_docker() -> None:
 
 def test_an_image_without_variables_has_dockers_path() -> None:
     bare = replace(IMAGE, env={}, workdir="")
-    found = command.exec_command(SPEC, bare, Path("/x/root"), FOLDERS)
-    assert command.environment(SPEC, bare)["PATH"].startswith("/usr/local/sbin:") and after("--pwd", found) == ["/"]
+    found = command.exec_command(SPEC, bare.workdir, Path("/x/root"), FOLDERS, {})
+    assert command.environment(SPEC, bare, "")["PATH"].startswith("/usr/local/sbin:")
+    assert after("--pwd", found) == ["/"]
+
+
+@pytest.mark.parametrize(
+    ("user", "home"), [("", "/root"), ("1001", "/home/me"), ("me:staff", "/home/me"), ("7", "/"), ("odd", "/")]
+)
+def test_the_home_of_an_image_that_names_none_is_its_users(user: str, home: str) -> None:
+    passwd = "root:x:0:0:root:/root:/bin/sh\nme:x:1001:1001::/home/me:/bin/sh\nodd:x\n"
+    found = command.environment(SPEC, replace(IMAGE, env={}, user=user), passwd)
+    assert found["HOME"] == home
+    assert command.environment(SPEC, replace(IMAGE, user=user), passwd)["HOME"] == "/home/me", "the image's word first"
+
+
+def test_a_sites_variables_give_a_container_nothing() -> None:
+    """A site's APPTAINER_BIND is added to the options, APPTAINERENV_X is set inside, even with --containall."""
+    options = ("BIND", "BINDPATH", "MOUNT", "WRITABLE_TMPFS", "FAKEROOT", "NV", "OVERLAY", "CONTAINLIBS", "KEEP_PRIVS")
+    site = {f"{own}_{name}": "x" for own in ("APPTAINER", "SINGULARITY") for name in options}
+    inside = {"APPTAINERENV_LD_PRELOAD": "x", "SINGULARITYENV_X": "x"}
+    kept = {"APPTAINER_CACHEDIR": "/c", "APPTAINER_TMPDIR": "/t", "SINGULARITY_DOCKER_PASSWORD": "p", "PATH": "/bin"}
+    assert command.host_variables({**site, **inside, **kept}) == kept
+
+
+def test_a_folder_may_have_any_name() -> None:
+    """`--bind` splits at commas and colons."""
+    found = command.exec_command(SPEC, "", Path("/x/root"), {"/tmp": Path('/a,b:c"d')}, {})
+    assert after("--mount", found) == ['type=bind,"source=/a,b:c""d",destination=/tmp']
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        (replace(SPEC, user="0"), "user"),
+        (replace(SPEC, copied_volumes=["/home/me"]), "volumes"),
+        (replace(SPEC, network="bridge"), "network"),
+        (replace(SPEC, read_only=False), "writable"),
+        (replace(SPEC, devices=["/dev/nvidia0"]), "devices"),
+        (SPEC, ""),
+    ],
+)
+def test_what_can_not_be_given_has_a_name(spec: ContainerSpec, word: str) -> None:
+    found = command.not_given(spec)
+    assert word in found and bool(found) is bool(word)
 
 
 def test_gpus_come_by_nv() -> None:
     request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})
     found = words(replace(SPEC, device_requests=(request,), binds={"/driver": "/driver"}))
-    assert "--nv" in found and "/driver:/driver:ro" in after("--bind", found)
+    assert "--nv" in found and "--no-nv" not in found
+    assert "type=bind,source=/driver,destination=/driver,ro" in after("--mount", found)
 
 
 @pytest.mark.parametrize("plain_http", [True, False])

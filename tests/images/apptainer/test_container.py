@@ -35,6 +35,14 @@ def test_files_are_there_before_it_starts(tmp_path: Path) -> None:
     assert [line.text for line in found.lines()] == ["content"]
 
 
+def test_a_sites_options_do_not_reach_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APPTAINER_BIND", "/scratch")
+    monkeypatch.setenv("APPTAINER_CACHEDIR", "/cache")
+    found = container(tmp_path, "sh", "-c", "echo $APPTAINER_BIND $APPTAINER_CACHEDIR")
+    found.start()
+    assert [line.text for line in found.lines()] == ["/cache"]
+
+
 def test_a_killed_one_has_the_status_that_docker_gives(tmp_path: Path) -> None:
     found = container(tmp_path, "sh", "-c", "kill -9 $$")
     found.start()

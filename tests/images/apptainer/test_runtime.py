@@ -1,6 +1,7 @@
 """What a trial gets of Apptainer, with a program in its place that unpacks nothing and runs commands where it stands.
 
-The real one runs by hand (tests/support/other_runtimes.py): Debian has it in sid alone.
+It gives no container anything and takes nothing away: what the options do is seen with the real one alone, by hand
+(tests/support/other_runtimes.py; Debian has it in sid).
 """
 
 import os
@@ -21,7 +22,8 @@ PROGRAM = """#!/bin/sh
 case "$*" in
   --version) echo apptainer version 1.4.5 ;;
   *build*broken*) echo no space left >&2; exit 255 ;;
-  *build*) for one; do case "$one" in */root) mkdir "$one" ;; esac; done ;;
+  *build*) for one; do case "$one" in */root)
+    mkdir -p "$one/etc" && echo root:x:0:0::/of-root:/bin/sh > "$one/etc/passwd" ;; esac; done ;;
   *) while [ "$1" != /usr/bin/env ]; do shift; done; exec "$@" ;;
 esac
 """
@@ -79,6 +81,29 @@ def test_what_can_not_be_unpacked_is_told_in_apptainers_words(apptainer: Apptain
         apptainer.container(ContainerSpec(info.id, ["true"])),
     ):
         pass
+
+
+def test_a_container_that_apptainer_can_not_give_is_refused(apptainer: Apptainer) -> None:
+    """Else a claim of another user would pass as the caller's."""
+    info = apptainer.inspect(REFERENCE)
+    with (
+        pytest.raises(UserError, match="can't give a container a user of its own"),
+        apptainer.container(ContainerSpec(info.id, ["true"], user="0")),
+    ):
+        pass
+
+
+def test_the_home_of_a_user_stands_in_the_images_own_passwd(apptainer: Apptainer, tmp_path: Path) -> None:
+    info = apptainer.inspect(REFERENCE)
+    spec = ContainerSpec(info.id, ["sh", "-c", "echo $HOME"])
+    for home in ("/of-root", "/"):
+        with apptainer.container(spec) as container:
+            container.start()
+            assert [line.text for line in container.lines(timeout=60)] == [home]
+        (passwd,) = tmp_path.glob("scratch/*/root/etc/passwd")
+        outside = tmp_path / "passwd"
+        passwd.rename(outside)
+        passwd.symlink_to(outside)
 
 
 def test_limits_of_ranks_are_the_users_own(apptainer: Apptainer) -> None:

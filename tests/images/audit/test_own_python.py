@@ -51,3 +51,19 @@ def test_the_program_has_the_interpreter_that_comes_along(tmp_path: Path) -> Non
     assert b"/judge/python/ld.so\0" in files[own_python.PROGRAM].read_bytes()
     assert elf.read(files[own_python.PROGRAM]).executable
     assert {"libc.so.6", "libz.so.1"} <= {Path(name).name for name in files}
+
+
+def planted(folder: Path, name: str, release: str) -> None:
+    program = folder / name
+    program.write_text(f"#!/bin/sh\necho {release}\necho /usr/lib/{name}/os.py\n")
+    program.chmod(0o755)
+
+
+def test_the_systems_python_is_taken_only_where_it_is_of_the_release(tmp_path: Path) -> None:
+    planted(tmp_path, "python3.12", "3.12.3")
+    found = own_python.of_release("3.12.3", tmp_path)
+    assert found and (found.program, found.standard) == (tmp_path / "python3.12", Path("/usr/lib/python3.12"))
+    assert own_python.of_release("3.12.4", tmp_path) is None
+    assert own_python.of_release("3.99.1", tmp_path) is None
+    own = own_python.of_this_process()
+    assert own_python.of_release(own.release, tmp_path) == own

@@ -1,5 +1,6 @@
 """What a build decides by itself: which torch wheels are asked for, what is said when the system refuses."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
     monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
     monkeypatch.setattr(validating, "find_gpus", lambda *_args: ("no GPU", ()))
     options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
-    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
+    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"), alone=lambda *_args: nullcontext())
     with pytest.raises(Enough):
         pipeline.build(engine, image(), options, HostSettings(), Progress())
     assert asked == [("flash-attn", "2.7.1")]

@@ -171,5 +171,13 @@ def test_apptainer_takes_every_gpu_by_its_own_option(found: Inventory | None, mo
     assert attachment.attached is (found is not None) and bool(attachment.device_requests) is attachment.attached
     if found:
         assert attachment.environment({"LD_LIBRARY_PATH": "/own"})["LD_LIBRARY_PATH"] == "/.singularity.d/libs:/own"
+        assert gpus.attach(runtime, "nvidia", min_driver="525.60").attached
         with pytest.raises(UserError, match="is older than"):
             gpus.attach(runtime, "auto", min_driver="999")
+    else:
+        with pytest.raises(UserError, match="no GPU was found"):
+            gpus.attach(runtime, "nvidia", min_driver="525.60")
+    for other in ("cdi", "host-driver", "host-driver:/x"):
+        with pytest.raises(UserError, match="by `--nv` alone"):
+            gpus.attach(runtime, other, min_driver="525.60")
+    assert not gpus.attach(runtime, "none", min_driver="525.60").attached

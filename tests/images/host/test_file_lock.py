@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from images.errors import UserError
 from images.host import file_lock
 from tests.support.checkout import ROOT
 
@@ -60,3 +61,11 @@ def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:
         file_lock.alone(tmp_path / "x.lock", pause=cancelled),  # a second opening of the file: as another thread's
     ):
         pytest.fail("two hold it")
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(UserError) as caught, file_lock.alone(tmp_path / "cache" / "locks" / "x.lock"):
+        pytest.fail("there is no lock")
+    (problem,) = caught.value.problems
+    assert str(tmp_path / "cache") in problem.where and "XDG_CACHE_HOME" in problem.then

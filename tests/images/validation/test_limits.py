@@ -63,5 +63,7 @@ def test_apptainer_has_one_user_and_no_volumes(claims: ClaimSet) -> None:
     by_others = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
     assert probes == {"host.image", *(one.probe for one in claims.claims if one.probe in by_others)}
     assert {"static.hygiene", "cpu.arbitrary_uid", "cpu.home"} < probes
+    assert "may not read" in limits.as_host(reasons, facts)["owners"], "who reads the evidence is told"
+    assert "owners" not in limits.as_host(reasons, replace(facts, apptainer=False))
     assert [key for key in reasons if "size" in key] == ["S8 size"]
     assert [one for one in claims.claims if one.probe == "host.image" and f"{one.id} {one.subject}" not in reasons]

@@ -77,7 +77,10 @@ def test_a_container_that_somebody_killed_is_no_evidence_of_the_image(
     if counts:
         assert measured(engine, monkeypatch)
         return
-    with pytest.raises(UserError, match="was killed from outside"):
+    with pytest.raises(UserError, match=r"was killed from outside .* not for its memory"):
+        measured(engine, monkeypatch)
+    engine.facts = SimpleNamespace(**{**vars(Engine.facts), "apptainer": True})
+    with pytest.raises(UserError, match="Apptainer can't tell whether for its memory"):
         measured(engine, monkeypatch)
 
 

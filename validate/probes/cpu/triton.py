@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from validate.claims import Claim
 from validate.contracts.cpu import CompiledKernel, Toolchain, TritonEvidence, TritonExpect
+from validate.environment import emulation
 from validate.harness.forked import attempt, in_fork
 from validate.probes.cpu._cubin import cubin_facts
 
@@ -21,9 +22,15 @@ CONTROL_KERNEL = "add"
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
-    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control."""
+    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control.
+
+    Emulated, a first kernel is compiled before: each fork has the import of Triton then, and what the emulator has
+    translated of LLVM. What that kernel raises, the forks raise again.
+    """
     with tempfile.TemporaryDirectory(prefix="triton-") as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
+        if emulation.is_emulated():
+            attempt(partial(_compiled, CONTROL_KERNEL, cast(TritonExpect, claims[0].expect)["arch"]))
         toolchain = in_fork(_toolchain)
         controls: dict[int, CompiledKernel] = {}
         for claim in claims:
