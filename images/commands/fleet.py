@@ -189,7 +189,8 @@ def _collect(how: FleetArguments, ledger: Ledger, engine: str | None) -> NoRetur
     for outcome in outcomes:
         _report(ledger, outcome)
     common.results().print(fleet_tables.outcomes(outcomes))
-    _require_verdicts(outcomes, "collect whole logs of it, or `kubectl delete job` it and apply it again")
+    again = "`kubectl delete job` it and `kubectl apply --server-side` it again"
+    _require_verdicts(outcomes, f"collect whole logs of it, or {again}")
     raise typer.Exit(1 if _failed(outcomes) else 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,9 @@ from validate.claims import ClaimSet
 
 FOLDER = "kubernetes"
 MANIFESTS = "manifests.yaml"
+_OURS = f"-l {render.LABEL}={render.OWNER}"
+_LOGS = f"kubectl logs {_OURS} --all-containers --tail=-1 --ignore-errors"
+"""Without --ignore-errors, the first container that has no log hides those after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +70,8 @@ def write(
         for (job, one, on), claims in zip(due, asked, strict=True)
     ]
     file = keep(ledger.folder / FOLDER, [one for one, _ in chosen], render.manifests(chosen, suite))
-    typer.echo(f"{len(chosen)} jobs in {file}. No cluster was asked. Next:")
-    for line in then(file, ledger.folder):
-        typer.echo(f"  {line}")
+    for line in told(file, ledger.folder, [one for one, _ in chosen]):
+        typer.echo(line)
 
 
 def keep(folder: Path, rendered: Sequence[Rendered], manifests: Sequence[Mapping[str, Any]]) -> Path:
@@ -84,14 +86,22 @@ def keep(folder: Path, rendered: Sequence[Rendered], manifests: Sequence[Mapping
     return file
 
 
+def told(file: Path, out: Path, rendered: Sequence[Rendered]) -> Iterator[str]:
+    """What rendering prints. Of a Job of the same name, an ended one does not run again, and no template changes."""
+    yield f"{len(rendered)} jobs in {file}. No cluster was asked. Next:"
+    yield from (f"  {line}" for line in then(file, out))
+    yield "If one of these Jobs failed, or was applied before fleet.yaml changed, delete it before you apply:"
+    yield f"  kubectl delete job --ignore-not-found {' '.join(one.name for one in rendered)}"
+
+
 def then(file: Path, out: Path) -> tuple[str, ...]:
     """What a person types after rendering. `kubectl wait` knows one condition, and would not end with a failed Job."""
-    ours = f"-l {render.LABEL}={render.OWNER}"
     ended = '{range .items[*]}{.status.conditions[*].type}{"\\n"}{end}'
     return (
-        f"kubectl apply -f {file}",
-        f"while kubectl get job {ours} -o jsonpath='{ended}' | grep -qvE 'Complete|Failed'; do sleep 10; done",
-        f"kubectl logs {ours} --all-containers --tail=-1 --max-log-requests=1000 >logs.txt",
+        # From the client, `apply` keeps the object in an annotation (256 KiB at most), and the suite is larger.
+        f"kubectl apply --server-side -f {file}",
+        f"while kubectl get job {_OURS} -o jsonpath='{ended}' | grep -qvE 'Complete|Failed'; do sleep 10; done",
+        f"{_LOGS} >logs.txt",
         f"truetag fleet collect --logs logs.txt --out {out}",
     )
 
@@ -116,7 +126,7 @@ def _claims(job: Job, located: Located, holding: Holding) -> ClaimSet:
 def read(asked: KubernetesArguments, ledger: Ledger, engine: Engine | None) -> tuple[Outcome, ...]:
     """The outcomes of the jobs that logs speak of, and of those that have no record yet. Raises UserError."""
     if not asked.logs:
-        then = f"`kubectl logs -l {render.LABEL}={render.OWNER} --all-containers --tail=-1 >FILE`, then --logs FILE"
+        then = f"`{_LOGS} >FILE`, then --logs FILE"
         raise UserError(Problem(where="fleet collect", cause="no logs are named", then=then))
     rendered = [_read(file) for file in sorted((ledger.folder / FOLDER).glob("*.json"))]
     if not rendered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +18,20 @@ from images.errors import Problem, UserError
 NAME = "fleet.yaml"
 _RANKS = 2
 _MINUTES = 120
+_MEMORY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?$")
+"""A quantity of Kubernetes in bytes (its API reference, Quantity), without exponents."""
+_UNITS: dict[str, float] = {
+    **{f"{letter}i": 1 << 10 * power for power, letter in enumerate("KMGT", 1)},
+    **{letter: 1000**power for power, letter in enumerate("kMGT", 1)},
+}
+
+
+def memory_bytes(quantity: str) -> float:
+    """Bytes of `memory`. Raises ValueError: it is no quantity."""
+    found = _MEMORY.match(quantity)
+    if not found:
+        raise ValueError(f"{quantity!r} is no quantity of memory")
+    return float(found[1]) * _UNITS.get(found[2], 1)
 
 
 class SlurmRequest(Row):
@@ -54,10 +69,10 @@ class KubernetesRequest(Row):
     """What the device plugin calls a GPU."""
     cpus: Annotated[int, Field(gt=0)] = 2
     """Cores that each container asks for, and probes that it runs at once."""
-    memory: str = "4Gi"
-    """Memory that each container asks for; it may use what a trial may."""
+    memory: Annotated[str, Field(pattern=_MEMORY.pattern)] = "4Gi"
+    """Memory that each container asks for; it may use what a trial may. As `4Gi`, `4.5Gi` or `4000M`."""
     minutes: Annotated[int, Field(gt=0)] = _MINUTES
-    tolerate: list[str] = []
+    tolerate: list[Annotated[str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$")]] = []
     """Keys of taints."""
     pull_secret: str = ""
     runtime_class: str = ""

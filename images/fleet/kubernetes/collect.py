@@ -75,7 +75,7 @@ def _other(one: Rendered, parts: Sequence[ContainerLog | Unfinished]) -> str:
         other = [what for what, wanted in asked.items() if getattr(part, what) != wanted]
         if other:
             delete = f"kubectl delete job {render.job_name(one.job.key, part.rendering)}"
-            return f"{part.name}: {_OTHER[other[0]]}: delete the Job (`{delete}`), and apply the manifests again"
+            return f"{part.name}: {_OTHER[other[0]]}: delete the Job (`{delete}`), and apply it again (`--server-side`)"
     return ""
 
 

@@ -24,7 +24,7 @@ from pydantic import AwareDatetime
 from images.config.names import Arch
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
-from images.fleet.config import WorkerType
+from images.fleet.config import KubernetesRequest, WorkerType, memory_bytes
 from images.fleet.model import Job
 from images.hardware.inventory import Gpu, Inventory
 from images.host.hashing import sha256
@@ -44,11 +44,19 @@ _MOST = 1 << 20
 _NAME = 63
 """Characters of a label, and so of a Job's name (RFC 1123; pods get the name as a label)."""
 _RETRIES = 2
-"""Pods after one that was lost with its node. What the suite finds never ends a pod with an error."""
+"""Pods after one that failed by itself. What the suite finds never ends a pod with an error."""
+_KILLED = 137
+"""What a container exits with that was out of memory, or out of time: another try would end the same way."""
+_WAITING_SECONDS = 24 * 3600
+"""How long a Job may wait for nodes, beside what its pods may run."""
 _KEPT_SECONDS = 7 * 24 * 3600
 """How long an ended Job and its logs stay."""
+_SMALL = ("root", "any-user")
+"""Containers of a claim or a few. They ask for little, so that a pod fits on a node of 8 cores."""
 _CONFIG = "/judge-config"
 _SCRATCH = f"{INSIDE}/scratch"
+WITHOUT_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Images say `all`: where NVIDIA's runtime is a node's default, it would give every GPU, past the device plugin."""
 _UNPACK = (
     "import os, sys, tarfile\n"
     "for file in sys.argv[2:]:\n"
@@ -165,10 +173,25 @@ def _job(one: Rendered, on: WorkerType, pod: Manifest) -> Manifest:
         "metadata": {"name": name, "labels": labels, "annotations": told},
         "spec": {
             "backoffLimit": _RETRIES,
-            "activeDeadlineSeconds": asked.minutes * 60,
+            "podFailurePolicy": _failures(),
+            "activeDeadlineSeconds": _WAITING_SECONDS + (1 + _RETRIES) * asked.minutes * 60,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
+    }
+
+
+def _failures() -> Manifest:
+    """Pods that the cluster ended (a drain, a preemption, an eviction) are replaced, and not counted. A killed one
+    ends the Job: kubelets from 1.28 on kill all of a container that is out of memory (cgroups v2).
+    """
+    moved = {"type": "DisruptionTarget", "status": "True"}
+    return {
+        "rules": [
+            {"action": "Ignore", "onPodConditions": [moved]},
+            # The schema of 1.27 wants the empty list.
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [_KILLED]}, "onPodConditions": []},
+        ]
     }
 
 
@@ -177,6 +200,9 @@ def _pod(one: Rendered, plans: Sequence[ContainerPlan], on: WorkerType, maps: Se
     os_name, _, architecture = str(job.platform).partition("/")
     pod: Manifest = {
         "restartPolicy": "Never",
+        # A Job's limit counts its time in queues, and deletes the pod with its logs.
+        "activeDeadlineSeconds": asked.minutes * 60,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {"kubernetes.io/os": os_name, "kubernetes.io/arch": architecture, **asked.node_labels},
@@ -192,7 +218,7 @@ def _pod(one: Rendered, plans: Sequence[ContainerPlan], on: WorkerType, maps: Se
         pod["tolerations"] = [{"key": key, "operator": "Exists"} for key in asked.tolerate]
     if asked.pull_secret:
         pod["imagePullSecrets"] = [{"name": asked.pull_secret}]
-    if asked.runtime_class:
+    if asked.runtime_class and job.gpus:
         pod["runtimeClassName"] = asked.runtime_class
     return pod
 
@@ -203,6 +229,7 @@ def _unpacking(job: Job) -> Manifest:
         "name": "unpack",
         "image": job.reference,
         "command": ["python3", "-I", "-S", "-c", _UNPACK, INSIDE, *files],
+        "env": _variables(WITHOUT_GPUS),
         "securityContext": _security(None),
         "resources": {"limits": {"memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "128Mi"}},
         "volumeMounts": [
@@ -215,24 +242,46 @@ def _unpacking(job: Job) -> Manifest:
 def _container(one: Rendered, plan: ContainerPlan, on: WorkerType) -> Manifest:
     job = one.job
     asked, bounds, gpus = on.kubernetes, Bounds(), plan.gpus.attached
-    memory = f"{(bounds.gpu_memory if gpus else bounds.memory) >> 30}Gi"
-    limits_of = {"memory": memory, **({asked.gpu_resource: str(job.gpus)} if gpus else {})}
-    environment = {**plan.environment, **({"TMPDIR": _SCRATCH} if "TMPDIR" in plan.environment else {})}
+    most = bounds.gpu_memory if gpus else bounds.memory
+    limits_of = {"memory": f"{most >> 30}Gi", **({asked.gpu_resource: str(job.gpus)} if gpus else {})}
     command = ["python3", "-I", "-S", f"{INSIDE}/validate", "logged", "--job", job.key]
     command += ["--rendering", one.fingerprint, "--container", plan.name]
-    command += ["--claims", f"{INSIDE}/claims/{plan.name}.json", "--jobs", str(asked.cpus)]
+    at_once = 1 if plan.name in _SMALL else asked.cpus
+    command += ["--claims", f"{INSIDE}/claims/{plan.name}.json", "--jobs", str(at_once)]
     return {
         "name": plan.name,
         "image": job.reference,
         "command": command,
-        "env": [{"name": name, "value": value} for name, value in environment.items()],
+        "env": _variables(_environment(plan)),
         "securityContext": _security(plan.user),
-        "resources": {"limits": limits_of, "requests": {"cpu": str(asked.cpus), "memory": asked.memory}},
+        "resources": {"limits": limits_of, "requests": _requests(plan, asked, most)},
         "volumeMounts": [
             {"name": "judge", "mountPath": INSIDE, "readOnly": True},
             *({"name": _volume(plan, path), "mountPath": path} for path in _paths(plan)),
         ],
     }
+
+
+def _requests(plan: ContainerPlan, asked: KubernetesRequest, most: int) -> Manifest:
+    """`most`: bytes that the container may use. Raises UserError: it asks for more, which Kubernetes refuses."""
+    if plan.name in _SMALL:
+        return {"cpu": "250m", "memory": "1Gi"}
+    if memory_bytes(asked.memory) > most:
+        cause = f"a container asks for {asked.memory}, and may use {most >> 30}Gi as in a trial"
+        then = f"say {most >> 30}Gi or less there, and render again"
+        raise UserError(Problem(where="fleet.yaml, kubernetes.memory", cause=cause, then=then), code=1)
+    return {"cpu": str(asked.cpus), "memory": asked.memory}
+
+
+def _environment(plan: ContainerPlan) -> Mapping[str, str]:
+    """S7 judges the image's own variables by those of `static`, which gets none of ours."""
+    hidden = {} if plan.gpus.attached or plan.name == "static" else WITHOUT_GPUS
+    scratch = {"TMPDIR": _SCRATCH} if "TMPDIR" in plan.environment else {}
+    return {**hidden, **plan.environment, **scratch}
+
+
+def _variables(given: Mapping[str, str]) -> list[Manifest]:
+    return [{"name": name, "value": value} for name, value in given.items()]
 
 
 def _security(user: str | None) -> Manifest:

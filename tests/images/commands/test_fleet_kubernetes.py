@@ -1,5 +1,6 @@
 """`fleet render --kubernetes` and `fleet collect`: what a rendering leaves, and which jobs logs speak of."""
 
+import json
 import os
 import subprocess
 from datetime import UTC, datetime
@@ -9,10 +10,12 @@ import pytest
 
 from images.commands import fleet_kubernetes
 from images.commands.fleet_kubernetes import FOLDER, KubernetesArguments
+from images.errors import UserError
 from images.fleet.kubernetes import render
 from images.fleet.kubernetes.render import Rendered
 from images.fleet.ledger import Ledger
 from images.host.hashing import sha256
+from images.validation import trial
 from tests.support.fleet_records import claim, claims, installed, job
 from validate import logged
 from validate.evidence import Measurement, Outcome, Record
@@ -81,6 +84,29 @@ def test_waiting_ends_when_every_job_ended_well_or_not(states: str, waits: int, 
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=path, check=True, capture_output=True, text=True)
     assert done.stdout.count("waited") == waits and not done.stderr
     assert """-o jsonpath='{range .items[*]}{.status.conditions[*].type}{"\\n"}{end}'""" in line
+
+
+def test_the_server_applies_what_is_too_large_for_an_annotation() -> None:
+    """`kubectl apply` alone keeps the object in one: 262,144 bytes in all (Kubernetes' TotalAnnotationSizeLimitB)."""
+    suite = {path: content for path, content in trial.suite_files(PIP).items() if path != "claims.json"}
+    assert max(len(json.dumps(one)) for one in render.manifests([], suite)) > 262_144
+    assert fleet_kubernetes.then(Path("m.yaml"), Path("out"))[0] == "kubectl apply --server-side -f m.yaml"
+
+
+def test_a_container_without_a_log_hides_no_other(tmp_path: Path) -> None:
+    """kubectl ends with the first one that it can't read, unless it is told not to."""
+    (line,) = [one for one in fleet_kubernetes.then(Path("m.yaml"), Path("out")) if one.startswith("kubectl logs")]
+    with pytest.raises(UserError) as refused:
+        fleet_kubernetes.read(KubernetesArguments(), Ledger(tmp_path), None)
+    for told in (line, refused.value.problems[0].then):
+        assert {"--ignore-errors", "--all-containers", "--tail=-1"} <= set(told.split())
+
+
+def test_rendering_says_how_to_delete_a_job_whose_template_changed() -> None:
+    """Its name stays, and Kubernetes changes no template: `field is immutable`."""
+    jobs = [rendered(1), rendered(2)]
+    *_, last = fleet_kubernetes.told(Path("m.yaml"), Path("out"), jobs)
+    assert last == f"  kubectl delete job --ignore-not-found {jobs[0].name} {jobs[1].name}"
 
 
 def test_what_is_rendered_is_read_again_as_it_was(tmp_path: Path) -> None:

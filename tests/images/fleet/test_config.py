@@ -10,7 +10,7 @@ from images.fleet import config
 GOOD = """\
 through: registry.test/images
 workers:
-  cpu: {slurm: {partition: cpu, minutes: 30}}
+  cpu: {slurm: {partition: cpu, minutes: 30}, kubernetes: {memory: 4Gi, tolerate: [spot]}}
   h100: {arch: sm_90, gpus: 8, slurm: {partition: gpu, gres: "gpu:h100"}, ray: {accelerator_type: H100}}
   a100: {arch: "8.0", gpus: 1}
 """
@@ -41,6 +41,8 @@ def test_a_fleet_of_gpu_machines_alone_judges_every_tier(tmp_path: Path) -> None
         ("arch: sm_90, ", "", "fleet.yaml:4", "h100 has gpus and no arch"),
         (", gpus: 1}", "}", "fleet.yaml:5", "a100 has arch 8.0 and no gpus"),
         ('"gpu:h100"', '"gpu:h100:4"', "fleet.yaml:4", "workers.h100.slurm.gres"),
+        ("4Gi", "4GiB", "fleet.yaml:3", "workers.cpu.kubernetes.memory"),
+        ("[spot]", "['spot=yes:NoSchedule']", "fleet.yaml:3", "workers.cpu.kubernetes.tolerate"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_what_to_do(
@@ -51,6 +53,11 @@ def test_a_mistake_is_told_with_its_line_and_what_to_do(
         read(tmp_path, GOOD.replace(old, new))
     (problem,) = refused.value.problems
     assert problem.where.endswith(where) and cause in problem.cause and problem.then
+
+
+def test_quantities_of_memory_are_those_of_kubernetes() -> None:
+    found = {text: config.memory_bytes(text) for text in ("512Mi", "1.5Gi", "2G", "64k", "1024")}
+    assert list(found.values()) == [512 << 20, 3 << 29, 2e9, 64e3, 1024]
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

@@ -120,14 +120,63 @@ def test_a_pod_is_as_a_trials_containers_are() -> None:
         for one in pod["containers"]
     }
     assert written["static"] == ["/tmp"] and written["root"] == ["/judge/scratch"]
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}, "Docker has one of its own"
     assert not pod["automountServiceAccountToken"] and pod["restartPolicy"] == "Never"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 
 
-def test_a_job_ends_after_the_minutes_that_fleet_yaml_gives() -> None:
+def test_a_pod_ends_after_the_minutes_that_fleet_yaml_gives_and_time_in_queues_is_not_among_them() -> None:
     on = WorkerType.model_validate({"kubernetes": {"minutes": 90}})
     (found,) = of_kind("Job", list(render.manifests([(PLAIN, on)], SUITE)))
-    assert found["spec"]["activeDeadlineSeconds"] == 5400
+    assert found["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 5400
+    pods_of_job = 1 + found["spec"]["backoffLimit"]
+    assert found["spec"]["activeDeadlineSeconds"] - pods_of_job * 5400 == 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("code", "conditions", "action"),
+    [(143, ["DisruptionTarget"], "Ignore"), (137, ["DisruptionTarget"], "Ignore"), (137, [], "FailJob"), (1, [], "")],
+)
+def test_what_the_cluster_ended_is_replaced_and_what_was_killed_is_not_tried_again(
+    code: int, conditions: list[str], action: str
+) -> None:
+    """As Kubernetes reads the policy: the first rule that matches; without one, the pod counts as a failed try."""
+    (found,) = of_kind("Job", list(render.manifests(JOBS[:1], SUITE)))
+    matching = (
+        rule["action"]
+        for rule in found["spec"]["podFailurePolicy"]["rules"]
+        if code in rule.get("onExitCodes", {"values": []})["values"]
+        or any(one["status"] == "True" and one["type"] in conditions for one in rule["onPodConditions"])
+    )
+    assert next(matching, "") == action
+
+
+def test_a_pod_without_gpus_fits_on_a_node_of_eight_cores() -> None:
+    """Such a node has less than 8 to give: the kubelet keeps some."""
+    (pod,) = pods((PLAIN, WorkerType()))
+    asked = {one["name"]: one["resources"]["requests"] for one in pod["containers"]}
+    assert asked["static"] == asked["cpu"] == {"cpu": "2", "memory": "4Gi"}
+    assert asked["root"] == asked["any-user"] == {"cpu": "250m", "memory": "1Gi"}
+    at_once = {one["name"]: one["command"][one["command"].index("--jobs") + 1] for one in pod["containers"]}
+    assert at_once == {"static": "2", "cpu": "2", "root": "1", "any-user": "1"}
+
+
+def test_a_container_that_asks_for_more_memory_than_it_may_use_is_refused() -> None:
+    """Kubernetes would refuse the Job when it is applied."""
+    on = WorkerType.model_validate({"kubernetes": {"memory": "16Gi"}})
+    with pytest.raises(UserError, match=r"asks for 16Gi, and may use 12Gi"):
+        render.manifests([(PLAIN, on)], SUITE)
+    assert render.manifests([(ONE_GPU, on)], SUITE), "with GPUs it may use 24Gi"
+
+
+def test_containers_without_gpus_see_none_of_their_node() -> None:
+    """Where NVIDIA's runtime is the default, the image's own `all` would give them. S7 judges that variable."""
+    plain, on_gpu = pods((PLAIN, H100), (ONE_GPU, H100))
+    every = [*plain["initContainers"], *plain["containers"], *on_gpu["initContainers"], *on_gpu["containers"]]
+    hidden = {one["name"] for one in every if {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in one["env"]}
+    assert hidden == {"unpack", "cpu", "root", "any-user"}
+    assert [one["env"] for one in every if one["name"] in ("static", "gpu")] == [[], []]
+    assert on_gpu["runtimeClassName"] == "nvidia" and "runtimeClassName" not in plain
 
 
 def test_the_network_policy_selects_every_pod_and_lets_nothing_through() -> None:
@@ -210,7 +259,8 @@ def test_lines_of_many_containers_in_any_order_are_put_together() -> None:
     one = of_pip()
     lines = [*log(one, "static", record(pip=installed()), record("static.y")), *log(one, "cpu", record("cpu.z"))]
     random.Random(1).shuffle(lines)
-    told = "\n".join(["Warning: no line of ours", '{"level": "info"}', *(f"[pod/p1/x] {line}" for line in lines)])
+    foreign = ["Warning: no line of ours", "error: container x is waiting to start", '{"level": "info"}']
+    told = "\n".join([*foreign, *(f"[pod/p1/x] {line}" for line in lines)])
     found = {whole.name: whole for whole in read([told]) if isinstance(whole, ContainerLog)}
     assert [one.probe for one in found["static"].records] == ["static.x", "static.y"]
     assert [one.probe for one in found["cpu"].records] == ["cpu.z"]
