@@ -95,8 +95,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no worker is left alone with it at the end."""
+    """What takes longest begins first, so that no worker is left alone with it at the end.
+
+    The pure packages are covered by tests of their own: what runs an engine or a browser goes on without a tracer.
+    """
     items.sort(key=lambda item: _rank(item.nodeid))
+    for item in items:
+        if item.nodeid.startswith(("tests/integration/", "tests/browser/")):
+            item.add_marker("no_cover")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

@@ -175,11 +175,11 @@ class Watching(Progress):
 
 def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image, tmp_path: Path) -> None:
     slow = sources()
-    # Compiles for many seconds more than the others, so that the interruption comes in time.
+    # Compiles for some seconds more than the others, so that the interruption comes before the wheel.
     slow["three.cu"] += "".join(
         f"template <int N> __global__ void k{i}(float* x) {{\n#pragma unroll\nfor (int j = 0; j < N; ++j) "
         f"x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\ntemplate __global__ void k{i}<2000>(float*);\n"
-        for i in range(8)
+        for i in range(2)
     )
     with open_engine(None, say=print) as own, pytest.raises(Cancelled):
         build_wheel(own, image, slow, tmp_path, Watching(own.cancel))
