@@ -42,7 +42,6 @@ class Groups(LoadScopeScheduling):
 BIG_IMAGES = (
     "audit",
     "bench",
-    "examples",
     "faults",
     "first_hour",
     "gpu_runner",
@@ -51,7 +50,6 @@ BIG_IMAGES = (
     "nightly",
     "on_image",
     "reproduce",
-    "sbom",
 )
 """Tests that build, name and untag images of the matrix, and two that look at the whole build cache: one after another.
 (Seen with engine 20.10: while a big image was built, steps of test_bench that had just been built ran again.)"""
@@ -60,7 +58,16 @@ FROM_THE_CACHE = ("test_engine.py::test_a_build_with_mounts_and_its_second_run_f
 NEWER_ENGINE = ("bake", "publish", "publish_platforms", "statements")
 """Tests of the engine of Debian trixie, which is made once for all of them."""
 ON_TRIXIE = "test_engines.py::test_engine_tests_pass_on_the_engine_of[trixie]"
-LONGEST_FIRST = ("big images", "newer engine", "fleet", "wheel_builder", "engines", "integration", "browser")
+LONGEST_FIRST = (
+    "big images",
+    "newer engine",
+    "fleet",
+    "wheel_builder",
+    "examples",
+    "engines",
+    "integration",
+    "browser",
+)
 
 
 def group(nodeid: str) -> str:

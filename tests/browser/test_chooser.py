@@ -96,9 +96,9 @@ IN_BROWSER = """([data, questions]) => questions.map((asked) => {
 })"""
 
 
-def test_three_thousand_answers_are_the_same(rules: Page) -> None:
+def test_a_thousand_answers_are_the_same(rules: Page) -> None:
     at = random.Random(20261121)
-    questions = [question(at) for _ in range(3000)]
+    questions = [question(at) for _ in range(1000)]
     answers = rules.evaluate(IN_BROWSER, [DATA, questions])
     different = [
         (asked, expected, found)
@@ -107,7 +107,7 @@ def test_three_thousand_answers_are_the_same(rules: Page) -> None:
     ]
     assert not different, json.dumps(different[0], indent=1)
     fits = [len(one["fitting"]) for one in answers]
-    assert 500 < fits.count(0) < 2500, "questions of both kinds"
+    assert 150 < fits.count(0) < 850, "questions of both kinds"
     assert {one["code"] for answer in answers for one in answer["fitting"]} == {"cubin", "ptx"}
 
 

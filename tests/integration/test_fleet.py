@@ -12,13 +12,11 @@ import pytest
 import yaml
 
 from images.bench import loopback
-from images.engine import RUN_LABEL, BuildSpec, Engine, ImageInfo
-from images.errors import UserError
+from images.engine import BuildSpec, Engine, ImageInfo
 from images.fleet import travel
 from images.fleet.builds import worker as build_worker
 from images.fleet.ledger import Ledger
 from images.registry.reference import Repository
-from images.validation import trial
 from tests.support import fleet_faults, fleet_images, pods
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
@@ -26,7 +24,6 @@ from tests.support.fleet_faults import FleetCommand
 from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
-from validate.claims import ClaimSet, Tier
 
 pytestmark = pytest.mark.engine
 FLEET = """\
@@ -221,26 +218,6 @@ def test_every_pair_is_judged_once_whoever_is_killed(
     assert killing.round([fleet_faults.SUBMITTER]) == 1
     killing.interrupted()
     assert killing.names() == named, "nothing gets a name"
-
-
-def test_a_container_that_is_killed_after_its_first_record_gives_no_verdict(
-    engine: Engine, claims: ClaimSet, thin: Sequence[str]
-) -> None:
-    """A part of a container's records is no evidence: the rest would read as what the image lacks."""
-    asked = claims.about(fleet_images.CLAIMS)
-    assert len({one.probe for one in asked.claims}) == 2
-    killing = trial.Trial(tiers=(Tier.STATIC,), on_record=lambda _record: kill_container(engine))
-    with (
-        fleet_images.thin_images(engine, "truetag-test-stuck", 1, {}, fleet_images.STUCK) as (image,),
-        pytest.raises(UserError, match="was killed from outside"),
-    ):
-        trial.run(engine, image, asked, killing)
-
-
-def kill_container(engine: Engine) -> None:
-    """The one that this connection runs."""
-    (found,) = engine.containers(f"{RUN_LABEL}={engine.run_id}")
-    fleet_faults.kill_container(engine, found.id)
 
 
 def test_two_people_on_one_fleet_judge_no_pair_twice(

@@ -42,7 +42,9 @@ def test_builds_at_once_get_their_base_one_after_the_other(engine: Engine) -> No
     inside: list[int] = []
     most: list[int] = []
 
-    def say(_text: str) -> None:
+    def say(text: str) -> None:
+        if text.startswith("waits"):
+            return
         inside.append(1)
         most.append(len(inside))
         time.sleep(0.5)

@@ -20,8 +20,6 @@ SLOW = (
     "'#!/bin/sh\\nsleep 1\\nexec /usr/bin/python3.11.real \"$@\"\\n' >python3.11 && chmod 755 python3.11"
 )
 """Each Python takes a second to start: there is a middle to be killed in."""
-STUCK = SLOW.replace("sleep 1", 'case "$*" in *static.files*) sleep 600;; esac')
-"""One of the two probes does not end."""
 
 
 def dockerfile() -> str:
