@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.errors import Problem, UserError
+from images.host import cache as host_cache
 from images.host import checkout
 from images.planning import plan
 from images.planning.image import Image
@@ -104,8 +104,4 @@ def say(text: str) -> None:
 
 def cache() -> Path:
     """Where downloads are kept: outside the project, so that clones share them."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
-    except RuntimeError:  # an unknown uid without HOME
-        then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
-        raise UserError(Problem(where="HOME", cause="this user has no home folder", then=then)) from None
+    return host_cache.folder()

@@ -28,7 +28,7 @@ from images.engine.image_store import ImagePart
 from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile, saved_files
 from images.engine.retrying import Retries
 from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
-from images.host import file_lock
+from images.host import cache, file_lock
 from images.host.hashing import sha256
 
 _PUSH_ATTEMPTS = 4
@@ -73,7 +73,7 @@ class Engine:
         """
         where = self.facts.data_root if self.facts.local else self.facts.url
         known = f"{socket.gethostname()}\n{where}\n{work}"
-        file = file_lock.cache_folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
+        file = cache.folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
         with file_lock.alone(file, waiting=waiting, pause=self._active.pause):
             yield
 

@@ -15,7 +15,7 @@ from images.engine.client import Engine
 from images.engine.docker_api import UNREACHABLE
 from images.engine.responses import root_cause
 from images.errors import Problem, UserError
-from images.host.file_lock import cache_folder
+from images.host import cache
 
 
 def connect(url: str | None = None, *, builds: bool = True) -> Engine:
@@ -80,7 +80,7 @@ def podman_sockets() -> tuple[Path, ...]:
 
 def private_home() -> Path:
     """The folder of the private engine: its data, its log, its socket."""
-    return cache_folder() / "engine"
+    return cache.folder() / "engine"
 
 
 def private_socket() -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,6 @@ from images.errors import Problem, UserError
 
 _PAUSE = 0.2
 """Seconds between two looks at a lock that somebody holds."""
-
-
-def cache_folder() -> Path:
-    """Where truetag keeps what can be made again (XDG Base Directory Specification)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
 
 
 def nothing() -> None:

@@ -6,7 +6,6 @@ A wheel is there whole or not at all, and is what its record says: one that was 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from images.config.schema import Matrix
 from images.errors import UserError
+from images.host import cache as host_cache
 from images.host.hashing import sha256, sha256_of_file
 from images.planning.image import Image, Pin
 from images.wheels.prebuilt import FindWheel
@@ -95,5 +95,4 @@ def wheel_finder(
 
 def default() -> WheelCache:
     """The one of the person who runs this."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return WheelCache(Path(cache) / "truetag" / "wheelhouse")
+    return WheelCache(host_cache.folder() / "wheelhouse")
