@@ -6,12 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from docker import APIClient
 
 from images.building import bake, records
 from images.building.bake import BakeOptions, Rendered
@@ -45,8 +43,7 @@ def modern(trixie: Other) -> Iterator[Engine]:
 def base(engine: Engine, base: AcquiredBase, modern: Engine, trixie: Other) -> AcquiredBase:
     """The shared engine's, where it was made here: making it again would show nothing."""
     if base.origin is Origin.BOOTSTRAPPED:
-        with closing(APIClient(engine.facts.url)) as ours, closing(APIClient(trixie.url)) as theirs:
-            theirs.load_image(ours.get_image(base.reference))  # type: ignore[no-untyped-call]
+        trixie.take(base.reference, engine)
     wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
     return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
 

@@ -24,6 +24,7 @@ from images.engine import Engine, ignore
 from images.engine.buildkit import LogLine
 from images.engine.progress import Progress
 from images.errors import UserError
+from tests.support.small_base import small_base
 from tests.support.sources import SOURCES
 
 STEP = """\
@@ -38,6 +39,13 @@ RUN true
 
 def context(base: AcquiredBase, script: str) -> Context:
     return {"Dockerfile": STEP.format(base=base.reference).encode(), "scripts/step.sh": script.encode()}
+
+
+@pytest.fixture(scope="module")
+def base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
+    """A few programs of the base: whatever measures an image compresses all of its layers."""
+    with small_base(engine, base) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,46 +1,98 @@
-"""A base of one's own that lacks what ours has: root as its user, Python's headers, venv, compilers."""
+"""Bases of one's own: what ours has and they lack is added, what they have is read."""
+
+from collections.abc import Iterator
 
 import pytest
 
+from images.config.names import Minor
 from images.context import base_images, render
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
-from images.context.hosting import host_settings
-from images.engine import ContainerSpec, Engine
+from images.context.custom_base import read_python
+from images.context.hosting import HostSettings, host_settings
+from images.engine import BuildSpec, ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import plan
+from images.planning.image import Base
 from tests.support.sources import SOURCES
 
 pytestmark = pytest.mark.engine
 BASE, TAG = "truetag-test-given-base:1", "truetag-test-on-given-base"
-LAYER = """
-RUN --mount=type=bind,source=host,target=/run/host . /run/host/env && apt-get update -qq \\
+WITH_VENV, OWN = "truetag-test-given-base:venv", "truetag-test-given-base:own"
+APT = "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env &&"
+LAYER = f"""
+{APT} apt-get update -qq \\
  && apt-get install -qq --no-install-recommends python3 && mkdir /usr/local/cuda-12.6 && touch /usr/local/cuda-12.6/mine
 USER 65534
 """
+VENV = f"""
+USER root
+{APT} apt-get install -qq --no-install-recommends python3-venv python3-packaging
+RUN python3 -m venv --system-site-packages /opt/own
+RUN mkdir $(echo /opt/own/lib/*/site-packages)/torch
+RUN echo 'cuda = "12.6"' > $(echo /opt/own/lib/*/site-packages)/torch/version.py
+"""
 
 
-def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(engine: Engine, base: AcquiredBase) -> None:
+@pytest.fixture(scope="module")
+def host() -> HostSettings:
+    return host_settings()
+
+
+@pytest.fixture(scope="module")
+def given_base(engine: Engine, base: AcquiredBase, host: HostSettings) -> Iterator[str]:
+    """Root is not its user; it has Python without headers and venv, no compiler, and a toolkit."""
+    _build(engine, f"FROM {base.reference}{LAYER}", BASE, host)
+    yield BASE
+    engine.remove(BASE, force=True)
+
+
+def _build(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> None:
+    network = "host" if host.loopback else None
+    engine.build({"Dockerfile": dockerfile.encode(), **host.files()}, tag, BuildSpec(network_mode=network))
+
+
+def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
+    engine: Engine, given_base: str, host: HostSettings
+) -> None:
     (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    image, host = planned.image, host_settings()
+    image = planned.image
     assert image is not None
     small = {
         name: content if name in ("light.txt", "tools.txt") else b""
         for name, content in lock_file.read(image).files.items()
     }
+    given = base_images.acquire(engine, image.base, given_base, pinned={}, host=host, say=print)
+    assert given.origin is Origin.CUSTOM and given.python is not None
+    base_images.require_no_contradiction(image, given)
+    context = render.render(image, small, base_images.base_context(given), render.Extras(host=host.files()))
+    check = "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
     try:
-        engine.build({"Dockerfile": f"FROM {base.reference}{LAYER}".encode(), **host.files()}, BASE)
-        given = base_images.acquire(engine, image.base, BASE, pinned={}, host=host, say=print)
-        assert given.origin is Origin.CUSTOM and given.python is not None
-        base_images.require_no_contradiction(image, given)
-        context = render.render(image, small, base_images.base_context(given), render.Extras(host=host.files()))
         engine.build(context, TAG)
-        check = (
-            "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
-        )
         with engine.container(ContainerSpec(TAG, ["sh", "-c", f"{check} && python3 -c 'import liger_kernel'"])) as box:
             done = box.run(timeout=600)
         assert (done.exit.code, done.stdout.split()[0]) == (0, str(render.USER)), done.stderr
     finally:
         engine.remove(TAG, force=True)
-        engine.remove(BASE, force=True)
+
+
+def test_a_custom_base_is_read(engine: Engine, given_base: str, host: HostSettings) -> None:
+    """The Python that its PATH finds first, with what is installed there: Debian's, then a virtual environment's."""
+    wanted = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
+    try:
+        _build(engine, f"FROM {given_base}{VENV}", WITH_VENV, host)
+        system = read_python(engine, WITH_VENV)
+        _build(engine, f"FROM {WITH_VENV}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n", OWN, host)
+        given = base_images.acquire(engine, wanted, OWN, pinned={}, host=host, say=print)
+    finally:
+        engine.remove(OWN, force=True)
+        engine.remove(WITH_VENV, force=True)
+    assert system is not None
+    assert (system.executable, system.is_venv, system.externally_managed) == ("/usr/bin/python3", False, True)
+    assert system.packages["packaging"]
+    assert system.torch_cuda is None
+    assert given.origin is Origin.CUSTOM
+    assert given.reference == OWN
+    assert given.python is not None
+    assert (given.python.prefix, given.python.is_venv, given.python.has_pip) == ("/opt/own", True, True)
+    assert given.python.torch_cuda == "12.6"

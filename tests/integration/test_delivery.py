@@ -15,11 +15,12 @@ from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.engine import Engine
 from images.engine.progress import Progress
+from tests.support.small_base import small_base
 from tests.support.sources import SOURCES
 
 STEP = """\
 FROM {base}
-RUN sh -c 'printf "#!/bin/sh\\necho {told}\\n" >/usr/bin/python3 && chmod 755 /usr/bin/python3'
+RUN sh -c 'printf "#!/bin/sh\\necho {told}\\n" >/bin/python3 && chmod 755 /bin/python3'
 """
 TOLD = json.dumps({"imported": 1e9, "stepped": 2e9, "loss": 6.5}).replace('"', r"\\\\\"")
 
@@ -59,8 +60,8 @@ def test_an_image_is_pushed_pulled_through_a_link_and_started(
     store = tmp_path / "registry"
     store.mkdir()
     served = delivery.Served(loopback.program(store, bench.say), store)
-    with loopback.serving(served.program, store) as host:
-        dockerfile = STEP.format(base=base.reference, told=TOLD).encode()
+    with loopback.serving(served.program, store) as host, small_base(engine, base) as small:
+        dockerfile = STEP.format(base=small.reference, told=TOLD).encode()
         Pusher(bench, host, tmp_path / "push", data).side(ALL_ARCHS, {"Dockerfile": dockerfile})
     delivery.pulls(bench, OWN, ["1 Gb/s"], served, data)
     assert [(one["compression"], one["by"]) for one in data["pushes"]] == [

@@ -1,10 +1,13 @@
 """Docker as we use it, on a real engine: builds, interrupts, containers, and what no layer may keep."""
 
 import hashlib
+import io
+import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import uuid
@@ -17,8 +20,7 @@ from images.commands import trials
 from images.config.names import Minor
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase, acquire
-from images.context.custom_base import read_python
-from images.context.hosting import HostSettings, host_settings
+from images.context.hosting import HostSettings
 from images.engine import RUN_LABEL, BuildSpec, ContainerSpec, Engine, NoSuchImage, TimedOut, connect
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished
 from images.engine.failures import BuildFailed, Cancelled, FailureKind
@@ -469,39 +471,23 @@ def test_the_base_is_there_and_says_where_it_came_from(engine: Engine, base: Acq
     assert base.python is None
 
 
-def test_a_custom_base_is_read(engine: Engine, base: AcquiredBase, tag: str) -> None:
-    host = host_settings()
-    mount = "RUN --mount=type=bind,source=host,target=/run/host . /run/host/env;"
-    engine.build(
-        {
-            "Dockerfile": dockerfile(
-                base,
-                f"{mount} apt-get update && apt-get install -y --no-install-recommends python3-venv python3-packaging",
-                "RUN python3 -m venv --system-site-packages /opt/own",
-                "RUN mkdir $(echo /opt/own/lib/*/site-packages)/torch",
-                "RUN echo 'cuda = \"12.6\"' > $(echo /opt/own/lib/*/site-packages)/torch/version.py",
-            ),
-            **host.files(),
-        },
-        tag,
-        BuildSpec(network_mode="host" if host.loopback else None),
-    )
-    system = read_python(engine, tag)
-    assert system is not None
-    assert (system.executable, system.is_venv, system.externally_managed) == ("/usr/bin/python3", False, True)
-    assert system.packages["packaging"]
-    assert system.torch_cuda is None
-
-    own = f"{tag}-own"
-    engine.build({"Dockerfile": f"FROM {tag}\nENV PATH=/opt/own/bin:$PATH\nUSER 1000\n".encode()}, own)
-    wanted = Base(key="own", reference="unused", suite=None, python=Minor(3, 11), glibc=Minor(2, 36))
-    given = acquire(engine, wanted, own, pinned={}, host=host, say=print)
-    engine.remove(own)
-    assert given.origin is Origin.CUSTOM
-    assert given.reference == own
-    assert given.python is not None
-    assert (given.python.prefix, given.python.is_venv, given.python.has_pip) == ("/opt/own", True, True)
-    assert given.python.torch_cuda == "12.6"
+def test_an_image_in_the_form_of_docker_save_is_loaded_with_its_bytes_for_an_id(engine: Engine, tag: str) -> None:
+    """What a base made with mmdebstrap is given to the engine as."""
+    layer, word = io.BytesIO(), uuid.uuid4().hex.encode()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        member = tarfile.TarInfo("word")
+        member.size = len(word)
+        tar.addfile(member, io.BytesIO(word))
+    digest = f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"
+    known = {"architecture": "amd64", "os": "linux", "config": {"Labels": {"dev.truetag.test": "1"}}}
+    config = json.dumps({**known, "rootfs": {"type": "layers", "diff_ids": [digest]}, "history": [{}]}).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]).encode()
+    files = {"config.json": config, "layer.tar": layer.getvalue(), "manifest.json": manifest}
+    loaded = engine.load(files, tag)
+    assert loaded.id == f"sha256:{hashlib.sha256(config).hexdigest()}"
+    assert (loaded.layers, loaded.labels) == ((digest,), {"dev.truetag.test": "1"})
+    (found,) = [file.data.read() for file in engine.saved(tag) if file.member.name == "word"]
+    assert found == word
 
 
 def test_a_base_that_cannot_be_had_is_said(engine: Engine) -> None:

@@ -24,7 +24,6 @@ from images.bench import loopback
 from images.building import records, validating
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
-from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError
 from images.planning import expectations
@@ -42,10 +41,10 @@ from images.registry.client import Registry
 from images.registry.distribution import File, referrers_tag
 from images.registry.reference import Reference, Repository
 from images.registry.retries import RegistryRetry
-from tests.support.checkout import ROOT
 from tests.support.cosign_keys import key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
+from tests.support.small_base import python_base
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
 
@@ -230,14 +229,17 @@ class Thin:
 
 
 @pytest.fixture(scope="module")
-def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Thin]]:
+def with_python(engine: Engine, base: AcquiredBase) -> Iterator[str]:
+    with python_base(engine, base) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def make(
+    engine: Engine, base: AcquiredBase, with_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Thin]]:
     """Builds an image with a Python and one distribution, and validates its claims."""
     made: list[str] = []
-    scripts = {
-        f"scripts/{path.name}": path.read_bytes()
-        for path in (ROOT / "templates" / "scripts").iterdir()
-        if path.is_file()
-    }
 
     def one(*, torch: str = "2.7.1", pins: str = '{"einops":"0.8.2"}', settings: dict[str, str] | None = None) -> Thin:
         labels = {
@@ -250,9 +252,7 @@ def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFa
         }
         dockerfile = "\n".join(
             (
-                f"FROM {base.reference}",
-                "RUN --mount=type=bind,source=host,target=/run/host "
-                "--mount=type=bind,source=scripts,target=/run/scripts sh /run/scripts/debian.sh 3.11 python3",
+                f"FROM {with_python}",
                 "COPY site /usr/local/lib/python3.11/dist-packages",
                 *(f"ENV {key}={value}" for key, value in (settings or SETTINGS).items()),
                 *(f"LABEL {key}={json.dumps(value)}" for key, value in labels.items()),
@@ -263,7 +263,7 @@ def make(engine: Engine, base: AcquiredBase, tmp_path_factory: pytest.TempPathFa
         files = {f"site/{path}": content for path, content in EINOPS.items()} | {"site/serial": str(len(made)).encode()}
         tag = f"truetag-test-publish:{len(made)}"
         made.append(tag)
-        engine.build({"Dockerfile": dockerfile.encode(), **host_settings().files(), **scripts, **files}, tag)
+        engine.build({"Dockerfile": dockerfile.encode(), **files}, tag)
         info = engine.inspect(tag)
         folder = tmp_path_factory.mktemp("attestation")
         evidence, verdict = validating.validate_image(engine, info.id, CLAIMS, (Tier.STATIC,))

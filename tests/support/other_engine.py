@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from docker import APIClient
 
 from images.engine import Engine, connect
 from tests.support.debian_tools import bootstrap
@@ -35,6 +36,11 @@ class Other:
 
     url: str
     pid: int
+
+    def take(self, image: str, engine: Engine) -> None:
+        """Have an image of another engine, as its export has it."""
+        with closing(APIClient(engine.facts.url)) as theirs, closing(APIClient(self.url)) as ours:
+            ours.load_image(theirs.get_image(image))  # type: ignore[no-untyped-call]
 
     @contextmanager
     def lend(self, port: int) -> Iterator[None]:

@@ -1,0 +1,58 @@
+"""Small base images, for tests that weigh, push or export what they build: Debian's takes seconds each time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from images.config.paths import TEMPLATES
+from images.context.base_images import AcquiredBase
+from images.context.hosting import host_settings
+from images.engine import BuildSpec, Engine
+
+SCRIPTS = TEMPLATES / "scripts"
+_TAG, _WITH_PYTHON = "truetag-test-small-base:1", "truetag-test-small-base:python"
+_DOCKERFILE = """\
+FROM {base} AS whole
+RUN set -e; mkdir -p /small/bin /small/dev /small/etc /small/opt /small/proc /small/sys /small/tmp; \\
+    touch /small/etc/hosts /small/etc/resolv.conf; \\
+    for name in sh cat chmod head ln ls mkdir rm seq sleep touch true; do cp -L /usr/bin/$name /small/bin/; done; \\
+    ldd /small/bin/* | grep -o '/lib[^ ]*' | sort -u | while read file; do \\
+        mkdir -p /small${{file%/*}}; cp -L $file /small$file; done
+FROM scratch
+COPY --from=whole /small /
+ENV PATH=/bin
+"""
+
+_PYTHON = """\
+FROM {base} AS whole
+RUN --mount=type=bind,source=host,target=/run/host --mount=type=bind,source=scripts,target=/run/scripts \\
+    sh /run/scripts/debian.sh 3.11 python3
+RUN rm -r /usr/share/doc /usr/share/locale /usr/share/man /usr/share/zoneinfo /usr/lib/*/gconv /usr/lib/*/perl* \\
+    /usr/share/perl* /usr/bin/perl* /usr/sbin /var/cache/*
+FROM scratch
+COPY --from=whole / /
+ENV PATH=/usr/bin:/bin
+"""
+
+
+@contextmanager
+def small_base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
+    """The programs of a base that steps of tests call, in one layer; the name is gone afterwards."""
+    dockerfile = _DOCKERFILE.format(base=base.reference).encode()
+    engine.build({"Dockerfile": dockerfile}, _TAG, BuildSpec(network_mode="none"))
+    try:
+        yield replace(base, reference=_TAG, digest=engine.inspect(_TAG).id)
+    finally:
+        engine.remove(_TAG, force=True)
+
+
+@contextmanager
+def python_base(engine: Engine, base: AcquiredBase) -> Iterator[str]:
+    """Debian's Python on a base with its list of packages, less what no test reads."""
+    scripts = {f"scripts/{path.name}": path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()}
+    dockerfile = _PYTHON.format(base=base.reference).encode()
+    engine.build({"Dockerfile": dockerfile, **host_settings().files(), **scripts}, _WITH_PYTHON)
+    try:
+        yield _WITH_PYTHON
+    finally:
+        engine.remove(_WITH_PYTHON, force=True)
