@@ -40,7 +40,7 @@ def serving() -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # An answer in one piece: between its headers and its body, two kernels would wait for one another.
+        # An answer in one piece: a body sent after its headers waits 40 ms until the client acknowledges those.
         wbufsize = -1
         disable_nagle_algorithm = True
 
