@@ -90,12 +90,12 @@ class Evidence:
     @property
     def sha256(self) -> str:
         """Of the content, as JSON with sorted keys and no spaces: as it was recorded, in whatever version."""
-        return self.recorded_sha256 or _sha256(self._content())
+        return self.recorded_sha256 or _sha256(_plain(self._content()))
 
     def dumps(self) -> str:
         """The content of evidence.json. Its `sha256` tells a file that was edited or damaged; it is no signature."""
         data = self._content()
-        return json.dumps({**data, "sha256": _sha256(data)}, indent=1, sort_keys=True)
+        return json.dumps({**data, "sha256": _sha256(_plain(data))}, indent=1, sort_keys=True)
 
     def _content(self) -> dict[str, Any]:
         data = {name: value for name, value in asdict(self).items() if name != "recorded_sha256"}
@@ -108,10 +108,9 @@ class Evidence:
         Raises EvidenceChangedError if the content is not what its `sha256` says, ValueError for an unknown version.
         """
         data = json.loads(text)
-        said = data.pop("sha256", None)
-        if said is not None and said != _sha256(data):
+        said, recorded = data.pop("sha256", None), _sha256(data)
+        if said is not None and said != recorded:
             raise EvidenceChangedError("the content is not what its sha256 says: it was changed after it was measured")
-        recorded = _sha256(data)
         data = upgrade.evidence(data)
         data.pop("schema_version")
         records = tuple(Record.from_json(record) for record in data["records"])
@@ -119,6 +118,10 @@ class Evidence:
         return cls(**{**data, "records": records, "claims": claims, "recorded_sha256": recorded})
 
 
-def _sha256(data: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(data))  # keys become text before they are sorted
+def _plain(data: Mapping[str, Any]) -> Any:
+    """As it is read back: keys become text before they are sorted."""
+    return json.loads(json.dumps(data))
+
+
+def _sha256(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -90,12 +90,16 @@ def _imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
                 yield whole if whole in modules else f"{node.module}"
 
 
-def test_no_arrow_runs_back() -> None:
-    assert faults(packages(ROOT)) == []
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return packages(ROOT)
 
 
-def test_every_level_names_a_package_that_exists() -> None:
-    graph = packages(ROOT)
+def test_no_arrow_runs_back(graph: Graph) -> None:
+    assert faults(graph) == []
+
+
+def test_every_level_names_a_package_that_exists(graph: Graph) -> None:
     assert [name for names in LEVELS for name in names if name not in graph] == []
 
 

@@ -14,6 +14,7 @@ import yaml
 from uv import find_uv_bin
 
 from images.config.paths import RESOURCES as ROOT
+from tests.support.commands import call
 
 ROWS = ("cu126-torch25", "cu124-torch25", "cu126-torch27")
 
@@ -98,8 +99,8 @@ def test_plan_in_a_folder_with_a_matrix_of_its_own(installed: Path, workspace: P
 def test_render_gives_the_same_context_as_the_checkout(installed: Path, workspace: Path, tmp_path: Path) -> None:
     done = truetag(installed, workspace, "render", ROWS[0])
     assert done.returncode == 0, done.stderr
-    command = [sys.executable, "-m", "images", "render", ROWS[0], "--matrix", str(workspace / "matrix.yaml")]
-    subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    ended = call("render", ROWS[0], "--matrix", str(workspace / "matrix.yaml"), "--out", str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
     ours, theirs = (_content(folder / ROWS[0] / "context") for folder in (workspace / "out", tmp_path))
     assert ours == theirs and "Dockerfile" in ours and "suite/validate/suite.py" in ours
 

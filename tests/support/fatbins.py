@@ -36,12 +36,12 @@ def elf(sections: Sequence[tuple[str, int, int, bytes]], *, machine: int) -> byt
 
 
 def cubin(kernels: Mapping[str, int]) -> bytes:
-    strings, symbols = b"\0", bytes(24)
+    strings, symbols = bytearray(1), bytearray(24)
     for name, size in kernels.items():
         symbols += struct.pack("<IBBHQQ", len(strings), 0x12, 0x10, 1, 0, size)
         strings += name.encode() + b"\0"
     symbols += struct.pack("<IBBHQQ", 0, 0x12, 0, 1, 0, 64)  # a device function, no kernel
-    return elf([(".strtab", 3, 0, strings), (".symtab", 2, 1, symbols)], machine=190)
+    return elf([(".strtab", 3, 0, bytes(strings)), (".symtab", 2, 1, bytes(symbols))], machine=190)
 
 
 def lz4_literals(data: bytes) -> bytes:

@@ -40,6 +40,9 @@ def serving() -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # An answer in one piece: a body sent after its headers waits 40 ms until the client acknowledges those.
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def reply(self) -> None:
             cut = found.takes(self.command, self.path)
@@ -58,6 +61,7 @@ def serving() -> Iterator[Server]:
             if self.command != "HEAD":
                 with suppress(BrokenPipeError, ConnectionResetError):  # a client that was interrupted
                     self.wfile.write(content)
+                    self.wfile.flush()
             self.close_connection = "Content-Length" in more
 
         do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = reply  # noqa: N815

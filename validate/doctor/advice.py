@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 from validate.compute_capability import target_runs_on
 from validate.doctor.terms import GB, Advice, Framework, Goal, Gpu, Hardware, Level, Setting, Stack, Strategy
@@ -92,6 +93,7 @@ def _room(gpus: tuple[Gpu, ...], strategy: Strategy) -> int:
     return least * len(gpus) if strategy.shards else least
 
 
+@cache
 def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
     """Whether code of these targets (`sm_80`, `compute_90`) runs on a GPU. No targets: not known, taken for yes."""
     return not archs or any(target_runs_on(arch, capability) for arch in archs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from functools import cached_property
 
 GB = 1000**3
 
@@ -146,4 +147,8 @@ class Advice:
     warnings: tuple[str, ...]
 
     def __getitem__(self, name: str) -> str | int | bool:
-        return next(setting.value for setting in self.settings if setting.name == name)
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> Mapping[str, str | int | bool]:
+        return {setting.name: setting.value for setting in self.settings}

@@ -64,7 +64,7 @@ def test_a_command_that_does_not_exist_ends_the_process_with_2() -> None:
 
 
 def test_an_engine_that_does_not_answer_is_named() -> None:
-    finished = process("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
+    finished = call("build", "cu126-torch27", "--engine", "tcp://127.0.0.1:9")
     assert finished.returncode == 1
     assert "tcp://127.0.0.1:9" in finished.stderr and "no Docker Engine answers" in finished.stderr
     assert "Traceback" not in finished.stderr

@@ -20,7 +20,7 @@ from tests.support.sources import SOURCES
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
 
-HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
+HEX = st.binary(min_size=32, max_size=32).map(bytes.hex)
 KNOWN = st.builds(
     FileContents,
     wheel=st.none() | st.builds(Contents, HEX, st.text("abc", max_size=8)),

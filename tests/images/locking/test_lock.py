@@ -24,8 +24,11 @@ from images.locking.lock_file import Status
 from images.locking.uv import Package
 from images.planning import plan
 from images.planning.image import Base, Image, Pin, Prebuilt
+from tests.support.known_python import known_python, uv_asks_once
 from tests.support.sources import SOURCES
 from tests.support.torch_index import make_wheel
+
+__all__ = ["known_python", "uv_asks_once"]
 
 FOREIGN = ("--index-url https://a.example/simple", "torch @ https://a.example/torch.whl", "-e .", "torch==2.5.1",
            "torch>=2.5 --hash=sha256:" + "0" * 64, "./torch.whl --hash=sha256:" + "0" * 64,
@@ -62,16 +65,21 @@ class Index:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    """One connection for many requests, and an answer in one piece."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
     def log_message(self, *arguments: object) -> None:
         pass
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+def index(uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     root = tmp_path / "index"
     (root / "simple").mkdir(parents=True)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     found = Index(root, f"http://127.0.0.1:{server.server_port}")
     for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -155,11 +163,13 @@ def causes(error: pytest.ExceptionInfo[UserError]) -> str:
 # ---- files: printed and parsed
 
 
+HEX = st.binary(min_size=32, max_size=32).map(bytes.hex)
+"""Any sha256, in one choice: 64 characters are 64."""
 package = st.builds(
     Package,
     name=st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True),
     version=st.from_regex(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}(rc1|\.post[0-9])?(\+cu1[0-9]{2})?", fullmatch=True),
-    hashes=st.lists(st.from_regex(r"[0-9a-f]{64}", fullmatch=True), min_size=1, max_size=3).map(tuple),
+    hashes=st.lists(HEX, min_size=1, max_size=3).map(tuple),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,18 @@ from images.locking.uv import IndexUnreachable
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.http_server import serving
+from tests.support.known_python import known_python, uv_asks_once
 from tests.support.sources import SOURCES as REAL
 from tests.support.torch_index import Indexes
+
+__all__ = ["known_python", "uv_asks_once"]
 
 DEFAULT, TORCH = "/simple", "/whl/{}"
 INDEX_OF_THEIR_OWN = [one.image.lock_name for one in plan.plan(REAL) if one.image and one.image.index]
 
 
 @pytest.fixture
-def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
+def indexes(uv_asks_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
     for name in ("UV_INDEX_URL", "PIP_INDEX_URL", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     with serving() as server:
@@ -40,7 +44,12 @@ def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes
 
 def sources(indexes: Indexes) -> Sources:
     """The matrix as it is, with PyTorch's index here."""
-    return replace(REAL, facts=REAL.facts.model_copy(update={"torch_index": indexes.torch}))
+    return _with_index(indexes.torch)
+
+
+@cache
+def _with_index(address: str) -> Sources:
+    return replace(REAL, facts=REAL.facts.model_copy(update={"torch_index": address}))
 
 
 def images(indexes: Indexes) -> list[Image]:

@@ -1,7 +1,5 @@
 """Recipes: what a wheel depends on, its key, what can be compiled and by whose nvcc."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.wheels.recipe import for_base, jobs_for, patch_of, recipe_for
-from tests.support.checkout import ROOT
+from tests.support.commands import call
 from tests.support.recipes import COMPILERS, SOURCES, image, recipe_of
 
 GIB = 1024**3
@@ -112,8 +110,7 @@ def test_jobs_follow_cores_and_memory(cpus: int, memory: int, jobs: int) -> None
 
 
 def test_the_verb_says_what_can_be_compiled() -> None:
-    command = [sys.executable, "-m", "images", "wheels", "cu130-torch212"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = call("wheels", "cu130-torch212")
     assert found.returncode == 2
     assert "pins nothing that is compiled here" in found.stderr
     assert "nox -s wheels -- cu130-torch212 PACKAGE" in found.stderr

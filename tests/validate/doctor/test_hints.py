@@ -32,19 +32,25 @@ _SETTINGS = re.compile(
 )
 
 
+_SPECIAL: Mapping[str, Callable[[str | bool, Advice, Stack, str], bool]] = {
+    "capability": lambda wanted, advice, _, __: any(gpu.capability < below(str(wanted)) for gpu in advice.gpus),
+    "without": lambda wanted, _, stack, __: wanted not in stack.packages,
+    "gpu_code": lambda wanted, advice, stack, _: serves(stack.archs, advice) is wanted,
+    "flash_code": lambda wanted, advice, stack, _: serves(stack.code["flash-attn"], advice) is wanted,
+    "snippet": lambda wanted, _, __, text: re.search(str(wanted), text) is not None,
+}
+"""What a condition may name beside settings."""
+
+
+def serves(targets: tuple[str, ...], advice: Advice) -> bool:
+    return all(runs_on(targets, gpu.capability) for gpu in advice.gpus)
+
+
 def met(condition: Mapping[str, str | bool], advice: Advice, stack: Stack, text: str) -> bool:
     """Whether an advice is one that a hint's `avoid` names."""
-    special: Mapping[str, Callable[[str | bool], bool]] = {
-        "capability": lambda wanted: any(gpu.capability < below(str(wanted)) for gpu in advice.gpus),
-        "without": lambda wanted: wanted not in stack.packages,
-        "gpu_code": lambda wanted: all(runs_on(stack.archs, gpu.capability) for gpu in advice.gpus) is wanted,
-        "flash_code": lambda wanted: (
-            all(runs_on(stack.code["flash-attn"], gpu.capability) for gpu in advice.gpus) is wanted
-        ),
-        "snippet": lambda wanted: re.search(str(wanted), text) is not None,
-    }
     return all(
-        special[name](wanted) if name in special else advice[name] == wanted for name, wanted in condition.items()
+        _SPECIAL[name](wanted, advice, stack, text) if name in _SPECIAL else advice[name] == wanted
+        for name, wanted in condition.items()
     )
 
 
@@ -70,13 +76,7 @@ def test_no_machine_is_recommended_what_a_hint_calls_broken(stack: Stack) -> Non
 def test_each_condition_can_be_met(row: HintRow) -> None:
     """A condition of a setting that is never named so would hold whatever is recommended."""
     advice = advise(machines.machine(machines.gpu()), machines.stack(), Goal())
-    names = {setting.name for setting in advice.settings} | {
-        "capability",
-        "without",
-        "gpu_code",
-        "flash_code",
-        "snippet",
-    }
+    names = {setting.name for setting in advice.settings} | set(_SPECIAL)
     values = {
         "attention": {"flash_attention_2", "xformers", "sdpa"},
         "fp8": {"available", "inference only", "no"},

@@ -6,7 +6,10 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from itertools import product
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import yaml
@@ -34,8 +37,9 @@ def of(machine_: Hardware, with_: Stack | None = None, **goal: object) -> tuple[
     return written(snippet(advise(machine_, known, Goal(**goal)), known)[1])  # type: ignore[arg-type]
 
 
-def unbound(source: str) -> set[str]:
-    """Names that a program uses and nothing binds."""
+@cache
+def unbound(source: str) -> frozenset[str]:
+    """Names that a program uses and nothing binds. Many machines get the same program."""
     tree = ast.parse(source)
     imported = {
         alias.asname or alias.name
@@ -47,7 +51,12 @@ def unbound(source: str) -> set[str]:
     defined |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    return {node.id for node in names} - imported - defined - stored - {"int", "print", "enumerate"}
+    return frozenset(node.id for node in names) - imported - defined - stored - {"int", "print", "enumerate"}
+
+
+@cache
+def configuration(text: str) -> Mapping[str, Any]:
+    return MappingProxyType(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: f"{goal.framework}-{goal.strategy}-{goal.billions:g}b")
@@ -57,7 +66,7 @@ def test_every_snippet_parses_and_says_what_was_advised(goal: Goal) -> None:
         whose, text = snippet(advice, stack())
         files, commands = written(text)
         if whose is Framework.AXOLOTL:
-            data = yaml.safe_load(files["train.yaml"])
+            data = configuration(files["train.yaml"])
             assert data["micro_batch_size"] == advice["batch_size"] and data["load_in_4bit"] is advice["load_in_4bit"]
             assert data["bf16"] is (advice["dtype"] == "bfloat16") and data["optimizer"] == advice["optimizer"]
             assert sum(key in data for key in ("flash_attention", "xformers_attention", "sdp_attention")) == 1
