@@ -303,24 +303,20 @@ def _record(place: str) -> tuple[LockInputs, dict[str, str]]:
 
 
 def _bytes(place: str, name: str) -> bytes:
+    """There are tens of thousands: `open` asks the system four things that nobody needs to know of each, and pathlib
+    takes longer to join a path than the system to read the file."""
     try:
-        return _read(f"{place}/{name}")
+        descriptor = os.open(f"{place}/{name}", os.O_RDONLY)
+        try:
+            content = os.read(descriptor, _CHUNK)
+            while chunk := os.read(descriptor, _CHUNK):
+                content += chunk
+        finally:
+            os.close(descriptor)
+        return content
     except OSError:
         where, then = Path(place, name), f"`nox -s lock -- {Path(place).name}` makes it"
         raise UserError(Problem(where=paths.shown(where), cause="is missing", then=then)) from None
-
-
-def _read(path: str) -> bytes:
-    """A file's content. There are tens of thousands: `open` asks the system four things that nobody needs to know of
-    each, and pathlib takes longer to join a path than the system to read the file. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        content = os.read(descriptor, _CHUNK)
-        while chunk := os.read(descriptor, _CHUNK):
-            content += chunk
-        return content
-    finally:
-        os.close(descriptor)
 
 
 def _holds(path: Path, content: bytes) -> bool:

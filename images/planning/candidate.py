@@ -33,7 +33,7 @@ class Candidate:
     toolkit_facts: CudaFacts | None
     asked_archs: tuple[Arch, ...] = ()
     """What the name or the matrix asks for; empty: whatever all parts cover."""
-    known_toolkits: tuple[Minor, ...] = field(default=())
+    known_toolkits: tuple[str, ...] = ()
     devel_images: tuple[ImageName, ...] = ()
     """The matrix's images with a devel toolkit: what is offered in place of one that can't be had."""
     profile: Resolved | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from packaging.version import Version
 
@@ -195,22 +195,21 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
     candidate = _candidate(name, row, sources)
     findings = rules.apply(candidate)
-    reasons = tuple(_texts(findings, Weight.REFUSE)) + _excluded(name, candidate, matrix)
+    reasons = tuple(_texts(findings, Weight.REFUSE)) + (_excluded(name, candidate, matrix) if matrix.exclude else ())
     warnings = tuple(_texts(findings, Weight.WARN))
-    planned = Planned(
+    min_driver = torch_build.min_driver(facts, candidate.wheel_cuda)
+    return Planned(
         image_name=name,
         reasons=reasons,
         warnings=warnings,
+        image=None if reasons else image_of(candidate, sources, min_driver, warnings),
         torch=candidate.torch,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
         pins=candidate.pins,
         archs=candidate.supported_archs,
-        min_driver=torch_build.min_driver(facts, candidate.wheel_cuda),
+        min_driver=min_driver,
     )
-    if reasons:
-        return planned
-    return replace(planned, image=image_of(candidate, sources, planned.min_driver or "", warnings))
 
 
 def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
@@ -270,7 +269,7 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
         toolkit=matrix.toolkits.get(str(name.cuda)),
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
-        known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
+        known_toolkits=tuple(matrix.toolkits),
         devel_images=sources.devel_images,
         profile=profile,
         stack=stack,
@@ -313,12 +312,18 @@ def bases(sources: Sources) -> tuple[Base, ...]:
 
 def _base(key: str, matrix: Matrix, platform: Platform) -> Base:
     row = matrix.bases[key]
+    return _same_base(key, row.reference, row.suite or None, row.python, row.glibc, platform)
+
+
+@cache
+def _same_base(key: str, reference: str, suite: str | None, python: str, glibc: str, platform: Platform) -> Base:
+    """The same base stands below many images."""
     return Base(
         key=key,
-        reference=row.reference,
-        suite=row.suite or None,
-        python=Minor.parse(row.python),
-        glibc=Minor.parse(row.glibc),
+        reference=reference,
+        suite=suite,
+        python=Minor.parse(python),
+        glibc=Minor.parse(glibc),
         platform=platform,
     )
 

@@ -138,7 +138,10 @@ def _optional(profile: Profile, torch: str) -> dict[str, str]:
 
 
 def _merged(parts: Iterator[Mapping[str, str]]) -> dict[str, str]:
-    return {key: value for part in parts for key, value in part.items()}
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged.update(part)
+    return merged
 
 
 def owner(name: str, profile: Resolved | None, torch: Minor) -> str:

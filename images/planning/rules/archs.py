@@ -43,9 +43,9 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
     row = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
     if row is None:
         return
-    supported = candidate.supported_archs
-    lacking = [arch for arch in supported if row.covers(arch) == "no"]
-    compiled_late = [arch for arch in supported if row.covers(arch) == "ptx"]
+    fits = {arch: row.covers(arch) for arch in candidate.supported_archs}
+    lacking = [arch for arch, fit in fits.items() if fit == "no"]
+    compiled_late = [arch for arch, fit in fits.items() if fit == "ptx"]
     if lacking:
         yield warn(f"xformers has no kernels for {_join(lacking)}: torch's own attention runs there")
     if compiled_late:
