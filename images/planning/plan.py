@@ -156,12 +156,13 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
     by_name = {image.name: image for image in planned}
     left_out = {str(path[1]) for path in sources.left_out if path[0] == "stacks" and len(path) > 1}
     for alias, name in sources.matrix.aliases.items():
-        where, image = sources.matrix_file.where(("aliases", alias)), by_name.get(name)
+        image = by_name.get(name)
         if image is None:
-            close = ", ".join(nearest(ImageName.parse(name), planned))
+            where, close = sources.matrix_file.where(("aliases", alias)), nearest(ImageName.parse(name), planned)
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
-            yield Problem(where=where, cause=cause, then=f"name one of {close}")
+            yield Problem(where=where, cause=cause, then=f"name one of {', '.join(close)}")
         elif not image.accepted and str(image.image_name.torch) not in left_out:
+            where = sources.matrix_file.where(("aliases", alias))
             cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
             yield Problem(where=where, cause=cause, then="point it at an accepted image, or fix that image")
 

@@ -114,11 +114,12 @@ def _extended_well(matrix: Matrix, name: str, at: yamlfile.Path, file: YamlFile)
     """Each extension is a row of `sources`, and makes a package that the profile pins."""
     pinned = {pin for one in _line(matrix, name) for pins in one.stacks.values() for pin in pins}
     for index, row in enumerate(matrix.profiles[name].extensions):
-        where = file.where((*at, "extensions", index))
+        at_row = (*at, "extensions", index)
         if row not in matrix.sources:
-            yield Problem(where=where, cause=f"{row!r} is no row of `sources`", then="name one that is")
+            yield Problem(where=file.where(at_row), cause=f"{row!r} is no row of `sources`", then="name one that is")
         elif (made := matrix.sources[row].distribution or row) not in pinned:
-            yield Problem(where=where, cause=f"{row} makes {made}, which the profile does not pin", then="pin it")
+            cause = f"{row} makes {made}, which the profile does not pin"
+            yield Problem(where=file.where(at_row), cause=cause, then="pin it")
 
 
 def _line(matrix: Matrix, name: str) -> Iterator[Profile]:
