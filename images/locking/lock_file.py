@@ -176,7 +176,7 @@ def _opened(place: str) -> _Opened:
     names = {layer: f"{layer}.txt" for layer in (*inputs.layers, *inputs.alone)}
     files = {name: _bytes(place, name) for name in names.values()}
     entries = {layer: _sound(files[name], f"{place}/{name}") for layer, name in names.items()}
-    edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
+    edited = tuple(name for layer, name in names.items() if digests.get(name) != entries[layer].sha256)
     return _Opened(inputs, files, entries, edited)
 
 
@@ -253,8 +253,9 @@ def _sound(content: bytes, where: str) -> _Entries:
 
 @dataclass(frozen=True)
 class _Entries:
-    """A requirements file: its packages, their versions by name, and the entries that are none."""
+    """A requirements file: its hash, its packages, their versions by name, and the entries that are none."""
 
+    sha256: str
     packages: tuple[Package, ...]
     versions: Mapping[str, str]
     wrong: tuple[str, ...]
@@ -267,7 +268,7 @@ def _entries(content: bytes) -> _Entries:
     entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
     wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
     packages = tuple(_entry(entry) for entry in entries if _is_entry(entry))
-    return _Entries(packages, {package.name: package.version for package in packages}, wrong)
+    return _Entries(sha256(content), packages, {package.name: package.version for package in packages}, wrong)
 
 
 def _is_entry(words: Sequence[str]) -> bool:
