@@ -38,6 +38,13 @@ def test_the_matrix_is_sound() -> None:
     assert set(LOCKABLE) <= set(names)
 
 
+@pytest.mark.parametrize("sources", [REAL, SOURCES], ids=["real", "small"])
+def test_an_image_is_planned_among_all_as_it_is_alone(sources: Sources) -> None:
+    """What images share is worked out once for a plan."""
+    for planned in plan.plan(sources):
+        assert planned == plan.plan_one(planned.image_name, sources)
+
+
 @pytest.mark.parametrize("name", LOCKABLE)
 def test_images_of_the_default_index_are_accepted_and_need_no_other(name: str) -> None:
     image = one(name, REAL).image
