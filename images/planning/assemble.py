@@ -81,7 +81,7 @@ def _pins(candidate: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
 
 def _own(candidate: Candidate, matrix: Matrix) -> list[str]:
     """What no layer of the matrix installs is the profile's own."""
-    layered = {name for names in matrix.layers.values() for name in names}
+    layered = set[str]().union(*matrix.layers.values())
     return [name for name in candidate.pins if name not in layered]
 
 
@@ -93,17 +93,26 @@ def _pin(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
     row = candidate.known.get(pin.name)
     if row is None or row.form != "cuda-source":
         return pin
-    others = (one for one in requirements.applying(row, candidate.base.python) if one.on not in candidate.pins)
+    applying = requirements.applying(row, candidate.base.python)
+    needs = tuple(sorted(one.canonical for one in applying if one.on not in candidate.pins))
     source = candidate.sources.get(pin.name)
     minimum_arch = Arch.parse(source.minimum_arch) if source and source.nvcc else None
-    needs = tuple(sorted(f"{one.on}{one.specifier}" for one in others))
-    return replace(pin, compiled=True, minimum_arch=minimum_arch, needs=needs)
+    return _compiled_pin(pin.name, pin.version, pin.layer, pin.optional, pin.local, minimum_arch, needs)
 
 
 @cache
 def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) -> Pin:
     """The same pin stands in many images."""
     return Pin(name=name, version=version, layer=layer, optional=optional, local=local)
+
+
+@cache
+def _compiled_pin(
+    name: str, version: str, layer: str, optional: bool, local: str, minimum_arch: Arch | None, needs: tuple[str, ...]
+) -> Pin:
+    """The same compiled pin, too."""
+    pin = _plain_pin(name, version, layer, optional, local)
+    return replace(pin, compiled=True, minimum_arch=minimum_arch, needs=needs)
 
 
 @cache

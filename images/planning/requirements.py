@@ -36,6 +36,9 @@ class Applying:
     """Canonical name."""
     specifier: SpecifierSet
     shown: str
+    """As the package writes it."""
+    canonical: str
+    """With the canonical name."""
 
     def allows(self, version: str) -> bool:
         return _allows(self, version)
@@ -67,11 +70,13 @@ def _applying(requires: tuple[str, ...], python: str) -> tuple[Applying, ...]:
         "sys_platform": "linux",
     }
     parsed = map(Requirement, requires)
-    return tuple(
-        Applying(str(canonicalize_name(one.name)), one.specifier, f"{one.name}{one.specifier}")
-        for one in parsed
-        if one.marker is None or one.marker.evaluate(environment)
-    )
+    holding = (one for one in parsed if one.marker is None or one.marker.evaluate(environment))
+    return tuple(_asked(one, str(canonicalize_name(one.name))) for one in holding)
+
+
+def _asked(requirement: Requirement, on: str) -> Applying:
+    specifier = requirement.specifier
+    return Applying(on, specifier, f"{requirement.name}{specifier}", f"{on}{specifier}")
 
 
 def unmet(
