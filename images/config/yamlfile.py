@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from images.errors import Problem, UserError
 
 Path = tuple[str | int, ...]
+Found = TypeVar("Found")
 
 _PARSER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _KINDS = {
@@ -66,23 +67,24 @@ def _simple(text: str) -> Any:
     return data
 
 
-def _value(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str, Any]) -> Any:
+def _value(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | None, Any]) -> Any:
+    value: Any
+    if isinstance(event, yaml.AliasEvent):
+        return _known(anchors, event)
     if isinstance(event, yaml.ScalarEvent):
         value = event.value
     elif isinstance(event, yaml.MappingStartEvent):
         value = _mapping(events, anchors)
-    elif isinstance(event, yaml.SequenceStartEvent):
-        value = [_value(item, events, anchors) for item in _inside(events)]
     else:
-        return _known(anchors, event)
-    if event.anchor is not None:
-        if event.anchor in anchors:
+        value = [_value(item, events, anchors) for item in _inside(events)]
+    if anchor := getattr(event, "anchor", None):
+        if anchor in anchors:
             raise _Unusual
-        anchors[event.anchor] = value  # known from here on: one that stands inside of itself is not
+        anchors[anchor] = value  # known from here on: one that stands inside of itself is not
     return value
 
 
-def _mapping(events: Iterator[yaml.Event], anchors: dict[str, Any]) -> dict[str, Any]:
+def _mapping(events: Iterator[yaml.Event], anchors: dict[str | None, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key in _inside(events):
         text = str(_value(key, events, anchors)) if isinstance(key, yaml.ScalarEvent) else None
@@ -170,7 +172,7 @@ def _tree(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | N
     return node
 
 
-def _known(anchors: Mapping[Any, Any], alias: yaml.AliasEvent) -> Any:
+def _known(anchors: Mapping[str | None, Found], alias: yaml.AliasEvent) -> Found:
     try:
         return anchors[alias.anchor]
     except KeyError:

@@ -36,7 +36,9 @@ def test_what_is_seldom_is_read_as_with_its_lines(text: str) -> None:
     assert read.duplicates == yamlfile._marked("x", text).duplicates
 
 
-@pytest.mark.parametrize("text", ["", "a: [1\n", "a: &a [*a]\n", "a: *b\n", "a: &b 1\nc: &b 2\n", "a: 1\n---\nb: 2\n", "[" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "a: [1\n", "a: &a [*a]\n", "a: *b\n", "a: &b 1\nc: &b 2\n", "a: 1\n---\nb: 2\n", "[" * 5000]
+)
 def test_what_can_not_be_read_is_told_and_no_traceback(text: str) -> None:
     with pytest.raises(UserError, match=r"^x"):
         yamlfile.parse("x", text)
