@@ -46,8 +46,12 @@ class ProjectCopy:
         shutil.copyfile(paths.workspace().matrix, self.root / paths.MATRIX_NAME)
 
     def run(self, *arguments: str, output: IO[bytes] | None = None) -> Usage:
-        """`python -m images ...` in the copy. Raises UserError when it fails."""
-        environment = {**os.environ, "DOCKER_HOST": self.engine.facts.url}
+        """`python -m images ...` in the copy. Raises UserError when it fails.
+
+        Python keeps the bytecode of the copy, as it does for users, whatever this process was told of its own.
+        """
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        environment["DOCKER_HOST"] = self.engine.facts.url
         command = [sys.executable, "-m", "images", *arguments]
         return running.run(command, cwd=self.root, env=environment, output=output)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from images.commands import common, tables
+from images.commands import common, plan_tables
 from images.commands.options import Selectors
 from images.config.selectors import Glob, parse
 from images.locking import lock_file
@@ -41,10 +41,10 @@ def plan_verb(
         planned = ()
     states = lock_file.states(image.image for image in planned if image.image)
     if as_json:
-        typer.echo(tables.plan_as_json(planned, states))
+        typer.echo(plan_tables.plan_as_json(planned, states))
         return
     if names:
         locked = [image.name for image in planned if states.get(image.name) == lock_file.Status.PRESENT]
         typer.echo(json.dumps(locked))
         return
-    common.results().print(tables.plan(planned, states))
+    common.results().print(plan_tables.plan(planned, states))

@@ -99,25 +99,24 @@ def _nightly_in_vain(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
 
 
 def _aliases(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
+    names = {row.name for row in matrix.images}
     for alias in matrix.aliases:
-        if alias in {row.name for row in matrix.images}:
+        if alias in names:
             cause = f"the alias {alias!r} is the name of an image"
             yield Problem(where=file.where(("aliases", alias)), cause=cause, then="rename the alias")
 
 
 def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
-    first: dict[str, str] = {}
+    first: dict[str, int] = {}
     raw = file.data.get("images", [])
     for index, item in enumerate(raw if isinstance(raw, list) else []):
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(name, str):
             continue
-        where = file.where(("images", index))
         if name in first:
-            yield Problem(
-                where=where, cause=f"{name} stands twice (first at {first[name]})", then="keep one of the two"
-            )
-        first.setdefault(name, where)
+            cause = f"{name} stands twice (first at {file.where(('images', first[name]))})"
+            yield Problem(where=file.where(("images", index)), cause=cause, then="keep one of the two")
+        first.setdefault(name, index)
     owners: dict[str, str] = {}
     for layer, names in matrix.layers.items():
         for position, name in enumerate(names):

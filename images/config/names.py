@@ -11,9 +11,9 @@ from images.errors import Problem, UserError
 
 _GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]"
 _NAME = re.compile(
-    r"cu(?P<cuda_major>[1-9]\d)(?P<cuda_minor>0|[1-9]\d?)"
-    r"-torch(?P<torch_major>[1-9])(?P<torch_minor>0|[1-9]\d{0,2})"
-    r"(?:-py(?P<py_major>3)(?P<py_minor>[1-9]\d{0,2}))?"
+    r"cu(?P<cuda>[1-9]\d(?:0|[1-9]\d?))"
+    r"-torch(?P<torch>[1-9](?:0|[1-9]\d{0,2}))"
+    r"(?:-py(?P<python>3[1-9]\d{0,2}))?"
     r"(?:-sm(?P<arch>[1-9]\d{1,2}))?"
     r"(?P<devel>-devel)?"
     r"(?:-(?P<profile>(?!devel\b|(?:sm|py)\d+(?:-|$))[a-z][a-z0-9]*(?:-[a-z0-9]+)*))?",
@@ -138,12 +138,19 @@ def _image_name(text: str) -> ImageName:
     if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
         then = f"names read {_GRAMMAR}; `nox -s plan` lists them"
         raise UserError(Problem(where=text, cause="is not an image name", then=then))
+    cuda, torch, python, arch, devel, profile = match.group("cuda", "torch", "python", "arch", "devel", "profile")
     return ImageName(
-        cuda=Minor(int(match["cuda_major"]), int(match["cuda_minor"])),
-        torch=Minor(int(match["torch_major"]), int(match["torch_minor"])),
-        python=Minor(3, int(match["py_minor"])) if match["py_minor"] else None,
-        arch=Arch.parse(f"sm{match['arch']}") if match["arch"] else None,
-        devel=bool(match["devel"]),
-        profile=match["profile"],
+        cuda=_short_minor(cuda, 2),
+        torch=_short_minor(torch, 1),
+        python=_short_minor(python, 1) if python else None,
+        arch=Arch.parse(f"sm{arch}") if arch else None,
+        devel=bool(devel),
+        profile=profile,
         platform=Platform.AMD64 if rest == text else Platform.ARM64,
     )
+
+
+@cache
+def _short_minor(digits: str, major: int) -> Minor:
+    """`126` for 12.6, as names have it: the first `major` digits are the major's. Thousands of names share a few."""
+    return Minor(int(digits[:major]), int(digits[major:]))

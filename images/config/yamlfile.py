@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import yaml
 
 from images.errors import Problem, UserError
 
 Path = tuple[str | int, ...]
+Found = TypeVar("Found")
 
 _PARSER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _KINDS = {
@@ -26,19 +28,84 @@ class YamlFile:
 
     name: str
     data: Any
-    lines: Mapping[Path, int] = field(repr=False)
+    text: str = field(repr=False)
     duplicates: tuple[Problem, ...] = ()
+
+    @property
+    def lines(self) -> Mapping[Path, int]:
+        """Read from the text when something is wrong with it, which is seldom: a sound file needs no line."""
+        return _marked(self.name, self.text).lines
 
     def where(self, path: Path) -> str:
         """`matrix.yaml:12`, of the node at `path` or of its nearest parent that exists."""
+        lines = self.lines
         for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return f"{self.name}:{self.lines[path[:length]]}"
+            if path[:length] in lines:
+                return f"{self.name}:{lines[path[:length]]}"
         return self.name
 
 
 def parse(name: str, text: str) -> YamlFile:
     """Read YAML. Raises UserError on a syntax error or an empty file, with file and line."""
+    try:
+        return YamlFile(name, _simple(text), text)
+    except (yaml.YAMLError, RecursionError, _Unusual):
+        marked = _marked(name, text)
+        return YamlFile(name, marked.data, text, marked.duplicates)
+
+
+def _simple(text: str) -> Any:
+    """The data of a document in which no key stands twice. Anything else raises, and is looked at with its lines."""
+    events = yaml.parse(text, Loader=_PARSER)
+    next(events)
+    if isinstance(next(events), yaml.StreamEndEvent):
+        raise _Unusual
+    data = _value(next(events), events, {})
+    next(events)
+    if not isinstance(next(events), yaml.StreamEndEvent):
+        raise _Unusual
+    return data
+
+
+def _value(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | None, Any]) -> Any:
+    value: Any
+    if isinstance(event, yaml.AliasEvent):
+        return _known(anchors, event)
+    if isinstance(event, yaml.ScalarEvent):
+        value = event.value
+    elif isinstance(event, yaml.MappingStartEvent):
+        value = _mapping(events, anchors)
+    else:
+        value = [_value(item, events, anchors) for item in _inside(events)]
+    if anchor := getattr(event, "anchor", None):
+        if anchor in anchors:
+            raise _Unusual
+        anchors[anchor] = value  # known from here on: one that stands inside of itself is not
+    return value
+
+
+def _mapping(events: Iterator[yaml.Event], anchors: dict[str | None, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key in _inside(events):
+        text = str(_value(key, events, anchors)) if isinstance(key, yaml.ScalarEvent) else None
+        if text is None or text in result:
+            raise _Unusual
+        result[text] = _value(next(events), events, anchors)
+    return result
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """A document with the line of each node, and the keys that stood twice."""
+
+    data: Any
+    lines: Mapping[Path, int]
+    duplicates: tuple[Problem, ...]
+
+
+@lru_cache(maxsize=2)
+def _marked(name: str, text: str) -> _Marked:
+    """Kept while the problems of a file are told. Raises UserError as `parse` does."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as error:
@@ -60,7 +127,7 @@ def parse(name: str, text: str) -> YamlFile:
         data = _plain(node, (), name, lines, duplicates)
     except RecursionError:  # an alias inside of what it stands for
         raise _endless(name) from None
-    return YamlFile(name, data, lines, tuple(duplicates))
+    return _Marked(data, lines, tuple(duplicates))
 
 
 def _composed(text: str) -> yaml.Node | None:
@@ -105,7 +172,7 @@ def _tree(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | N
     return node
 
 
-def _known(anchors: Mapping[str | None, yaml.Node], alias: yaml.AliasEvent) -> yaml.Node:
+def _known(anchors: Mapping[str | None, Found], alias: yaml.AliasEvent) -> Found:
     try:
         return anchors[alias.anchor]
     except KeyError:

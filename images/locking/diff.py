@@ -73,7 +73,8 @@ def lacking(recorded: LockInputs, layers: Mapping[str, Mapping[str, str]]) -> It
     """
     for place, pins in (*recorded.layers.items(), *recorded.alone.items()):
         held = layers[place]
-        for name, pinned in sorted(map(_split, pins)):
+        doubtful = [(name, pinned) for name, pinned in map(_split, pins) if held.get(name) != pinned]
+        for name, pinned in sorted(doubtful):
             if name not in held:
                 yield f"{place}.txt lacks {name} {pinned}"
             elif not _fulfils(held[name], pinned):
@@ -82,8 +83,6 @@ def lacking(recorded: LockInputs, layers: Mapping[str, Mapping[str, str]]) -> It
 
 def _fulfils(held: str, pinned: str) -> bool:
     """As `==` does: a pin without a local version takes any local version."""
-    if held == pinned:
-        return True
     try:
         found, wanted = Version(held), Version(pinned)
     except InvalidVersion:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from images.config.names import Minor
 from images.config.platforms import Platform
 from images.locking.uv import Target
-from images.planning.image import Image, Pin
+from images.planning.image import Image
 
 TOOLS = ("uv==0.13.8",)
 """What installs the rest inside a build and is left out of the image."""
@@ -77,16 +78,19 @@ class LockInputs:
 def lock_inputs(image: Image) -> LockInputs:
     """What the image's lock is made from. Optional and compiled pins are not resolved: no index need have them. Where
     they have an official wheel, the lock records the file and its hash."""
-    layers: dict[str, list[Pin]] = {layer: [] for layer in image.layers}
+    layers: dict[str, list[str]] = {layer: [] for layer in image.layers}
+    needs: dict[str, set[str]] = {}
     for pin in image.pins:
-        layers[pin.layer].append(pin)
-    needs = {layer: {need for pin in pins for need in pin.needs} for layer, pins in layers.items()}
+        if pin.locked:
+            layers[pin.layer].append(pin.requirement)
+        if pin.needs:
+            needs.setdefault(pin.layer, set()).update(pin.needs)
     return LockInputs(
         python=str(image.python),
-        platform=f"{image.platform.machine}-manylinux_{str(min(image.base.glibc, _NEWEST_GLIBC)).replace('.', '_')}",
+        platform=_platform(image.platform, image.base.glibc),
         index=image.index,
-        layers={layer: tuple(pin.requirement for pin in pins if pin.locked) for layer, pins in layers.items()},
-        needs={layer: tuple(sorted(asked)) for layer, asked in needs.items() if asked},
+        layers={layer: tuple(requirements) for layer, requirements in layers.items()},
+        needs={layer: tuple(sorted(needs[layer])) for layer in layers if layer in needs},
         alone={
             "toolkit": tuple(pin.requirement for pin in image.toolkit),
             "tools": TOOLS,
@@ -97,3 +101,9 @@ def lock_inputs(image: Image) -> LockInputs:
         builders=BUILDERS if image.platform is not Platform.AMD64 else (),
         prebuilt={wheel.filename: wheel.sha256 for wheel in image.prebuilt},
     )
+
+
+@cache
+def _platform(platform: Platform, glibc: Minor) -> str:
+    """uv's name of it."""
+    return f"{platform.machine}-manylinux_{str(min(glibc, _NEWEST_GLIBC)).replace('.', '_')}"

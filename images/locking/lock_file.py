@@ -30,6 +30,7 @@ from images.planning.image import Image
 RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
 STALE_LOCK = "its lock is older than the pins: can't be built here"
+_CHUNK = 1 << 16
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux {}, each by hash.\n"
 _ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
 _HASH = re.compile(r"--hash=sha256:(?P<digest>[0-9a-f]{64})")
@@ -79,6 +80,9 @@ class State:
     differences: tuple[str, ...] = ()
 
 
+_SOUND = State(Status.PRESENT)
+
+
 def located(folder: Path | None) -> Path:
     """The folder of locks: the workspace's, if none is given."""
     return paths.workspace().locks if folder is None else folder
@@ -86,20 +90,20 @@ def located(folder: Path | None) -> Path:
 
 def state(image: Image, folder: Path | None = None) -> State:
     """Whether the image has a lock and the lock is the image's. A damaged lock counts as stale."""
-    return _state(located(folder) / image.lock_name, lock_inputs(image))
+    return _state(f"{located(folder)}/{image.lock_name}", lock_inputs(image))
 
 
-def _state(place: Path, wanted: LockInputs) -> State:
+def _state(place: str, wanted: LockInputs) -> State:
     try:
-        found = load(place)
+        found = _opened(place)
     except UserError as error:
-        if not (place / RECORD).is_file():
+        if not Path(place, RECORD).is_file():
             return State(Status.MISSING)
         return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
     edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
-    held = {layer: _entries(found.files[f"{layer}.txt"]).versions for layer in found.layers}
+    held = {layer: entries.versions for layer, entries in found.entries.items()}
     differences = tuple(diff.differences(found.inputs, wanted)) or tuple(diff.lacking(found.inputs, held)) or edited
-    return State(Status.STALE if differences else Status.PRESENT, differences)
+    return State(Status.STALE, differences) if differences else _SOUND
 
 
 def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Status]:
@@ -110,7 +114,7 @@ def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Sta
     for image in images:
         name, wanted = image.lock_name, lock_inputs(image)
         if name not in statuses or statuses[name][0] != wanted:
-            statuses[name] = (wanted, _state(folder / name, wanted).status)
+            statuses[name] = (wanted, _state(f"{folder}/{name}", wanted).status)
         found[str(image.name)] = statuses[name][1]
     return found
 
@@ -150,12 +154,30 @@ def read(image: Image, folder: Path | None = None) -> Lock:
 
 def load(place: Path) -> Lock:
     """The lock in a folder, stale or not. Raises UserError: a file is missing or damaged."""
-    record, digests = _record(place)
-    names = {layer: f"{layer}.txt" for layer in (*record.layers, *record.alone)}
+    found = _opened(str(place))
+    layers = {layer: entries.packages for layer, entries in found.entries.items()}
+    return Lock(inputs=found.inputs, files=found.files, layers=layers, edited=found.edited)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a lock's folder holds: every file read, hashed and parsed. A plan asks this of each image."""
+
+    inputs: LockInputs
+    files: Mapping[str, bytes]
+    entries: Mapping[str, _Entries]
+    """By layer."""
+    edited: tuple[str, ...]
+
+
+def _opened(place: str) -> _Opened:
+    """Raises UserError as `load` does."""
+    inputs, digests = _record(place)
+    names = {layer: f"{layer}.txt" for layer in (*inputs.layers, *inputs.alone)}
     files = {name: _bytes(place, name) for name in names.values()}
-    layers = {layer: parse_requirements(files[name], f"{place}/{name}") for layer, name in names.items()}
-    edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
-    return Lock(inputs=record, files=files, layers=layers, edited=edited)
+    entries = {layer: _sound(files[name], f"{place}/{name}") for layer, name in names.items()}
+    edited = tuple(name for layer, name in names.items() if digests.get(name) != entries[layer].sha256)
+    return _Opened(inputs, files, entries, edited)
 
 
 def written(lock: Lock) -> dict[str, bytes]:
@@ -211,7 +233,13 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
+    return _sound(content, where).packages
+
+
+def _sound(content: bytes, where: str) -> _Entries:
     found = _entries(content)
+    if not found.wrong:
+        return found
     problems = [
         Problem(
             where=paths.shown(Path(where)),
@@ -220,15 +248,14 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
         )
         for text in found.wrong
     ]
-    if problems:
-        raise UserError(problems)
-    return found.packages
+    raise UserError(problems)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """A requirements file: its packages, their versions by name, and the entries that are none."""
+    """A requirements file: its hash, its packages, their versions by name, and the entries that are none."""
 
+    sha256: str
     packages: tuple[Package, ...]
     versions: Mapping[str, str]
     wrong: tuple[str, ...]
@@ -241,7 +268,7 @@ def _entries(content: bytes) -> _Entries:
     entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
     wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
     packages = tuple(_entry(entry) for entry in entries if _is_entry(entry))
-    return _Entries(packages, {package.name: package.version for package in packages}, wrong)
+    return _Entries(sha256(content), packages, {package.name: package.version for package in packages}, wrong)
 
 
 def _is_entry(words: Sequence[str]) -> bool:
@@ -254,7 +281,7 @@ def _entry(words: Sequence[str]) -> Package:
     return Package(name=name, version=version, hashes=tuple(word.rpartition(":")[2] for word in words[1:]))
 
 
-def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
+def _record(place: str) -> tuple[LockInputs, dict[str, str]]:
     """What the lock was made from, and file -> sha256."""
     try:
         data = json.loads(_bytes(place, RECORD))
@@ -272,18 +299,25 @@ def _record(place: Path) -> tuple[LockInputs, dict[str, str]]:
         )
         return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        then = f"`nox -s lock -- {place.name}` makes it anew"
-        raise UserError(Problem(where=paths.shown(place / RECORD), cause="is damaged", then=then)) from None
+        where, then = Path(place, RECORD), f"`nox -s lock -- {Path(place).name}` makes it anew"
+        raise UserError(Problem(where=paths.shown(where), cause="is damaged", then=then)) from None
 
 
-def _bytes(place: Path, name: str) -> bytes:
+def _bytes(place: str, name: str) -> bytes:
+    """There are tens of thousands: `open` asks the system four things that nobody needs to know of each, and pathlib
+    takes longer to join a path than the system to read the file."""
     try:
-        # pathlib would take longer to join the path than the system to read the file; there are tens of thousands.
-        with open(f"{place}/{name}", "rb", buffering=0) as stream:  # noqa: PTH123
-            return stream.read()
+        descriptor = os.open(f"{place}/{name}", os.O_RDONLY)
+        try:
+            content = os.read(descriptor, _CHUNK)
+            while chunk := os.read(descriptor, _CHUNK):
+                content += chunk
+        finally:
+            os.close(descriptor)
+        return content
     except OSError:
-        then = f"`nox -s lock -- {place.name}` makes it"
-        raise UserError(Problem(where=paths.shown(place / name), cause="is missing", then=then)) from None
+        where, then = Path(place, name), f"`nox -s lock -- {Path(place).name}` makes it"
+        raise UserError(Problem(where=paths.shown(where), cause="is missing", then=then)) from None
 
 
 def _holds(path: Path, content: bytes) -> bool:

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from packaging.utils import canonicalize_name
-
 from images.config.matrix import Sources
 from images.config.names import Arch, Minor
 from images.config.schema import Matrix
 from images.planning import profiles, requirements
 from images.planning.candidate import Candidate
 from images.planning.image import Image, Pin, Pruning
-from images.planning.official import official_wheel
+from images.planning.official import official_wheels
 from images.planning.rules.compiled import extensions_of
 from validate.environment import allocator
 
@@ -47,9 +45,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         library_layers=tuple(map(tuple, matrix.library_layers)),
         environment=_environment(candidate, matrix),
         revision=sources.revision_on(candidate.name.platform),
-        prebuilt=tuple(
-            wheel for name, version in candidate.pins.items() if (wheel := official_wheel(candidate, name, version))
-        ),
+        prebuilt=official_wheels(candidate),
         warnings=warnings,
         from_source=tuple(sorted(matrix.pure_python)) if own else (),
         waived=tuple(sorted(candidate.profile.waived)) if candidate.profile else (),
@@ -74,18 +70,19 @@ def _nvcc_suite(candidate: Candidate) -> str:
 
 def _pins(candidate: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
     """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
-    layered = {name for names in matrix.layers.values() for name in names}
-    extensions = extensions_of(candidate)
+    pins, optional, known, extensions = candidate.pins, candidate.optional, candidate.known, extensions_of(candidate)
     for layer in profiles.layers(matrix, candidate.profile):
-        # What no layer of the matrix installs is the profile's own.
-        own = [name for name in candidate.pins if name not in layered]
-        names = matrix.layers.get(layer, own)
-        for name in names:
-            if name in candidate.pins:
-                plain = _plain_pin(
-                    name, candidate.pins[name], layer, name in candidate.optional, local if name == "torch" else ""
-                )
-                yield _pin(candidate, plain, extensions.get(name, ""))
+        for name in matrix.layers[layer] if layer in matrix.layers else _own(candidate, matrix):
+            if name in pins:
+                plain = _plain_pin(name, pins[name], layer, name in optional, local if name == "torch" else "")
+                special = name in known or name in extensions
+                yield _pin(candidate, plain, extensions.get(name, "")) if special else plain
+
+
+def _own(candidate: Candidate, matrix: Matrix) -> list[str]:
+    """What no layer of the matrix installs is the profile's own."""
+    layered = set[str]().union(*matrix.layers.values())
+    return [name for name in candidate.pins if name not in layered]
 
 
 def _pin(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
@@ -96,21 +93,26 @@ def _pin(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
     row = candidate.known.get(pin.name)
     if row is None or row.form != "cuda-source":
         return pin
-    others = (
-        one
-        for one in requirements.applying(row, candidate.base.python)
-        if canonicalize_name(one.name) not in candidate.pins
-    )
+    applying = requirements.applying(row, candidate.base.python)
+    needs = tuple(sorted(one.canonical for one in applying if one.on not in candidate.pins))
     source = candidate.sources.get(pin.name)
     minimum_arch = Arch.parse(source.minimum_arch) if source and source.nvcc else None
-    needs = tuple(sorted(f"{canonicalize_name(one.name)}{one.specifier}" for one in others))
-    return replace(pin, compiled=True, minimum_arch=minimum_arch, needs=needs)
+    return _compiled_pin(pin.name, pin.version, pin.layer, pin.optional, pin.local, minimum_arch, needs)
 
 
 @cache
 def _plain_pin(name: str, version: str, layer: str, optional: bool, local: str) -> Pin:
     """The same pin stands in many images."""
     return Pin(name=name, version=version, layer=layer, optional=optional, local=local)
+
+
+@cache
+def _compiled_pin(
+    name: str, version: str, layer: str, optional: bool, local: str, minimum_arch: Arch | None, needs: tuple[str, ...]
+) -> Pin:
+    """The same compiled pin, too."""
+    pin = _plain_pin(name, version, layer, optional, local)
+    return replace(pin, compiled=True, minimum_arch=minimum_arch, needs=needs)
 
 
 @cache

@@ -33,7 +33,7 @@ class Candidate:
     toolkit_facts: CudaFacts | None
     asked_archs: tuple[Arch, ...] = ()
     """What the name or the matrix asks for; empty: whatever all parts cover."""
-    known_toolkits: tuple[Minor, ...] = field(default=())
+    known_toolkits: tuple[str, ...] = ()
     devel_images: tuple[ImageName, ...] = ()
     """The matrix's images with a devel toolkit: what is offered in place of one that can't be had."""
     profile: Resolved | None = None
@@ -72,19 +72,22 @@ class Candidate:
         """The asked architectures, else torch's that every other part has machine code for, too."""
         if self.asked_archs:
             return self.asked_archs
-        compiles = set(self.toolkit_facts.nvcc_archs) if self.toolkit_facts else set(self.variant.archs)
+        compiles = tuple(self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs)
         boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
         # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
         served = [text for text, board in boards.items() if not board.unfit]
-        wanted = tuple(text for text in (*self.variant.archs, *served) if text in compiles)
-        codes = tuple((tuple(code.archs), tuple(code.ptx)) for code in self.binaries.values())
-        return _covered(wanted, self.unassembled, codes)
+        codes = tuple([(tuple(code.archs), tuple(code.ptx)) for code in self.binaries.values()])
+        return _covered((*self.variant.archs, *served), compiles, self.unassembled, codes)
 
 
 @cache
 def _covered(
-    wanted: tuple[str, ...], left_out: tuple[Arch, ...], codes: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    wanted: tuple[str, ...],
+    compiles: tuple[str, ...],
+    left_out: tuple[Arch, ...],
+    codes: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...],
 ) -> tuple[Arch, ...]:
-    """The wanted architectures that every code (machine code, PTX) has machine code for. Many images ask the same."""
-    own = sorted({Arch.parse(text) for text in wanted}.difference(left_out))
+    """The wanted architectures that the toolkit compiles for, and that every code (machine code, PTX) has machine code
+    for. Many images ask the same."""
+    own = sorted({Arch.parse(text) for text in wanted if text in compiles}.difference(left_out))
     return tuple(arch for arch in own if all(covers(archs, ptx, arch) == "cubin" for archs, ptx in codes))

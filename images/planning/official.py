@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import cache
 from urllib.parse import quote
 
-from images.config.facts import PrebuiltWheel
 from images.config.names import Arch
 from images.planning.candidate import Candidate
 from images.planning.image import Prebuilt
@@ -16,13 +15,21 @@ from images.planning.image import Prebuilt
 
 def official_wheel(candidate: Candidate, name: str, version: str) -> Prebuilt | None:
     """The official wheel of a package for this very combination; None: none is known."""
-    for release in candidate.facts.prebuilt:
-        if (release.package, release.version) == (name, version):
-            for wheel in release.wheels:
-                if _fits(wheel, candidate):
-                    archs, ptx = tuple(release.archs), tuple(release.ptx)
-                    return _prebuilt((name, version), release.address, wheel.file, wheel.sha256, archs, ptx)
+    releases = [row for row in candidate.facts.prebuilt if row.package == name and row.version == version]
+    build = _build(candidate) if releases else None
+    for release in releases:
+        for wheel in release.wheels:
+            if (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == build:
+                archs, ptx = tuple(release.archs), tuple(release.ptx)
+                return _prebuilt((name, version), release.address, wheel.file, wheel.sha256, archs, ptx)
     return None
+
+
+def official_wheels(candidate: Candidate) -> tuple[Prebuilt, ...]:
+    """Those of all its pins, in their order."""
+    released = {release.package for release in candidate.facts.prebuilt}
+    pinned = [(name, version) for name, version in candidate.pins.items() if name in released]
+    return tuple(wheel for name, version in pinned if (wheel := official_wheel(candidate, name, version)))
 
 
 def is_released(candidate: Candidate, name: str) -> bool:
@@ -37,8 +44,9 @@ def combination(candidate: Candidate) -> str:
     return f"torch {torch}, CUDA {cuda}, Python {python}, {abi} C++ ABI"
 
 
-def _fits(wheel: PrebuiltWheel, candidate: Candidate) -> bool:
-    return (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == (
+def _build(candidate: Candidate) -> tuple[str, int, bool, str]:
+    """What its wheels must have been built for: torch, CUDA major, C++ ABI, Python."""
+    return (
         str(candidate.name.torch),
         candidate.wheel_cuda.major,
         candidate.variant.cxx11_abi,

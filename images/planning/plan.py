@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from packaging.version import Version
 
@@ -19,6 +19,7 @@ from images.planning import profiles, rules
 from images.planning.assemble import image_of
 from images.planning.candidate import Candidate
 from images.planning.image import Base, Image
+from images.planning.profiles import Resolved
 from images.planning.rules import torch_build
 from images.planning.rules.required import unfit
 from images.planning.rules.rule import Finding, Weight
@@ -69,7 +70,8 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
+    asking = _asking(sources.matrix)
+    return tuple(_planned(name, row, sources, asking) for row in sources.matrix.images for name in row.names())
 
 
 class NoImageError(UserError):
@@ -156,12 +158,13 @@ def _alias_problems(planned: Sequence[Planned], sources: Sources) -> Iterator[Pr
     by_name = {image.name: image for image in planned}
     left_out = {str(path[1]) for path in sources.left_out if path[0] == "stacks" and len(path) > 1}
     for alias, name in sources.matrix.aliases.items():
-        where, image = sources.matrix_file.where(("aliases", alias)), by_name.get(name)
+        image = by_name.get(name)
         if image is None:
-            close = ", ".join(nearest(ImageName.parse(name), planned))
+            where, close = sources.matrix_file.where(("aliases", alias)), nearest(ImageName.parse(name), planned)
             cause = f"the alias {alias!r} names {name}, which is not in `images`"
-            yield Problem(where=where, cause=cause, then=f"name one of {close}")
+            yield Problem(where=where, cause=cause, then=f"name one of {', '.join(close)}")
         elif not image.accepted and str(image.image_name.torch) not in left_out:
+            where = sources.matrix_file.where(("aliases", alias))
             cause = f"the alias {alias!r} names {name}, which is refused: {'; '.join(image.reasons)}"
             yield Problem(where=where, cause=cause, then="point it at an accepted image, or fix that image")
 
@@ -186,31 +189,30 @@ def _line(where: str) -> tuple[str, int]:
 def plan_one(name: ImageName, sources: Sources) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
     plain = replace(name, platform=Platform.AMD64)
-    return _planned(name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources)
+    return _planned(name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources, _asking(sources.matrix))
 
 
-def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
+def _planned(name: ImageName, row: ImageRow, sources: Sources, asking: _Asking) -> Planned:
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
     if hopeless := _impossible(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
-    candidate = _candidate(name, row, sources)
+    candidate = _candidate(name, row, sources, asking(name.profile, name.torch))
     findings = rules.apply(candidate)
-    reasons = tuple(_texts(findings, Weight.REFUSE)) + _excluded(name, candidate, matrix)
+    reasons = tuple(_texts(findings, Weight.REFUSE)) + (_excluded(name, candidate, matrix) if matrix.exclude else ())
     warnings = tuple(_texts(findings, Weight.WARN))
-    planned = Planned(
+    min_driver = torch_build.min_driver(facts, candidate.wheel_cuda)
+    return Planned(
         image_name=name,
         reasons=reasons,
         warnings=warnings,
+        image=None if reasons else image_of(candidate, sources, min_driver, warnings),
         torch=candidate.torch,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
         pins=candidate.pins,
         archs=candidate.supported_archs,
-        min_driver=torch_build.min_driver(facts, candidate.wheel_cuda),
+        min_driver=min_driver,
     )
-    if reasons:
-        return planned
-    return replace(planned, image=image_of(candidate, sources, planned.min_driver or "", warnings))
 
 
 def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
@@ -231,7 +233,7 @@ def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...
     if str(name.torch) not in matrix.stacks:
         has = ", ".join(matrix.stacks)
         reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {has})")
-    if unknown := profiles.refusal(matrix, name):
+    if unknown := profiles.refusal(matrix, name.profile, name.torch):
         reasons.append(unknown)
     if name.python and name.python == Minor.parse(matrix.bases[matrix.defaults.base].python):
         plain = replace(name, python=None)
@@ -246,13 +248,36 @@ def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
     return max((text for text in facts.torch if Minor.parse(text) == torch), key=Version, default=None)
 
 
-def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
+@dataclass(frozen=True)
+class _Asked:
+    """What a profile asks over the stack of a torch, before an image's own row is looked at."""
+
+    profile: Resolved | None
+    stack: Mapping[str, str]
+    pins: Mapping[str, str]
+
+
+_Asking = Callable[[str | None, Minor], _Asked]
+
+
+def _asking(matrix: Matrix) -> _Asking:
+    """Answers are kept for one plan: a profile and a torch are asked for with each toolkit and Python."""
+
+    @cache
+    def asked(profile: str | None, torch: Minor) -> _Asked:
+        stack = {**matrix.common, **matrix.stacks[str(torch)]}
+        resolved = profiles.resolve(matrix, profile, torch)
+        return _Asked(resolved, stack, {**stack, **(resolved.pins if resolved else {})})
+
+    return asked
+
+
+def _candidate(name: ImageName, row: ImageRow, sources: Sources, asked: _Asked) -> Candidate:
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
-    stack = {**matrix.common, **matrix.stacks[str(name.torch)]}
-    profile = profiles.resolve(matrix, name)
-    asked = {**stack, **(profile.pins if profile else {})}
-    declined = _without_a_wheel(name, asked, sources)
-    pins = {key: version for key, version in asked.items() if key not in row.without and key not in declined}
+    profile, pins = asked.profile, asked.pins
+    declined = _without_a_wheel(name, pins, sources)
+    if row.without or declined:
+        pins = {key: version for key, version in pins.items() if key not in row.without and key not in declined}
     torch = pins["torch"]
     wheel_cuda = torch_build.choose_variant(facts.torch[torch], name.cuda) or name.cuda
     key = _base_key(name, matrix)
@@ -270,19 +295,21 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources) -> Candidate:
         toolkit=matrix.toolkits.get(str(name.cuda)),
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
-        known_toolkits=tuple(sorted(map(Minor.parse, matrix.toolkits))),
+        known_toolkits=tuple(matrix.toolkits),
         devel_images=sources.devel_images,
         profile=profile,
-        stack=stack,
+        stack=asked.stack,
         sources=matrix.sources,
-        declined={f"{key} {asked[key]}": (reason,) for key, reason in declined.items() if key not in row.without},
+        declined={f"{key} {asked.pins[key]}": (reason,) for key, reason in declined.items() if key not in row.without},
     )
     return _with_optional(candidate) if profile else candidate
 
 
 def _without_a_wheel(name: ImageName, asked: Mapping[str, str], sources: Sources) -> dict[str, str]:
     """Optional pins that an image of this platform goes without, with the reason."""
-    lacking = sources.facts.arm64.lacking if name.platform is Platform.ARM64 else {}
+    if name.platform is not Platform.ARM64:
+        return {}
+    lacking = sources.facts.arm64.lacking
     return {
         key: f"no wheel for aarch64 ({lacking[key]})"
         for key in sources.matrix.optional
@@ -313,12 +340,18 @@ def bases(sources: Sources) -> tuple[Base, ...]:
 
 def _base(key: str, matrix: Matrix, platform: Platform) -> Base:
     row = matrix.bases[key]
+    return _same_base(key, row.reference, row.suite or None, row.python, row.glibc, platform)
+
+
+@cache
+def _same_base(key: str, reference: str, suite: str | None, python: str, glibc: str, platform: Platform) -> Base:
+    """The same base stands below many images."""
     return Base(
         key=key,
-        reference=row.reference,
-        suite=row.suite or None,
-        python=Minor.parse(row.python),
-        glibc=Minor.parse(row.glibc),
+        reference=reference,
+        suite=suite,
+        python=Minor.parse(python),
+        glibc=Minor.parse(glibc),
         platform=platform,
     )
 

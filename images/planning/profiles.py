@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from packaging.utils import canonicalize_name
 
 from images.config import yamlfile
-from images.config.names import ImageName, Minor
+from images.config.names import Minor
 from images.config.schema import Matrix, Profile
 from images.config.yamlfile import YamlFile
 from images.errors import Problem
@@ -35,14 +35,14 @@ class Resolved:
     entrypoint: str = ""
 
 
-def resolve(matrix: Matrix, name: ImageName) -> Resolved | None:
-    """What the image's profile asks; None: it has none, or one that `refusal` speaks of."""
-    if name.profile is None or refusal(matrix, name):
+def resolve(matrix: Matrix, name: str | None, minor: Minor) -> Resolved | None:
+    """What an image's profile asks; None: it has none, or one that `refusal` speaks of."""
+    if name is None or refusal(matrix, name, minor):
         return None
-    torch = str(name.torch)
-    line = tuple(_line(matrix, name.profile))
+    torch = str(minor)
+    line = tuple(_line(matrix, name))
     return Resolved(
-        name=name.profile,
+        name=name,
         pins=_merged(profile.stacks.get(torch, {}) for profile in line),
         optional=_merged(_optional(profile, torch) for profile in line),
         waived=_merged(profile.waived.get(torch, {}) for profile in line),
@@ -53,16 +53,16 @@ def resolve(matrix: Matrix, name: ImageName) -> Resolved | None:
     )
 
 
-def refusal(matrix: Matrix, name: ImageName) -> str:
-    """Why the image's profile can't be had; empty if it can, or if it has none."""
-    if name.profile is None:
+def refusal(matrix: Matrix, name: str | None, torch: Minor) -> str:
+    """Why an image's profile can't be had with its torch; empty if it can, or if it has none."""
+    if name is None:
         return ""
-    if name.profile not in matrix.profiles:
+    if name not in matrix.profiles:
         known = ", ".join(matrix.profiles) or "none"
-        return f"matrix.yaml has no profile {name.profile!r} (it has {known})"
-    fits = matrix.profiles[name.profile].stacks
-    if str(name.torch) not in fits:
-        return f"the profile {name.profile} is pinned for torch {', '.join(fits)} alone"
+        return f"matrix.yaml has no profile {name!r} (it has {known})"
+    fits = matrix.profiles[name].stacks
+    if str(torch) not in fits:
+        return f"the profile {name} is pinned for torch {', '.join(fits)} alone"
     return ""
 
 
@@ -114,11 +114,12 @@ def _extended_well(matrix: Matrix, name: str, at: yamlfile.Path, file: YamlFile)
     """Each extension is a row of `sources`, and makes a package that the profile pins."""
     pinned = {pin for one in _line(matrix, name) for pins in one.stacks.values() for pin in pins}
     for index, row in enumerate(matrix.profiles[name].extensions):
-        where = file.where((*at, "extensions", index))
+        at_row = (*at, "extensions", index)
         if row not in matrix.sources:
-            yield Problem(where=where, cause=f"{row!r} is no row of `sources`", then="name one that is")
+            yield Problem(where=file.where(at_row), cause=f"{row!r} is no row of `sources`", then="name one that is")
         elif (made := matrix.sources[row].distribution or row) not in pinned:
-            yield Problem(where=where, cause=f"{row} makes {made}, which the profile does not pin", then="pin it")
+            cause = f"{row} makes {made}, which the profile does not pin"
+            yield Problem(where=file.where(at_row), cause=cause, then="pin it")
 
 
 def _line(matrix: Matrix, name: str) -> Iterator[Profile]:
@@ -138,7 +139,10 @@ def _optional(profile: Profile, torch: str) -> dict[str, str]:
 
 
 def _merged(parts: Iterator[Mapping[str, str]]) -> dict[str, str]:
-    return {key: value for part in parts for key, value in part.items()}
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged.update(part)
+    return merged
 
 
 def owner(name: str, profile: Resolved | None, torch: Minor) -> str:

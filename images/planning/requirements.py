@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -27,14 +28,35 @@ class Unmet:
     """The pinned version; empty: it is left out."""
 
 
-def applying(row: PackageFacts, python: Minor) -> Iterator[Requirement]:
-    """The requirements that hold on Linux x86-64 with this Python. Profiles, whose packages these are, are built there
-    alone."""
-    yield from _applying(tuple(row.requires), python)
+@dataclass(frozen=True, eq=False)
+class Applying:
+    """A requirement that holds for an image, with what every image asks of it."""
+
+    on: str
+    """Canonical name."""
+    specifier: SpecifierSet
+    shown: str
+    """As the package writes it."""
+    canonical: str
+    """With the canonical name."""
+
+    def allows(self, version: str) -> bool:
+        return _allows(self, version)
 
 
 @cache
-def _applying(requires: tuple[str, ...], python: Minor) -> tuple[Requirement, ...]:
+def _allows(requirement: Applying, version: str) -> bool:
+    return requirement.specifier.contains(Version(version), prereleases=True)
+
+
+def applying(row: PackageFacts, python: Minor) -> tuple[Applying, ...]:
+    """The requirements that hold on Linux x86-64 with this Python. Profiles, whose packages these are, are built there
+    alone."""
+    return _applying(tuple(row.requires), str(python))
+
+
+@cache
+def _applying(requires: tuple[str, ...], python: str) -> tuple[Applying, ...]:
     """The same rows are asked for each image that pins them."""
     environment = {
         "extra": "",
@@ -44,11 +66,17 @@ def _applying(requires: tuple[str, ...], python: Minor) -> tuple[Requirement, ..
         "platform_python_implementation": "CPython",
         "platform_system": "Linux",
         "python_full_version": f"{python}.0",
-        "python_version": str(python),
+        "python_version": python,
         "sys_platform": "linux",
     }
     parsed = map(Requirement, requires)
-    return tuple(one for one in parsed if one.marker is None or one.marker.evaluate(environment))
+    holding = (one for one in parsed if one.marker is None or one.marker.evaluate(environment))
+    return tuple(_asked(one, str(canonicalize_name(one.name))) for one in holding)
+
+
+def _asked(requirement: Requirement, on: str) -> Applying:
+    specifier = requirement.specifier
+    return Applying(on, specifier, f"{requirement.name}{specifier}", f"{on}{specifier}")
 
 
 def unmet(
@@ -56,11 +84,11 @@ def unmet(
 ) -> Iterator[Unmet]:
     """What one package requires and the pins contradict, or `left_out` lacks."""
     for requirement in applying(row, python):
-        on = canonicalize_name(requirement.name)
+        on = requirement.on
         if on in left_out:
-            yield Unmet(f"{name} {version}", _shown(requirement), on, "")
-        elif on in pins and not requirement.specifier.contains(Version(pins[on]), prereleases=True):
-            yield Unmet(f"{name} {version}", _shown(requirement), on, pins[on])
+            yield Unmet(f"{name} {version}", requirement.shown, on, "")
+        elif on in pins and not requirement.allows(pins[on]):
+            yield Unmet(f"{name} {version}", requirement.shown, on, pins[on])
 
 
 def clashing(rows: Mapping[tuple[str, str], PackageFacts], pinned: frozenset[str], python: Minor) -> Iterator[Unmet]:
@@ -70,18 +98,13 @@ def clashing(rows: Mapping[tuple[str, str], PackageFacts], pinned: frozenset[str
         (f"{name} {version}", requirement)
         for (name, version), row in rows.items()
         for requirement in applying(row, python)
-        if canonicalize_name(requirement.name) not in pinned
+        if requirement.on not in pinned
     ]
     for by, requirement in asked:
         for wanted in requirement.specifier:
             if wanted.operator == "==" and "*" not in wanted.version:
-                exact.setdefault(canonicalize_name(requirement.name), (by, wanted.version))
+                exact.setdefault(requirement.on, (by, wanted.version))
     for by, requirement in asked:
-        on = canonicalize_name(requirement.name)
-        first, version = exact.get(on, ("", ""))
-        if first and first != by and not requirement.specifier.contains(Version(version), prereleases=True):
-            yield Unmet(by, _shown(requirement), on, f"{version} that {first} requires")
-
-
-def _shown(requirement: Requirement) -> str:
-    return f"{requirement.name}{requirement.specifier}"
+        first, version = exact.get(requirement.on, ("", ""))
+        if first and first != by and not requirement.allows(version):
+            yield Unmet(by, requirement.shown, requirement.on, f"{version} that {first} requires")

@@ -27,4 +27,7 @@ RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in registe
 
 def apply(candidate: Candidate) -> tuple[Finding, ...]:
     """Every finding of every rule, in the rules' order."""
-    return tuple(finding for rule in RULES for finding in rule(candidate))
+    found: list[Finding] = []
+    for rule in RULES:
+        found += rule(candidate)
+    return tuple(found)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
-from images.config.facts import DeviceCode
+from images.config.facts import DeviceCode, covers
 from images.config.names import Arch
 from images.config.platforms import Platform
 from images.planning.candidate import Candidate
@@ -43,13 +44,19 @@ def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
     row = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
     if row is None:
         return
-    supported = candidate.supported_archs
-    lacking = [arch for arch in supported if row.covers(arch) == "no"]
-    compiled_late = [arch for arch in supported if row.covers(arch) == "ptx"]
-    if lacking:
-        yield warn(f"xformers has no kernels for {_join(lacking)}: torch's own attention runs there")
-    if compiled_late:
-        yield warn(f"xformers reaches {_join(compiled_late)} only through PTX, compiled by the driver at first use")
+    yield from _xformers_code(tuple(row.archs), tuple(row.ptx), candidate.supported_archs)
+
+
+@cache
+def _xformers_code(archs: tuple[str, ...], ptx: tuple[str, ...], supported: tuple[Arch, ...]) -> tuple[Finding, ...]:
+    """Many images ask the same."""
+    fits = {arch: covers(archs, ptx, arch) for arch in supported}
+    found = []
+    if lacking := [arch for arch, fit in fits.items() if fit == "no"]:
+        found.append(warn(f"xformers has no kernels for {_join(lacking)}: torch's own attention runs there"))
+    if late := [arch for arch, fit in fits.items() if fit == "ptx"]:
+        found.append(warn(f"xformers reaches {_join(late)} only through PTX, compiled by the driver at first use"))
+    return tuple(found)
 
 
 @rule

@@ -14,10 +14,10 @@ from images.planning.rules.rule import Finding, rule, warn
 @rule
 def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
     """What is neither an index's wheel nor an official one, and who makes it then."""
-    for name, version in candidate.pins.items():
-        row = candidate.known.get(name)
-        of_an_index = row.form != "cuda-source" if row else name not in candidate.optional
-        if of_an_index or official_wheel(candidate, name, version):
+    known, possible = candidate.known, candidate.known.keys() | candidate.optional
+    for name in [name for name in candidate.pins if name in possible]:
+        row, version = known.get(name), candidate.pins[name]
+        if (row and row.form != "cuda-source") or official_wheel(candidate, name, version):
             continue
         optional = name in candidate.optional
         if optional and (hopeless := [*uncompilable(candidate, name, version)]):
@@ -42,6 +42,8 @@ def extensions_are_said(candidate: Candidate) -> Iterator[Finding]:
 
 def extensions_of(candidate: Candidate) -> dict[str, str]:
     """Distribution -> the row of `sources` that makes it with its compiled extensions, of those that can be made."""
+    if not (candidate.profile and candidate.profile.extensions):
+        return {}
     return {
         name: row
         for name, row in _named_extensions(candidate).items()

@@ -28,9 +28,11 @@ def xformers_fits(candidate: Candidate) -> Iterator[Finding]:
     version, row = yield from _pinned(candidate, "xformers", candidate.facts.xformers)
     if row is None:
         return
-    majors = {other: (facts.torch, Minor.parse(facts.cuda).major) for other, facts in candidate.facts.xformers.items()}
-    yield from _made_for_this_torch(candidate, "xformers", version, majors)
     own = Minor.parse(row.cuda)
+    if not within(candidate.torch, row.torch):
+        rows = candidate.facts.xformers.items()
+        majors = {other: (facts.torch, Minor.parse(facts.cuda).major) for other, facts in rows}
+        yield _made_for_another_torch(candidate, "xformers", version, majors)
     if own.major != candidate.wheel_cuda.major:
         yield refuse(
             f"xformers {version} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings "
@@ -46,8 +48,9 @@ def torchao_fits(candidate: Candidate) -> Iterator[Finding]:
     version, row = yield from _pinned(candidate, "torchao", candidate.facts.torchao)
     if row is None:
         return
-    majors = {other: (facts.torch, facts.cuda_major) for other, facts in candidate.facts.torchao.items()}
-    yield from _made_for_this_torch(candidate, "torchao", version, majors)
+    if not within(candidate.torch, row.torch):
+        majors = {other: (facts.torch, facts.cuda_major) for other, facts in candidate.facts.torchao.items()}
+        yield _made_for_another_torch(candidate, "torchao", version, majors)
     if row.cuda_major and row.cuda_major != candidate.wheel_cuda.major:
         yield refuse(
             f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {candidate.wheel_cuda}: "
@@ -66,19 +69,17 @@ def _pinned(
     return version, row
 
 
-def _made_for_this_torch(
+def _made_for_another_torch(
     candidate: Candidate, package: str, version: str, known: Mapping[str, tuple[str, int | None]]
-) -> Iterator[Finding]:
+) -> Finding:
     """`known` is version -> the torch it goes with, and the CUDA major it is linked with (None: with none)."""
-    if within(candidate.torch, known[version][0]):
-        return
     fitting = [
         other
         for other, (torch, major) in known.items()
         if within(candidate.torch, torch) and major in (None, candidate.wheel_cuda.major)
     ]
     fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
-    yield refuse(f"{package} {version} needs torch {known[version][0]}, the stack pins {candidate.torch}: {fix}")
+    return refuse(f"{package} {version} needs torch {known[version][0]}, the stack pins {candidate.torch}: {fix}")
 
 
 @rule

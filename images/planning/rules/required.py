@@ -28,9 +28,10 @@ def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
 
 @rule
 def nothing_dead_is_pinned(candidate: Candidate) -> Iterator[Finding]:
+    replaced = candidate.facts.replaced
     for name in candidate.pins:
-        if successor := candidate.facts.replaced.get(name):
-            yield refuse(f"{name} is no longer maintained: pin {successor.by} instead")
+        if name in replaced:
+            yield refuse(f"{name} is no longer maintained: pin {replaced[name].by} instead")
 
 
 @rule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from images.config.names import Minor
 from images.planning.candidate import Candidate
 from images.planning.rules.rule import Finding, refuse, rule
 
@@ -11,7 +12,7 @@ from images.planning.rules.rule import Finding, refuse, rule
 @rule
 def toolkit_is_known(candidate: Candidate) -> Iterator[Finding]:
     if candidate.toolkit is None or candidate.toolkit_facts is None:
-        known = ", ".join(map(str, candidate.known_toolkits))
+        known = ", ".join(map(str, sorted(map(Minor.parse, candidate.known_toolkits))))
         yield refuse(f"no parts for a CUDA {candidate.name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
 
 

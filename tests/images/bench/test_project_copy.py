@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from images.bench import running
 from images.bench.project_copy import ProjectCopy
 from images.planning import plan
 from tests.support.bench import SOURCES, Cache
@@ -39,3 +40,14 @@ def test_nvidias_libraries_are_pruned_in_the_copy_alone(tmp_path: Path) -> None:
     changed = project.with_nvidia_pruned().sources().matrix
     assert not before.prune.nvidia and changed.prune.nvidia
     assert changed.model_copy(update={"prune": before.prune}) == before
+
+
+def test_the_copy_keeps_its_bytecode_as_users_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+    monkeypatch.setattr(running, "run", lambda _command, *, env, **_: told.append(env))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("LANGUAGE", "kept")
+    engine = SimpleNamespace(facts=SimpleNamespace(url="unix:///engine"))
+    ProjectCopy(tmp_path, engine, tmp_path).run("plan")  # type: ignore[arg-type]
+    assert "PYTHONDONTWRITEBYTECODE" not in told[0]
+    assert (told[0]["DOCKER_HOST"], told[0]["LANGUAGE"]) == ("unix:///engine", "kept")

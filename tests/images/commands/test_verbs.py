@@ -28,7 +28,10 @@ def test_help_lists_every_verb_with_its_summary() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "absent"),
-    [(["--help"], (*HEAVY, "pydantic", "images.commands.common")), (["plan", "cu126-torch25"], HEAVY)],
+    [
+        (["--help"], (*HEAVY, "pydantic", "images.commands.common")),
+        (["plan", "cu126-torch25"], (*HEAVY, "validate.judge")),
+    ],
 )
 def test_only_what_a_verb_needs_is_imported(arguments: list[str], absent: tuple[str, ...]) -> None:
     program = (

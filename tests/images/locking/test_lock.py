@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from images.config import paths
 from images.config.names import ImageName, Minor
 from images.errors import UserError
-from images.locking import inputs, lock_file, resolve, uv
+from images.locking import diff, inputs, lock_file, resolve, uv
 from images.locking.inputs import lock_inputs
 from images.locking.lock_file import Status
 from images.locking.uv import Package
@@ -463,6 +463,49 @@ def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "cu126-torch25" / "torch.txt"
     path.write_bytes(path.read_bytes() + b"# a word\n")
     assert lock_file.state(make_image(), tmp_path).differences == ("torch.txt is not what lock.json records",)
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:
+    made_of(make_image(), tmp_path)
+    path = tmp_path / "cu126-torch25" / "torch.txt"
+    path.unlink()
+    path.mkdir()
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    assert "torch.txt: is missing" in "; ".join(lock_file.state(make_image(), tmp_path).differences)
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+def test_a_file_is_read_whole_however_little_comes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_of(make_image(), tmp_path)
+    monkeypatch.setattr(lock_file, "_CHUNK", 7)
+    assert lock_file.state(make_image(), tmp_path) == lock_file.State(Status.PRESENT)
+
+
+def test_a_lock_holds_what_is_pinned_as_versions_are_equal() -> None:
+    recorded = dataclasses.replace(
+        lock_inputs(make_image()), layers={"torch": ("torch==2.5.1", "b==1.0", "a==1")}, alone={}
+    )
+    held = {"torch": "2.5.1+cu124", "a": "1.0", "b": "1"}
+    assert list(diff.lacking(recorded, {"torch": held})) == []
+    assert list(diff.lacking(recorded, {"torch": {"torch": "2.5.2"}})) == [
+        "torch.txt lacks a 1",
+        "torch.txt lacks b 1.0",
+        "torch.txt holds torch 2.5.2, not 2.5.1",
+    ]
+
+
+def test_what_compiled_packages_need_is_asked_for_in_the_order_of_the_layers() -> None:
+    compiled = tuple(
+        Pin(name=name, version="1", layer=layer, compiled=True, needs=needs)
+        for name, layer, needs in (
+            ("x", "light", ("ninja", "einops")),
+            ("y", "kernels", ("einops",)),
+            ("z", "light", ("a",)),
+        )
+    )
+    wanted = lock_inputs(make_image(pins=(*PINS, *compiled)))
+    assert list(wanted.needs.items()) == [("kernels", ("einops",)), ("light", ("a", "einops", "ninja"))]
+    assert wanted.layers == lock_inputs(make_image()).layers
 
 
 # ---- renewing

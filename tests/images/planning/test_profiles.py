@@ -52,6 +52,14 @@ def with_profile(name: str, **changes: object) -> Sources:
     return dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"profiles": profiles}))
 
 
+def test_a_layer_of_nothing_gets_none_of_a_profiles_packages() -> None:
+    layers = {**SOURCES.matrix.layers, "kernels": list[str]()}
+    sources = dataclasses.replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"layers": layers}))
+    pins = image("cu128-torch28-axolotl", sources).pins
+    assert {pin.layer for pin in pins} == {*layers, "profile"} - {"kernels"}
+    assert len(pins) == len({pin.name for pin in pins})
+
+
 @pytest.mark.parametrize("planned", PROFILED, ids=lambda planned: planned.name)
 def test_every_profile_of_the_matrix_is_accepted(planned: Planned) -> None:
     assert planned.accepted, planned.reasons

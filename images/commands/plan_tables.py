@@ -1,0 +1,75 @@
+"""A plan as a rich table for people, and as JSON for machines. Pure views, which import nothing that judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from images.locking import lock_file
+from images.locking.lock_file import Status as LockStatus
+from images.planning.plan import Planned
+
+
+def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Table:
+    """One row an image, refused ones included, with the reason a person can act on."""
+    table = Table(title=f"{len(planned)} images", title_justify="left", row_styles=["", ""])
+    for heading in ("image", "", "torch", "py", "toolkit", "wheel", "GPU archs", "driver", "lock"):
+        table.add_column(heading, no_wrap=heading != "GPU archs")
+    table.add_column("reasons and warnings", ratio=1)
+    for image in planned:
+        blocked = _blocked(image, locks)
+        table.add_row(
+            f"[bold]{image.name}[/]",
+            "[red]refused[/]" if not image.accepted else "[yellow]no lock[/]" if blocked else "[green]ok[/]",
+            image.torch or "-",
+            str(image.python or "-"),
+            str(image.image_name.cuda),
+            str(image.wheel_cuda or "-"),
+            " ".join(arch.capability for arch in image.archs) or "-",
+            f">={image.min_driver}" if image.min_driver else "-",
+            locks.get(image.name) or "-",
+            _notes(image, blocked),
+        )
+    return table
+
+
+def plan_as_json(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> str:
+    """`plan --json`: one image a line."""
+    rows = ",\n ".join(json.dumps(as_json(image, locks)) for image in planned)
+    return f'{{"images": [\n {rows}\n]}}'
+
+
+def as_json(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
+    """One image of `plan --json`."""
+    blocked = _blocked(planned, locks)
+    return {
+        "name": planned.name,
+        "status": "accepted" if planned.accepted else "refused",
+        "reasons": list(planned.reasons),
+        "warnings": list(planned.warnings),
+        "torch": planned.torch,
+        "python": str(planned.python) if planned.python else None,
+        "toolkit_cuda": str(planned.image_name.cuda),
+        "wheel_cuda": str(planned.wheel_cuda) if planned.wheel_cuda else None,
+        "archs": [str(arch) for arch in planned.archs],
+        "min_driver": planned.min_driver,
+        "profile": planned.profile,
+        "pins": dict(planned.pins or {}),
+        "lock": locks.get(planned.name, LockStatus.MISSING),
+        "buildable": planned.accepted and not blocked,
+        "blocked": blocked,
+    }
+
+
+def _blocked(planned: Planned, locks: Mapping[str, LockStatus]) -> str:
+    """Why an accepted image can't be built here; of a refused one, the reasons say it."""
+    return lock_file.blocked(planned.image, locks.get(planned.name, LockStatus.MISSING)) if planned.image else ""
+
+
+def _notes(image: Planned, blocked: str) -> str:
+    reasons = [f"[red]{escape(text)}[/]" for text in (*image.reasons, blocked) if text]
+    return "\n".join([*reasons, *(f"[yellow]{escape(text)}[/]" for text in image.warnings)])
