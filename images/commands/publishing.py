@@ -96,15 +96,18 @@ def publish_verb(
     rows = _rows(list(dict.fromkeys(names)), what, sources)
     wishes = [[_wish_of(one, row, to, what, gate_text, sources) for one in row] for row in rows]
     ends = Publishing(how=workers).all(wishes) if elsewhere else _published_here(wishes, engine)
-    problems: list[Problem] = []
-    code = 1
-    for end in ends:
-        if isinstance(end, UserError):
-            problems, code = [*problems, *end.problems], end.code if len(rows) == 1 else 1
-        else:
-            _print_result(end)
-    if problems:
-        raise UserError(problems, code=code)
+    failed: list[UserError] = []
+    try:
+        for end in ends:
+            if isinstance(end, UserError):
+                failed.append(end)
+            else:
+                _print_result(end)
+    except UserError as error:  # no engine, or no cluster: what failed before is told, too
+        failed.append(error)
+    if failed:
+        code = failed[0].code if len(failed) == 1 else 1
+        raise UserError([problem for error in failed for problem in error.problems], code=code)
 
 
 def _published_here(wishes: Sequence[Sequence[PublishWish]], engine: str | None) -> Iterator[PublishResult | UserError]:

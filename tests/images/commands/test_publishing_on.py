@@ -16,7 +16,7 @@ from images.commands.executors import ExecutorArguments
 from images.commands.publishing_on import Publishing, Wish
 from images.config.names import ImageName
 from images.engine import Engine, ImageInfo, ImagePart
-from images.errors import UserError
+from images.errors import Problem, UserError
 from images.fleet import travel
 from images.fleet.deliveries import submitting
 from images.fleet.deliveries import worker as deliveries
@@ -25,6 +25,7 @@ from images.fleet.deliveries.worker import layers_in
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.executors.local import LocalExecutor
 from images.fleet.model import WorkerInfo
+from images.fleet.results import ToldProblem
 from images.fleet.travel import Found
 from images.host import cache as host_cache
 from images.host.hashing import oci_digest
@@ -434,9 +435,10 @@ def test_layers_are_at_hand_only_as_the_images_own_manifest_has_them() -> None:
 def test_a_push_that_was_told_badly_is_no_result() -> None:
     now = datetime.now(UTC)
     worker = WorkerInfo(executor="x", node="n1")
-    told = ({"where": "disk", "cause": "no space", "then": "make room"},)
-    result = DeliveryResult(key="k", run="r", worker=worker, started=now, ended=now, problems=cast("Any", told))
-    assert "no space" in str(submitting.result_of(Ended(key="k", result=result), "r"))
+    told = (ToldProblem(where="disk", cause="no space", then="make room"),)
+    result = DeliveryResult(key="k", run="r", worker=worker, started=now, ended=now, problems=told)
+    found = submitting.result_of(Ended(key="k", result=result), "r")
+    assert isinstance(found, UserError) and "disk: no space" in str(found)
 
 
 # --- the verb ---------------------------------------------------------------------------------------------------------
@@ -455,6 +457,16 @@ def test_a_push_that_was_told_badly_is_no_result() -> None:
 def test_what_does_not_go_together_is_refused(words: tuple[str, ...], told: str) -> None:
     done = call("publish", NAME, "--to", "registry.test/x", *words)
     assert done.returncode == 2 and told in " ".join(done.stderr.split()) and "next:" in done.stderr
+
+
+def test_a_failure_before_the_cluster_was_found_gone_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_self: Publishing, _rows: Any) -> Iterator[PublishResult | UserError]:
+        yield UserError(Problem(where=NAME, cause="the gate is closed"), code=1)
+        raise UserError(Problem(where="--on slurm", cause="squeue ended with 1"), code=1)
+
+    monkeypatch.setattr(publishing_on.Publishing, "all", gone)
+    done = call("publish", NAME, OTHER, "--to", "a.test/b", "--on", "slurm")
+    assert done.returncode == 1 and "the gate is closed" in done.stderr and "squeue ended" in done.stderr
 
 
 def test_the_verb_publishes_each_name_and_tells_every_failure(monkeypatch: pytest.MonkeyPatch) -> None:
