@@ -12,7 +12,7 @@ from images.bench import on_worker, results
 from images.bench.data import SizesData
 from images.bench.on_worker import LayerRow, SequenceJob, SequenceResult
 from images.bench.parts import BenchmarkRun, sizes
-from images.commands import executors
+from images.commands import executors, trials
 from images.context.hosting import HostSettings
 from images.errors import Problem, UserError
 from images.fleet.executors.executor import Ended, Placed
@@ -155,8 +155,9 @@ def test_the_job_is_plain_data() -> None:
     ],
 )
 def test_what_a_worker_can_not_measure_is_refused_with_the_next_command(
-    words: Sequence[str], where: Sequence[str]
+    words: Sequence[str], where: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trials, "open_engine", lambda *_: pytest.fail("it measures for hours"))
     done = call(*words)
     assert done.returncode == 2 and done.stderr.count("next:") == len(where)
     assert all(one in " ".join(done.stderr.split()) for one in where), done.stderr
