@@ -74,7 +74,8 @@ def main() -> None:
             found[on] = _published(on, options, folder / "fleet.yaml", {"DOCKER_HOST": engine.facts.url, **environment})
         assert slurm.queue() == []
         assert len(set(map(json.dumps, found.values()))) == 1, found
-        assert _tags(Repository(host, "lab")) == {}
+        with Registry(Repository(host, "lab")) as lab:
+            assert lab.find(NAME) is None
 
 
 def _published(on: str, options: PublishOptions, file: Path, environment: Mapping[str, str]) -> dict[str, str]:
