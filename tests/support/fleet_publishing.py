@@ -41,7 +41,8 @@ from tests.support.sources import SOURCES
 from validate.claims import ClaimSet, Tier
 
 _FLEET = "workers: {cpu: {slurm: {partition: cpu, minutes: 20}, ray: {resources: {engine: 1}}}}\n"
-_LABELS = {"image": NAME, "torch": "2.7.1", "pins": "{}", "matrix-revision": "0123456789ab", "base-digest": "x"}
+_BASE = f"sha256:{'0' * 64}"
+_LABELS = {"image": NAME, "torch": "2.7.1", "pins": "{}", "matrix-revision": "0123456789ab", "base-digest": _BASE}
 
 
 def main() -> None:
@@ -123,7 +124,7 @@ def _validated(engine: Engine, image: str, claims: ClaimSet, folder: Path) -> Pa
     """The folder of its attestation, as a build leaves it."""
     evidence, verdict = validating.validate_image(engine, image, claims, (Tier.STATIC,))
     records.record_trial(folder, evidence, verdict)
-    base = {"reference": "x", "origin": "made", "digest": "x"}
+    base = {"reference": "x", "origin": "made", "digest": _BASE}
     record: dict[str, Any] = {"digest": evidence.digest, "base": base, "engine": {"version": engine.facts.version}}
     (folder / "build.json").write_text(json.dumps(record))
     return folder
