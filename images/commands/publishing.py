@@ -106,7 +106,7 @@ def publish_verb(
     except UserError as error:  # no engine, or no cluster: what failed before is told, too
         failed.append(error)
     if failed:
-        code = failed[0].code if len(failed) == 1 else 1
+        code = failed[0].code if len(rows) == 1 else 1
         raise UserError([problem for error in failed for problem in error.problems], code=code)
 
 
