@@ -39,7 +39,7 @@ from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Repository
 from images.registry.retries import RegistryRetry
 from tests.images.fleet.test_builds import Obedient
-from tests.images.publish.test_push import layer
+from tests.images.publish import test_push
 from tests.support import attested
 from tests.support.attested import NAME, PIP
 from tests.support.blob_registry import BlobRegistry
@@ -48,8 +48,12 @@ from tests.support.http_server import serving
 from tests.support.published import FOUND, LABELS
 from validate.claims import ClaimSet, Tier
 
-BOTH = tuple(Compression)
-OTHER = "cu126-torch25"
+BOTH, OTHER = tuple(Compression), "cu126-torch25"
+
+
+def layer(number: int) -> bytes:
+    """Small, but larger than all that is attached."""
+    return test_push.layer(number, 1 << 17)
 
 
 @dataclass
