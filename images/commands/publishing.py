@@ -87,7 +87,8 @@ def publish_verb(
 ) -> None:
     """Push a validated image, attach attestation, SBOM and provenance, and move its tags last.
 
-    Several NAMEs are published one by one. With --on slurm or --on ray workers push layers; keys and tags stay.
+    Several NAMEs are published one by one. With --on slurm or --on ray workers push the layers; keys, verdicts and tags
+    stay here.
     """
     elsewhere = workers.elsewhere
     if engine and elsewhere:
