@@ -19,7 +19,7 @@ from images.errors import Problem, UserError, problem_of
 from images.fleet import config, travel
 from images.fleet.builds import description, submitting
 from images.fleet.builds.model import BuildJob, BuildResult
-from images.fleet.builds.submitting import Submission
+from images.fleet.submission import Submission
 from images.fleet.worker import pulled
 from images.locking import lock_file
 from images.nightly.canary import Locked
@@ -137,6 +137,7 @@ def _named(
     claims = submitting.claims_of(image, lock_file.read(image), labels, wishes.sources, common.cache())
     evidence, verdict = submitting.judged(job, result, claims, folder)
     (folder / "build.json").write_text(json.dumps(result.build, indent=1) + "\n", encoding="utf-8")
+    travel.note(folder, result.digest, result.reference)
     shutil.rmtree(folder / "context", ignore_errors=True)  # of an earlier build here: it is another one's
     worker = result.worker
     executors.tell(

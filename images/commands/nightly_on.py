@@ -19,9 +19,9 @@ from images.fleet import config, gather, travel
 from images.fleet.builds import sets
 from images.fleet.builds.pool import Pool
 from images.fleet.builds.sets import Parent, SetOptions
-from images.fleet.builds.submitting import Submission
 from images.fleet.config import Fleet
 from images.fleet.gather import Places
+from images.fleet.submission import Submission
 from images.nightly.options import Judge
 from images.planning.image import Image
 from images.registry.reference import Repository

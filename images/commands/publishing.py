@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,20 +13,22 @@ import typer
 
 from images.chooser import choose
 from images.chooser import machine as choose_machine
-from images.commands import common, tables, trials
+from images.commands import common, executors, tables, trials
+from images.commands.executors import ExecutorArguments
 from images.commands.options import (
     EngineUrl,
     GateTiers,
-    OneName,
     PublicKey,
     RemoteRef,
     ToRepository,
     grouped,
 )
+from images.commands.publishing_on import Publishing
+from images.commands.publishing_on import Wish as PublishWish
 from images.config import paths
 from images.config.matrix import Sources
 from images.context.labels import LABELS
-from images.engine import gpus
+from images.engine import Engine, gpus
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -76,51 +78,91 @@ class PublishArguments:
 
 @grouped
 def publish_verb(
-    name: OneName, to: ToRepository, what: PublishArguments, gate_text: GateTiers = "", engine: EngineUrl = None
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Image names, as `plan` prints them.")],
+    to: ToRepository,
+    what: PublishArguments,
+    workers: ExecutorArguments,
+    gate_text: GateTiers = "",
+    engine: EngineUrl = None,
 ) -> None:
-    """Push a validated image, attach attestation, SBOM and provenance, and move its tags last."""
+    """Push a validated image, attach attestation, SBOM and provenance, and move its tags last.
+
+    Several NAMEs are published one by one. With --on slurm or --on ray workers push the layers; keys, verdicts and tags
+    stay here.
+    """
+    elsewhere = workers.elsewhere
+    if engine and elsewhere:
+        raise executors.no_engine_of(engine, workers.on)
     sources = common.sources()
-    (wanted,) = common.accepted([name], sources, exactly_one=True)
-    together = _row(wanted, what, sources) if what.all_platforms else [wanted]
-    policy = _policy(gate_text, sources, lambda labels: _claims_of(together, labels, sources))
-    found = [
-        Source(
-            reference=what.image or str(one.name),
-            options=PublishOptions(
-                name=one.name,
-                repository=Repository.parse(to),
-                attestation=what.attestation or paths.in_workspace(Path("out", str(one.name))),
-                policy=policy,
-                locks=lock_file.written(lock_file.read(one)),
-                cache=common.cache() / "push",
-                compressions=what.compression.compressions,
-                source=common.commit(),
-                key=what.key,
-            ),
-        )
-        for one in together
-    ]
-    with trials.open_engine(engine, install=False) as docker_engine, Progress() as progress:
-        result = publication.publish_together(
-            docker_engine,
-            found,
-            say=lambda text: progress.say(str(wanted.name), text, "dim"),
-            on_event=progress.job(str(wanted.name)),
-        )
-    _print_result(result)
+    rows = _rows(list(dict.fromkeys(names)), what, sources)
+    wishes = [[_wish_of(one, row, to, what, gate_text, sources) for one in row] for row in rows]
+    ends = Publishing(how=workers).all(wishes) if elsewhere else _published_here(wishes, engine)
+    failed: list[UserError] = []
+    try:
+        for end in ends:
+            if isinstance(end, UserError):
+                failed.append(end)
+            else:
+                _print_result(end)
+    except UserError as error:  # no engine, or no cluster: what failed before is told, too
+        failed.append(error)
+    if failed:
+        code = failed[0].code if len(rows) == 1 else 1
+        raise UserError([problem for error in failed for problem in error.problems], code=code)
 
 
-def _row(wanted: Image, what: PublishArguments, sources: Sources) -> list[Image]:
-    """The images of a row, linux/amd64 first. Raises UserError for options that mean one image."""
-    if what.image or what.attestation:
+def _published_here(wishes: Sequence[Sequence[PublishWish]], engine: str | None) -> Iterator[PublishResult | UserError]:
+    """From this machine's engine, one row after another. One that fails stops no other."""
+    with trials.open_engine(engine, install=False) as docker_engine:
+        for row in wishes:
+            yield _published_row(docker_engine, row)
+
+
+def _published_row(engine: Engine, row: Sequence[PublishWish]) -> PublishResult | UserError:
+    name = str(row[0].options.name)
+    found = [Source(reference=one.reference or str(one.options.name), options=one.options) for one in row]
+    with Progress() as progress:
+        try:
+            return publication.publish_together(
+                engine, found, say=lambda text: progress.say(name, text, "dim"), on_event=progress.job(name)
+            )
+        except UserError as error:
+            return error
+
+
+def _wish_of(
+    image: Image, row: Sequence[Image], to: str, what: PublishArguments, gate_text: str, sources: Sources
+) -> PublishWish:
+    options = PublishOptions(
+        name=image.name,
+        repository=Repository.parse(to),
+        attestation=what.attestation or paths.in_workspace(Path("out", str(image.name))),
+        policy=_policy(gate_text, sources, lambda labels: _claims_of(row, labels, sources)),
+        locks=lock_file.written(lock_file.read(image)),
+        cache=common.cache() / "push",
+        compressions=what.compression.compressions,
+        source=common.commit(),
+        key=what.key,
+    )
+    return PublishWish(options=options, reference=what.image)
+
+
+def _rows(names: Sequence[str], what: PublishArguments, sources: Sources) -> list[list[Image]]:
+    """What is published together: each image alone, or (`--all-platforms`) its row, linux/amd64 first.
+
+    Raises UserError for options that mean one image.
+    """
+    if (what.image or what.attestation) and (len(names) > 1 or what.all_platforms):
+        where = "--all-platforms" if what.all_platforms else " ".join(names)
         cause = "--image and --attestation mean one image"
-        then = "publish each platform's image by its own name: the last one makes the index"
-        raise UserError(Problem(where="--all-platforms", cause=cause, then=then))
-    return [
-        image
-        for name in common.row_of(str(wanted.name), sources)
-        for image in common.accepted([name], sources, exactly_one=True)
-    ]
+        index = "publish each platform's image by its own name: the last one makes the index"
+        then = index if what.all_platforms else "publish each image by a command of its own, or leave them out"
+        raise UserError(Problem(where=where, cause=cause, then=then))
+    wanted = [image for name in names for image in common.accepted([name], sources, exactly_one=True)]
+    if not what.all_platforms:
+        return [[image] for image in wanted]
+    rows = dict.fromkeys(common.row_of(str(image.name), sources) for image in wanted)
+    return [[image for name in row for image in common.accepted([name], sources, exactly_one=True)] for row in rows]
 
 
 def _claims_of(images: Sequence[Image], labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:

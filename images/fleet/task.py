@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from images.engine.runtime import Runtime
-from images.fleet.builds.model import BuildResult
 from images.fleet.model import Judged
+from images.fleet.results import JobResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class Task(Protocol):
         """For a machine that sees neither this one's checkout nor its folders."""
         ...
 
-    def perform(self, context: TaskContext) -> Judged | BuildResult:
+    def perform(self, context: TaskContext) -> Judged | JobResult:
         """Do it, and give back what came of it."""
         ...
 
-    def perform_and_keep(self, context: TaskContext) -> str | BuildResult:
+    def perform_and_keep(self, context: TaskContext) -> str | JobResult:
         """The same where the submitter's folders are seen. A name: of the machine that kept the record there."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from images.publish.push import PushJob, Tally, known_blobs, push
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 
+_PUSHED = "pushed.json"
 _HOME = "/root"
 """Where an image sets no HOME, as in a trial."""
 
@@ -61,10 +63,8 @@ def send(
 
     Layers that are there are neither read nor sent. Returns `HOST/NAME@sha256:...`. Raises UserError.
     """
-    if engine.facts.podman:
-        name = info.tags[0] if info.tags else info.id
-        then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
-        raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
+    name = info.tags[0] if info.tags else info.id
+    require_layers(engine, f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`")
     wanted = (Compression.GZIP,)
     siblings = known_blobs(cache).siblings(repository, wanted, info.layers)
     with Registry(repository, mount_from=siblings) as registry:
@@ -72,6 +72,26 @@ def send(
         with Tally(where=str(repository), total=info.size, on_event=on_event) as tally:
             ((_, manifest),) = push(job, tally)
     return f"{repository}@{manifest.digest}"
+
+
+def note(folder: Path, digest: str, reference: str) -> None:
+    """Keep in an image's folder where a worker pushed it: no engine here need have it."""
+    (folder / _PUSHED).write_text(json.dumps({"digest": digest, "reference": reference}, indent=1) + "\n")
+
+
+def noted(folder: Path, digest: str) -> str:
+    """Where a worker pushed the image of a folder; empty: nowhere, or that was another image."""
+    try:
+        found = json.loads((folder / _PUSHED).read_bytes())
+        return str(found["reference"]) if found["digest"] == digest else ""
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def require_layers(engine: Engine, then: str) -> None:
+    """Refuse an engine whose layers can't be sent from here. Raises UserError."""
+    if engine.facts.podman:
+        raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
 
 
 def repository(text: str) -> Repository:

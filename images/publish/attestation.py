@@ -67,16 +67,24 @@ def _contradictions(written: VerdictFile, verdict: Verdict) -> Iterator[str]:
 
 def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:
     """Read the trial in a folder. Raises UserError when it is not of this name and this very image."""
-    then = f"`nox -s build -- {name}` validates it anew; or `nox -s validate`, and give its folder with --attestation"
+    found = in_folder(folder, name)
+    if (found.verdict.image, found.verdict.digest) != (name, info.id):
+        attested = f"{found.verdict.image} {found.verdict.digest[:19]}"
+        cause = f"is the attestation of {attested}, the image is {name} {info.id[:19]}"
+        raise UserError(Problem(where=str(folder), cause=cause, then=_validate(name)), code=1)
+    return found
+
+
+def in_folder(folder: Path, name: str) -> Attestation:
+    """Read the trial in a folder, whatever image it is of. Raises UserError."""
     try:
         verdict_file = (folder / VERDICT_FILE).read_bytes()
         evidence_file = (folder / EVIDENCE_FILE).read_bytes()
     except OSError as error:
         cause = f"there is no attestation: {error.strerror}: {error.filename}"
-        raise UserError(Problem(where=str(folder), cause=cause, then=then)) from None
-    found = read(verdict_file, evidence_file, str(folder))
-    if (found.verdict.image, found.verdict.digest) != (name, info.id):
-        attested = f"{found.verdict.image} {found.verdict.digest[:19]}"
-        cause = f"is the attestation of {attested}, the image is {name} {info.id[:19]}"
-        raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1)
-    return found
+        raise UserError(Problem(where=str(folder), cause=cause, then=_validate(name))) from None
+    return read(verdict_file, evidence_file, str(folder))
+
+
+def _validate(name: str) -> str:
+    return f"`nox -s build -- {name}` validates it anew; or `nox -s validate`, and give its folder with --attestation"

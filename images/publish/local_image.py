@@ -1,4 +1,4 @@
-"""A validated image in an engine, stored in a registry with all that belongs to it. No tag is set here."""
+"""A validated image, stored in a registry with all that belongs to it. No tag is set here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from images.config.names import ImageName
 from images.context.labels import LABELS
@@ -18,6 +19,7 @@ from images.publish.attestation import Attestation
 from images.publish.compression import Compression
 from images.publish.policy import ReleasePolicy
 from images.publish.push import PushJob, Tally, known_blobs, push
+from images.publish.sbom import Packages
 from images.publish.statements import attest
 from images.publish.stopwatch import Stopwatch
 from images.publish.variants import Variant
@@ -54,16 +56,56 @@ class PublishOptions:
         return known_blobs(self.cache).siblings(self.repository, self.compressions, info.layers)
 
 
+class Content(Protocol):
+    """An image's layers and packages, wherever they are."""
+
+    def push(self, target: Registry, wanted: Sequence[Compression]) -> Sequence[tuple[Compression, Manifest]]:
+        """Store the layers and a manifest for each of these compressions, without a tag. Raises UserError."""
+        ...
+
+    def packages(self) -> Packages:
+        """What is installed. Raises UserError."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class LocalImage:
-    """An image in an engine, with all that is stored beside it."""
+class EngineContent:
+    """In an engine."""
 
     engine: Engine
     info: ImageInfo
-    attestation: Attestation
     options: PublishOptions
     say: Callable[[str], None]
     on_event: Callable[[BuildEvent], None]
+
+    def push(self, target: Registry, wanted: Sequence[Compression]) -> Sequence[tuple[Compression, Manifest]]:
+        job = PushJob(
+            engine=self.engine,
+            info=self.info,
+            target=target,
+            wanted=wanted,
+            cache=self.options.cache,
+            siblings=self.options.siblings(self.info),
+        )
+        with Tally(where=str(target.repository), total=self.info.size, on_event=self.on_event) as tally:
+            pushed = push(job, tally)
+        self.say(f"sent {tally.sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
+        return pushed
+
+    def packages(self) -> Packages:
+        self.say("reading its packages")
+        return sbom.read(self.engine, self.info.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalImage:
+    """An image that nobody has pushed yet, with all that is stored beside it."""
+
+    info: ImageInfo
+    content: Content
+    attestation: Attestation
+    options: PublishOptions
+    say: Callable[[str], None]
 
     def store(
         self, target: Registry, found: Sequence[Variant], stopwatch: Stopwatch
@@ -100,20 +142,7 @@ class LocalImage:
     def _push(self, target: Registry, found: Sequence[Variant]) -> Sequence[tuple[Compression, Manifest]]:
         there = {one.compression for one in found}
         wanted = [one for one in self.options.compressions if one not in there]
-        if not wanted:
-            return ()
-        job = PushJob(
-            engine=self.engine,
-            info=self.info,
-            target=target,
-            wanted=wanted,
-            cache=self.options.cache,
-            siblings=self.options.siblings(self.info),
-        )
-        with Tally(where=str(target.repository), total=self.info.size, on_event=self.on_event) as tally:
-            pushed = push(job, tally)
-        self.say(f"sent {tally.sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
-        return pushed
+        return self.content.push(target, wanted) if wanted else ()
 
     def _attach(
         self, target: Registry, manifest: Manifest, packages: Callable[[], bytes], known: Sequence[Attestation]
@@ -128,8 +157,7 @@ class LocalImage:
             attachments.attach_attestation(target, manifest, attestation)
 
     def _sbom(self) -> bytes:
-        self.say("reading its packages")
-        packages = sbom.read(self.engine, self.info.id)
+        packages = self.content.packages()
         created = datetime.fromisoformat(self.info.created)
         return sbom.cyclonedx(packages, name=str(self.options.name), digest=self.info.id, created=created)
 

@@ -8,6 +8,7 @@ a row of the matrix for several platforms go together, or join those that are th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from images.config.platforms import Platform
@@ -16,8 +17,9 @@ from images.engine.buildkit import BuildEvent
 from images.errors import Problem, UserError
 from images.publish import attachments, attestation, index, signing, tags, variants
 from images.publish.attachments import PublishedImage
+from images.publish.compression import Compression
 from images.publish.index import Admission, Others
-from images.publish.local_image import LocalImage, PublishOptions, Stored
+from images.publish.local_image import EngineContent, LocalImage, PublishOptions, Stored
 from images.publish.policy import ReleasePolicy
 from images.publish.row_tags import Move, RowTags
 from images.publish.stopwatch import Stopwatch
@@ -95,14 +97,18 @@ class Publication:
 
     def run(self, parts: Sequence[Part]) -> PublishResult:
         """Check the gate and the tags, store each image, and move all tags, or none. Raises UserError."""
+        self.check(parts)
+        stored = [(part, suffix, image) for part in parts for suffix, image in part.store()]
+        return self._settle(parts, stored)
+
+    def check(self, parts: Sequence[Part]) -> None:
+        """See that the gate is open, and that no tag would go back. Nothing changes. Raises UserError."""
         for part in parts:
             self.policy.require_open(part.where, part.verdicts, part.claims)
         beside = self._beside(parts)
         for version, tag in self._names(parts, beside):
             planned = tags.plan(self.target, version, {tag: TagKind.NAME}, keeps_platforms=self.keeps_platforms)
             tags.require_allowed(self.target, planned)
-        stored = [(part, suffix, image) for part in parts for suffix, image in part.store()]
-        return self._settle(parts, stored)
 
     def _settle(self, parts: Sequence[Part], stored: Sequence[tuple[Part, str, PublishedImage]]) -> PublishResult:
         """Move the tags, again where another machine published an image beside these meanwhile. Raises UserError.
@@ -252,11 +258,22 @@ def publish_together(
     on_event: Callable[[BuildEvent], None] = ignore,
 ) -> PublishResult:
     """The same for images of one row of the matrix into one repository: no tag moves before all are stored."""
-    locals_ = [_local(engine, source, say, on_event) for source in sources]
-    first = sources[0].options
+    return publish_images([_local(engine, source, say, on_event) for source in sources])
+
+
+def publish_images(images: Sequence[LocalImage]) -> PublishResult:
+    """The same, wherever their layers are. Raises UserError."""
+    with opened(images) as (publication, parts):
+        return publication.run(parts)
+
+
+@contextmanager
+def opened(images: Sequence[LocalImage]) -> Iterator[tuple[Publication, Sequence[Part]]]:
+    """Images of one row on the way into their repository. Nothing is stored yet. Raises UserError: no access."""
+    first = images[0].options
     if first.key:
         signing.require(first.key)
-    siblings = {one: None for local in locals_ for one in local.options.siblings(local.info)}
+    siblings = {one: None for image in images for one in image.options.siblings(image.info)}
     with Registry(first.repository, mount_from=list(siblings)) as target:
         target.check_access()
         row = first.policy.row_of(str(first.name))
@@ -267,21 +284,34 @@ def publish_together(
             row=row if len(row) > 1 else (),
             on_index=lambda made: _sign_index(target, made, first.key),
         )
-        return publication.run([_part(target, local, publication.stopwatch) for local in locals_])
+        yield publication, [_part(target, image, publication.stopwatch) for image in images]
+
+
+def lacking(target: Registry, image: LocalImage) -> tuple[Compression, ...]:
+    """The compressions of an image that a repository has no dated tag for. Raises UserError."""
+    version = _version(image)
+    there = variants.find(target, tags.immutable_tag(version.name, version.created, image.info.id), image.info.id)
+    return tuple(one for one in image.options.compressions if one not in {found.compression for found in there})
 
 
 def _local(
     engine: Engine, source: Source, say: Callable[[str], None], on_event: Callable[[BuildEvent], None]
 ) -> LocalImage:
-    info = engine.inspect(source.reference)
-    found = attestation.read_folder(source.options.attestation, str(source.options.name), info)
-    return LocalImage(engine=engine, info=info, attestation=found, options=source.options, say=say, on_event=on_event)
+    info, options = engine.inspect(source.reference), source.options
+    found = attestation.read_folder(options.attestation, str(options.name), info)
+    content = EngineContent(engine=engine, info=info, options=options, say=say, on_event=on_event)
+    return LocalImage(info=info, content=content, attestation=found, options=options, say=say)
+
+
+def _version(image: LocalImage) -> ImageVersion:
+    info, name = image.info, str(image.options.name)
+    found = ImageVersion.require(info.id, info.labels, info.created, name, f"linux/{info.architecture}")
+    return replace(found, name=name)
 
 
 def _part(target: Registry, local: LocalImage, stopwatch: Stopwatch) -> Part:
     info, options = local.info, local.options
-    name, platform = str(options.name), f"linux/{info.architecture}"
-    version = replace(ImageVersion.require(info.id, info.labels, info.created, name, platform), name=name)
+    name, version = str(options.name), _version(local)
     tag = tags.immutable_tag(name, version.created, info.id)
     there = variants.find(target, tag, info.id)
     variants.require_possible(there, options.compressions, f"{options.repository}:{tag}")

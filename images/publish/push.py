@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,6 +45,8 @@ class PushJob:
     cache: Path
     """Records of layers, and room for those under way. On a disk: gigabytes pass through it."""
     siblings: Sequence[Repository] = ()
+    at_hand: Mapping[_Key, KnownBlob] = field(default_factory=dict)
+    """What layers came to on another machine, where a sibling has the result."""
 
     @property
     def known(self) -> KnownBlobs:
@@ -144,12 +146,12 @@ def _there(job: PushJob) -> dict[_Key, Descriptor]:
     """Layers that were compressed before, and that the registry has or mounts from a sibling."""
 
     def placed(key: _Key) -> Descriptor | None:
-        known = job.known.find(*key)
-        if known is None:
-            return None
-        if job.target.blob_size(known.digest) == known.size or _mounted(job, known):
-            job.note(key, known)
-            return _descriptor(key[0], known.digest, known.size)
+        own, other = job.known.find(*key), job.at_hand.get(key)
+        if own and _is_there(job, own):
+            job.note(key, own)
+            return _descriptor(key[0], own.digest, own.size)
+        if other and _is_there(job, other):  # not noted: its bytes need not be those that this machine would make
+            return _descriptor(key[0], other.digest, other.size)
         return None
 
     keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
@@ -157,7 +159,9 @@ def _there(job: PushJob) -> dict[_Key, Descriptor]:
         return {key: blob for key, blob in zip(keys, pool.map(placed, keys), strict=True) if blob}
 
 
-def _mounted(job: PushJob, known: KnownBlob) -> bool:
+def _is_there(job: PushJob, known: KnownBlob) -> bool:
+    if job.target.blob_size(known.digest) == known.size:
+        return True
     places = [one for one in job.siblings if str(one) in known.repositories]
     return any(job.target.mount(known.digest, one) for one in places)
 

@@ -12,11 +12,18 @@ import pytest
 import yaml
 
 from images.bench import loopback
-from images.engine import BuildSpec, Engine, ImageInfo
+from images.engine import RUN_LABEL, BuildSpec, Engine, ImageInfo
 from images.fleet import travel
+from images.fleet import worker as fleet_worker
 from images.fleet.builds import worker as build_worker
+from images.fleet.config import WorkerType
+from images.fleet.executors.executor import Placed
+from images.fleet.executors.local import LocalExecutor
 from images.fleet.ledger import Ledger
+from images.fleet.model import Job
+from images.fleet.worker import Assignment
 from images.registry.reference import Repository
+from images.validation import trial
 from tests.support import fleet_faults, fleet_images, pods
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
@@ -24,6 +31,8 @@ from tests.support.fleet_faults import FleetCommand
 from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Record
 
 pytestmark = pytest.mark.engine
 FLEET = """\
@@ -218,6 +227,56 @@ def test_every_pair_is_judged_once_whoever_is_killed(
     assert killing.round([fleet_faults.SUBMITTER]) == 1
     killing.interrupted()
     assert killing.names() == named, "nothing gets a name"
+
+
+WAITS = b"""\
+import os, tempfile
+
+def measure(claims):
+    fifo = os.path.join(tempfile.mkdtemp(), "fifo")
+    os.mkfifo(fifo)
+    open(fifo).close()
+    return ()
+"""
+"""In place of a probe: nobody ever writes there."""
+
+
+def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
+    engine: Engine, claims: ClaimSet, thin: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a container's records is no evidence: the rest would read as what the image lacks.
+
+    One of two probes can't end, so the container still runs when the record of the other comes, and it is killed.
+    """
+    asked, suite, killed = claims.about(fleet_images.CLAIMS), trial.suite_files, list[bool]()
+    assert {one.probe for one in asked.claims} == {"static.files", "static.pins"}
+
+    def waiting(held_to: ClaimSet) -> Mapping[str, bytes]:
+        return {**suite(held_to), "validate/probes/static/pins.py": WAITS}
+
+    def running() -> list[str]:
+        ours = (thin[0], engine.inspect(thin[0]).id)
+        return [one.id for one in engine.containers(RUN_LABEL) if one.image in ours]
+
+    def kill(_record: Record) -> None:
+        (container,) = running()
+        killed.append(fleet_faults.kill_container(engine, container))
+
+    monkeypatch.setattr(trial, "suite_files", waiting)
+    monkeypatch.setattr(fleet_worker, "_told", kill)
+    job = Job(
+        image=NAME,
+        digest=engine.inspect(thin[0]).id,
+        reference=thin[0],
+        tiers=(Tier.STATIC,),
+        claims=json.loads(asked.dumps()),
+    )
+    task = Assignment(job=job.model_dump_json(), run="x", executor="local", matrix="", engine=engine.facts.url)
+    executor = LocalExecutor()
+    executor.start([Placed(key=job.key, task=task, gpus=0, machines="cpu", on=WorkerType())])
+    (ended,) = executor.ended()
+    assert killed == [True] and ended.judged is None and "was killed from outside" in ended.cause, ended
+    assert running() == []
 
 
 def test_two_people_on_one_fleet_judge_no_pair_twice(

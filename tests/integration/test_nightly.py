@@ -12,9 +12,9 @@ from images.engine import Engine, ImageInfo
 from images.fleet.builds import sets
 from images.fleet.builds.pool import Pool
 from images.fleet.builds.sets import Parent, SetOptions
-from images.fleet.builds.submitting import Submission
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.local import LocalExecutor
+from images.fleet.submission import Submission
 from images.nightly import results
 from images.nightly import run as nightly
 from images.nightly.options import NightlyOptions

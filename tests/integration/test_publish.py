@@ -22,10 +22,14 @@ import pytest
 
 from images.bench import loopback
 from images.building import records, validating
+from images.commands.executors import ExecutorArguments
+from images.commands.publishing_on import Publishing, Wish
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError
+from images.fleet import travel
+from images.host import cache as host_cache
 from images.planning import expectations
 from images.publish import attachments, publication, sbom, signing
 from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM
@@ -411,6 +415,36 @@ def test_the_published_image_comes_back_by_its_tag(
 def test_no_name_of_the_registry_is_left_in_the_engine(publisher: Engine, first: Thin, options: PublishOptions) -> None:
     publish_it(publisher, first, options)
     assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
+
+
+def test_a_worker_pushes_and_this_machine_attaches_and_names(
+    publisher: Engine,
+    first: Thin,
+    options: PublishOptions,
+    proxy: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: Path,
+) -> None:
+    """`publish --on`, its worker in this process. It has never compressed these layers, and `--through` has them."""
+    folder, lab = tmp_path / "attestation", Repository(proxy.host, f"{options.repository.name}-lab")
+    shutil.copytree(first.folder, folder)
+    sent = travel.send(publisher, first.info, lab, cache, lambda _event: None)
+    travel.note(folder, first.info.id, sent)
+    monkeypatch.setattr(host_cache, "folder", lambda: tmp_path / "worker")
+    monkeypatch.setenv("DOCKER_HOST", publisher.facts.url)
+    proxy.seen.clear()
+    wish = Wish(options=replace(options, attestation=folder))
+    (done,) = Publishing(how=ExecutorArguments(), say=lambda *_: None).all([[wish]])
+    assert isinstance(done, PublishResult), done
+    assert done.reference.partition("@")[2] == sent.partition("@")[2]
+    with Registry(lab) as source:
+        layers = [layer.digest.removeprefix("sha256:") for layer in source.get(sent.partition("@")[2]).layers]
+        assert source.find(NAME) is None
+    assert not [path for method, path, _ in proxy.seen if method == "PUT" and any(one in path for one in layers)]
+    assert set(names(options.repository)) == {NAME, "latest", "cu126"}
+    _, found = checked(Reference(options.repository, NAME), unsigned=True)
+    assert {check.status for check in found} == {Status.PASS}, found
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

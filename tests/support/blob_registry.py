@@ -47,7 +47,8 @@ class BlobRegistry:
         repository = name.partition(":")[0]
         if method == "PUT":
             data = json.loads(body)
-            named = [data["config"]["digest"], *(layer["digest"] for layer in data["layers"])]
+            held = [data["config"], *data["layers"]] if "config" in data else []
+            named = [one["digest"] for one in held]
             if not all(digest in self.blobs[repository] for digest in named):
                 return 404, {}, b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN"}]}'
             for key in (name, f"{repository}:{oci_digest(body)}"):

@@ -28,9 +28,9 @@ from images.fleet import travel
 from images.fleet.builds import sets
 from images.fleet.builds.pool import Pool
 from images.fleet.builds.sets import Parent, SetOptions
-from images.fleet.builds.submitting import Submission
 from images.fleet.config import Fleet, SlurmSettings
 from images.fleet.executors.slurm import SlurmExecutor
+from images.fleet.submission import Submission
 from images.locking import lock_file
 from images.nightly import canary
 from images.nightly import run as nightly

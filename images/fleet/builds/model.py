@@ -5,20 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from images.config.platforms import Platform
-from images.fleet.model import WorkerInfo
+from images.fleet.results import JobResult
 from images.nightly.results import Row
 from validate.claims import Tier
-
-
-class ToldProblem(Row):
-    """What a person is told: images.errors.Problem."""
-
-    where: str
-    cause: str
-    then: str
 
 
 class BuildJob(Row):
@@ -61,15 +53,9 @@ class BuildJob(Row):
         return f"-{self.label or 'fleet'}-{hashlib.sha256(f'{run} {self.key}'.encode()).hexdigest()[:10]}"
 
 
-class BuildResult(Row):
-    """What came of a build. The submitter judges the evidence again: a worker's own verdict is not used."""
+class BuildResult(JobResult):
+    """What came of a build: an image, or `problems`. The submitter judges the evidence again."""
 
-    schema_version: Literal[1] = 1
-    key: str
-    run: str
-    worker: WorkerInfo
-    started: AwareDatetime
-    ended: AwareDatetime
     digest: str = ""
     """`sha256:...` of the configuration; empty: there is no image."""
     bytes: Annotated[int, Field(ge=0)] = 0
@@ -80,11 +66,5 @@ class BuildResult(Row):
     """build.json."""
     evidence: str = ""
     """evidence.json."""
-    problems: tuple[ToldProblem, ...] = ()
-    """Why there is no image; none where there is one."""
     cause: str = ""
     """Why these versions can't be built (images/nightly/judge.py); empty where something else failed."""
-
-    @property
-    def seconds(self) -> float:
-        return (self.ended - self.started).total_seconds()

@@ -13,7 +13,7 @@ from images.errors import UserError
 from images.fleet.builds import description, submitting
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.builds.pool import Pool
-from images.fleet.builds.submitting import Submission
+from images.fleet.submission import Submission
 from images.locking import lock_file
 from images.nightly import judge as nightly_judge
 from images.nightly import overlay
@@ -63,7 +63,7 @@ def on_workers(pool: Pool, submission: Submission, options: SetOptions) -> Judge
             known = Locked(image=locked.image, lock=lock_file.read(locked.image, Path(scratch)))
         asked = tuple(tiers or options.tiers) or validating.ANYWHERE
         job = job_of(known, files, asked, label, options)
-        answer = submitting.answer_of(pool.run(submission.placed(job)), job, submission.run)
+        answer = submitting.answer_of(pool.run(submitting.placed(job, submission)), submission.run)
         return _trial(job, answer, known, options)
 
     return judge

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from images.building import records, trying, validating
-from images.config import paths
 from images.config.matrix import Sources
 from images.context import base_images
 from images.context import labels as image_labels
 from images.engine.gpus import NO_GPU
 from images.errors import Problem, UserError
+from images.fleet import submission as submitted
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.builds.worker import BuildAssignment
-from images.fleet.config import Fleet
-from images.fleet.executors.executor import Ended, Executor, Placed
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.results import error_of
+from images.fleet.submission import Submission, matrix_file
 from images.locking.lock_file import Lock
 from images.planning.image import Image
 from images.validation import limits, schemas
@@ -28,78 +28,37 @@ from validate.evidence import Evidence, Outcome, Record
 from validate.judge import Verdict, explain, judge
 from validate.judging import listed
 
+_AGAIN = "give the same command again: what the engines of the workers have cached is not built again"
 
-@dataclass(frozen=True, kw_only=True)
-class Submission:
-    """The workers, and what all jobs of one command share."""
 
-    fleet: Fleet
-    executor: Executor
-    run: str
-    say: Callable[[str, str], None]
-    """Gets a job's key and a sentence."""
-
-    @classmethod
-    def new(cls, fleet: Fleet, executor: Executor, say: Callable[[str, str], None]) -> Submission:
-        return cls(fleet=fleet, executor=executor, run=uuid.uuid4().hex, say=say)
-
-    def placed(self, job: BuildJob) -> Placed:
-        """A job with its machines. Raises UserError: fleet.yaml has none of its platform."""
-        fleet = self.fleet.of(job.platform)
-        if not fleet.workers:
-            then = "add one with `platform:` to fleet.yaml"
-            raise UserError(Problem(where=job.image, cause=f"no machine of the fleet is {job.platform}", then=then))
-        matrix = paths.workspace().matrix
-        assignment = BuildAssignment(
-            job=job.model_dump_json(),
-            run=self.run,
-            executor=self.executor.name,
-            matrix=str(matrix) if matrix != paths.RESOURCES / paths.MATRIX_NAME else "",
-        )
-        return Placed(key=job.key, task=assignment, gpus=0, machines=fleet.plain, on=fleet.workers[fleet.plain])
+def placed(job: BuildJob, submission: Submission) -> Placed:
+    """A job with its machines. Raises UserError: fleet.yaml has none of its platform."""
+    assignment = BuildAssignment(
+        job=job.model_dump_json(), run=submission.run, executor=submission.executor.name, matrix=matrix_file()
+    )
+    return submission.placed(job.key, assignment, job.platform, job.image)
 
 
 def results(jobs: Sequence[BuildJob], submission: Submission) -> Iterator[tuple[BuildJob, BuildResult | UserError]]:
     """Each job with its result, as they end. What was begun is cancelled on any way out. Raises UserError."""
     by_key = {job.key: job for job in jobs}
-    executor = submission.executor
-    try:
-        executor.start([submission.placed(job) for job in by_key.values()])
-        for key in by_key:
-            submission.say(key, executor.states().get(key, "started"))
-        for ended in executor.ended():
-            yield by_key[ended.key], result_of(ended, by_key[ended.key], submission.run)
-    finally:
-        executor.cancel()
+    for ended in submission.ends([placed(job, submission) for job in by_key.values()]):
+        yield by_key[ended.key], result_of(ended, submission.run)
 
 
-def result_of(ended: Ended, job: BuildJob, run: str) -> BuildResult | UserError:
+def result_of(ended: Ended, run: str) -> BuildResult | UserError:
     """The image that a worker built for this job of this run, or why there is none."""
-    return image_of(answer_of(ended, job, run))
+    return image_of(answer_of(ended, run))
 
 
 def image_of(answer: BuildResult | UserError) -> BuildResult | UserError:
     """An answer with an image, or what the worker told instead."""
-    if isinstance(answer, BuildResult) and answer.problems:
-        told = answer.problems
-        return UserError([Problem(where=one.where, cause=one.cause, then=one.then) for one in told], code=1)
-    return answer
+    return answer if isinstance(answer, UserError) else error_of(answer) or answer
 
 
-def answer_of(ended: Ended, job: BuildJob, run: str) -> BuildResult | UserError:
-    """What a worker gave back to this job of this run, or why it gave nothing.
-
-    A Slurm that was set up anew counts jobs from 1 again: a file of an earlier run can bear the number of a new job.
-    """
-    if ended.built is None:
-        cause = f"its worker gave no result: {ended.cause or 'it ended'}"
-        then = "give the same command again: what the engines of the workers have cached is not built again"
-        return UserError(Problem(where=job.key, cause=cause, then=then), code=1)
-    if (ended.built.key, ended.built.run) != (job.key, run):
-        cause = f"its result is of another job: {ended.built.key} of run {ended.built.run[:8]}"
-        then = "take the folder `slurm` of --out away, or name another --out; then give the same command again"
-        return UserError(Problem(where=job.key, cause=cause, then=then), code=1)
-    return ended.built
+def answer_of(ended: Ended, run: str) -> BuildResult | UserError:
+    """What a worker gave back to this job of this run, or why it gave nothing."""
+    return submitted.answer_of(ended, run, BuildResult, _AGAIN)
 
 
 def claims_of(image: Image, lock: Lock, labels: Mapping[str, str], sources: Sources, cache: Path) -> ClaimSet:
@@ -120,9 +79,10 @@ def require_allowed(job: BuildJob, image: Image, labels: Mapping[str, str]) -> N
 
 
 def judged(job: BuildJob, result: BuildResult, claims: ClaimSet, folder: Path) -> tuple[Evidence, Verdict]:
-    """Judge the evidence of a result by these claims, and keep both in `folder`.
+    """Judge the evidence of a result by these claims, and keep it with them and the verdict in `folder`.
 
-    Raises UserError for evidence that is none, or is of another image.
+    The claims that the worker wrote are not kept: whoever reads the evidence again, as `publish` does, must come to the
+    verdict of this machine. Raises UserError for evidence that is none, or is of another image.
     """
     folder.mkdir(parents=True, exist_ok=True)
     records.forget_trial(folder)
@@ -133,7 +93,9 @@ def judged(job: BuildJob, result: BuildResult, claims: ClaimSet, folder: Path) -
         cause = f"the evidence is of {evidence.image} {evidence.digest[:19]}, the image is {result.digest[:19]}"
         then = "build it again; does the worker have the same checkout?"
         raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
-    verdict = explain(judge(limits.of_evidence(claims, evidence), evidence, job.tiers), hints.known())
+    held_to = limits.of_evidence(claims, evidence).of(job.tiers)
+    evidence = replace(evidence, claims=held_to.claims, recorded_sha256="")
+    verdict = explain(judge(held_to, evidence, job.tiers), hints.known())
     records.record_trial(folder, evidence, verdict)
     return evidence, verdict
 

@@ -25,8 +25,9 @@ from images.engine.progress import Progress
 from images.errors import UserError
 from images.fleet import travel
 from images.fleet.builds.description import context_digest, image_of, require_same_context
-from images.fleet.builds.model import BuildJob, BuildResult, ToldProblem
+from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.model import WorkerInfo
+from images.fleet.results import ToldProblem, told
 from images.fleet.task import TaskContext
 from images.fleet.worker import node, pulled
 from images.host.file_lock import nothing
@@ -215,8 +216,7 @@ def _laid_over(work: _Work, locked: Locked, sources: Sources) -> Made:
 
 
 def _failed(error: UserError) -> Made:
-    told = [ToldProblem(where=one.where, cause=one.cause, then=one.then) for one in error.problems]
     try:
-        return {"problems": told, "cause": judge.cause_of(error)}
+        return {"problems": told(error), "cause": judge.cause_of(error)}
     except UserError:
-        return {"problems": told}
+        return {"problems": told(error)}

@@ -10,15 +10,16 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.config import paths
 from images.errors import Problem, UserError
 from images.fleet import worker
-from images.fleet.builds.model import BuildResult
 from images.fleet.config import SlurmSettings, WorkerType
 from images.fleet.executors.executor import Ended, Placed, ended
+from images.fleet.results import JobResult
 from images.fleet.task import Task, TaskContext
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _GRACE_SECONDS = 60
 """Given by Slurm between the signal and the end: containers are removed meanwhile."""
 
 
-def run_here(task: Task) -> str | BuildResult:
+def run_here(task: Task) -> str | JobResult:
     """The function that submitit calls on a node. Returns the node where the record is in the ledger by then."""
     import submitit
 
@@ -98,7 +99,8 @@ class SlurmExecutor:
         executor = submitit.SlurmExecutor(folder=self._folder)
         executor.update_parameters(**asked)
         try:
-            return [job.job_id for job in executor.map_array(run_here, [job.task for job in group])]
+            with without_keys():
+                return [job.job_id for job in executor.map_array(run_here, [job.task for job in group])]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cause = f"sbatch refuses the jobs for {machines}: {' '.join(str(error).split())[-400:]}"
             then = f"correct workers.{machines}.slurm in fleet.yaml (`sinfo` shows partitions and nodes)"
@@ -108,6 +110,19 @@ class SlurmExecutor:
         from images.fleet.executors.squeue import WatchedJob
 
         return WatchedJob(folder=self._folder, job_id=job_id)
+
+
+@contextmanager
+def without_keys() -> Iterator[None]:
+    """Takes cosign's variables (COSIGN_PASSWORD, COSIGN_PRIVATE_KEY) away meanwhile: sbatch gives jobs all that it has.
+
+    Images are signed where they are submitted, by `publish`.
+    """
+    held = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("COSIGN_")}
+    try:
+        yield
+    finally:
+        os.environ.update(held)
 
 
 def own_folder(folder: Path) -> Path:

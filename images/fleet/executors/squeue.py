@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
-from images.fleet.builds.model import BuildResult
+from images.fleet.results import JobResult
 
 COMMAND = ("env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
 """Without the limit, squeue cuts the list of an array's elements off after 64 characters."""
@@ -42,7 +42,7 @@ class SqueueWatcher(SlurmInfoWatcher):
         return {job: dict(state_of(listing, job)) for job in self._asked}
 
 
-class WatchedJob(SlurmJob[str | BuildResult]):
+class WatchedJob(SlurmJob[str | JobResult]):
     """A job whose state comes from squeue."""
 
     watcher = SqueueWatcher(delay_s=_SECONDS)

@@ -100,7 +100,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[BuildJob]:
         told.append(BuildJob.model_validate_json(placed.task.job))  # type: ignore[attr-defined]
         given = {"reference": REFERENCE, "run": placed.task.run, **more}  # type: ignore[attr-defined]
         built: BuildResult = result(told[-1], **given)
-        return Ended(key=placed.key, built=built)
+        return Ended(key=placed.key, result=built)
 
     monkeypatch.setattr(executors, "executor", lambda *_rest: Obedient(answer))
     monkeypatch.setattr(executors, "local_engine", lambda _url: nullcontext(None))

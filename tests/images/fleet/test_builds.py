@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import Queue
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +16,18 @@ import pytest
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
 from images.fleet.builds import description, sets, submitting
-from images.fleet.builds.model import BuildJob, BuildResult, ToldProblem
+from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.builds.pool import Pool
 from images.fleet.builds.sets import Parent, SetOptions
-from images.fleet.builds.submitting import Submission
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.model import WorkerInfo
+from images.fleet.results import ToldProblem
+from images.fleet.submission import Submission
 from images.locking import lock_file
 from images.nightly import judge as nightly_judge
 from images.planning import plan
+from images.publish import attestation
 from images.registry.reference import Repository
 from images.validation import limits
 from tests.support import fleet_records
@@ -139,7 +142,7 @@ def test_an_image_that_the_checkout_of_a_worker_refuses_is_told() -> None:
 
 def test_an_image_of_a_platform_without_machines_is_refused() -> None:
     with pytest.raises(UserError, match="no machine of the fleet is linux/arm64"):
-        submission(Obedient(None)).placed(job(platform="linux/arm64"))
+        submitting.placed(job(platform="linux/arm64"), submission(Obedient(None)))
 
 
 # --- what counts of its answer ----------------------------------------------------------------------------------------
@@ -149,13 +152,13 @@ def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other() -
     good, bad, lost = job(label="a"), job(label="b"), job(label="c")
     told = (ToldProblem(where="step 3", cause="no space", then="make room"),)
     answers = {
-        good.key: Ended(key=good.key, built=result(good)),
-        bad.key: Ended(key=bad.key, built=result(bad, digest="", problems=told)),
+        good.key: Ended(key=good.key, result=result(good)),
+        bad.key: Ended(key=bad.key, result=result(bad, digest="", problems=told)),
         lost.key: Ended(key=lost.key, cause="the node died"),
     }
     executor = Obedient(lambda placed: answers[placed.key])
     found = {one.label: what for one, what in submitting.results([good, bad, lost], submission(executor))}
-    assert found["a"] == answers[good.key].built and executor.cancelled
+    assert found["a"] == answers[good.key].result and executor.cancelled
     assert str(found["b"]) == "step 3: no space\n    next: make room"
     assert "the node died" in str(found["c"]) and "give the same command again" in str(found["c"])
 
@@ -163,7 +166,7 @@ def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other() -
 @pytest.mark.parametrize("other", [{"run": "of-last-week"}, {"key": job(tiers=(Tier.CPU,)).key}])
 def test_the_result_of_another_run_or_job_is_none(other: dict[str, str]) -> None:
     """Slurm was set up anew, and gave a job a number that a file of last week bears."""
-    executor = Obedient(lambda placed: Ended(key=placed.key, built=result(of(placed), **other)))
+    executor = Obedient(lambda placed: Ended(key=placed.key, result=result(of(placed), **other)))
     ((_, found),) = submitting.results([job()], submission(executor))
     assert isinstance(found, UserError) and "is of another job" in str(found) and "--out" in str(found)
 
@@ -187,6 +190,19 @@ def test_the_evidence_is_judged_here_and_the_claims_of_a_worker_do_not_count(tmp
     other = result(job(), claims(claim("pip", version="24.0")))
     _, verdict = submitting.judged(job(), other, PIP, tmp_path)
     assert verdict.overall is Status.PASS, "what the worker held it to is not asked"
+
+
+def test_what_is_kept_of_a_build_is_read_again_with_the_same_verdict(tmp_path: Path) -> None:
+    """`publish` reads it. What is unproven on this machine alone, as it lacks a wheel, is no contradiction."""
+    open_here = claims(claim("pip"), claim("flash-attn", unproven="no wheel is here"))
+    worker = claims(claim("pip"), claim("flash-attn"), claim("later", tier=Tier.CPU))
+    _, verdict = submitting.judged(job(), result(job(), worker), open_here, tmp_path)
+    info: Any = SimpleNamespace(id=DIGEST)
+    again = attestation.read_folder(tmp_path, NAME, info)
+    assert [(one.claim.subject, one.status) for one in again.verdict.claims] == [
+        (one.claim.subject, one.status) for one in verdict.claims
+    ]
+    assert again.verdict.of(Status.UNPROVEN)[0].reason == "no wheel is here"
 
 
 def withheld(evidence: Evidence, held_to: ClaimSet = PIP) -> str:
@@ -247,14 +263,14 @@ def judge_by(executor: Obedient, out: Path, **more: Any) -> Any:
 
 def test_versions_that_can_not_be_built_are_an_answer_and_a_lost_worker_is_none(tmp_path: Path, written: None) -> None:
     told = (ToldProblem(where="x", cause="y", then=""),)
-    unbuildable = Obedient(lambda one: Ended(key=one.key, built=result(of(one), cause="no kernel", problems=told)))
+    unbuildable = Obedient(lambda one: Ended(key=one.key, result=result(of(one), cause="no kernel", problems=told)))
     assert judge_by(unbuildable, tmp_path)(CONTROL, [], "canary").cause == "no kernel"
     for built, why in (
         (lambda _one: None, "gave no result"),
         (lambda one: result(of(one), problems=told), "x: y"),
         (lambda _one: result(job(), cause="no kernel", problems=told), "is of another job"),
     ):
-        executor = Obedient(lambda one, built=built: Ended(key=one.key, built=built(one)))
+        executor = Obedient(lambda one, built=built: Ended(key=one.key, result=built(one)))
         with pytest.raises(UserError, match=why):
             judge_by(executor, tmp_path)(CONTROL, [], "canary")
 
@@ -262,7 +278,7 @@ def test_versions_that_can_not_be_built_are_an_answer_and_a_lost_worker_is_none(
 def test_a_set_over_an_image_is_judged_by_the_claims_of_this_checkout(tmp_path: Path, written: None) -> None:
     """The worker measured pip alone: what the image is held to beside that is open."""
     parent = Parent(reference=f"a.test/b@{DIGEST}", digest=DIGEST, labels={})
-    executor = Obedient(lambda one: Ended(key=one.key, built=result(of(one))))
+    executor = Obedient(lambda one: Ended(key=one.key, result=result(of(one))))
     found = judge_by(executor, tmp_path, parents={NAME: parent})(CONTROL, [], "control")
     assert found.overall[Tier.STATIC] is not Status.PASS and len(found.claims) > 20
     told = of(executor.started[0])
@@ -273,7 +289,7 @@ def test_a_set_over_an_image_is_judged_by_the_claims_of_this_checkout(tmp_path: 
 
 
 def placed(label: str) -> Placed:
-    return submission(Obedient(None)).placed(job(label=label))
+    return submitting.placed(job(label=label), submission(Obedient(None)))
 
 
 def test_threads_wait_side_by_side_and_each_gets_its_own_end() -> None:

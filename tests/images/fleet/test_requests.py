@@ -1,6 +1,7 @@
 """What Slurm and Ray are asked for, and how their answers are read."""
 
 import errno
+import os
 import stat
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -50,6 +51,14 @@ def test_submitits_pickles_lie_where_nobody_else_writes(tmp_path: Path) -> None:
     folder.chmod(0o770)
     with pytest.raises(UserError, match="you alone can enter"):
         slurm.own_folder(tmp_path / "slurm")
+
+
+def test_sbatch_gets_no_variable_of_cosign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives a job all variables of who submits it."""
+    monkeypatch.setenv("COSIGN_PASSWORD", "secret")
+    with slurm.without_keys():
+        assert "COSIGN_PASSWORD" not in os.environ and "PATH" in os.environ
+    assert os.environ["COSIGN_PASSWORD"] == "secret"
 
 
 def test_machines_without_gpus_are_asked_for_none() -> None:

@@ -1,0 +1,47 @@
+"""What a worker gives back of any job that leaves no record in the ledger, as plain data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from images.errors import Problem, UserError
+from images.fleet.model import WorkerInfo
+from images.nightly.results import Row
+
+
+class ToldProblem(Row):
+    """What a person is told: images.errors.Problem."""
+
+    where: str
+    cause: str
+    then: str
+
+
+class JobResult(Row):
+    """The end of a job. The submitter looks at all of it again: a worker's own judgement is not used."""
+
+    schema_version: Literal[1] = 1
+    key: str
+    run: str
+    worker: WorkerInfo
+    started: AwareDatetime
+    ended: AwareDatetime
+    problems: tuple[ToldProblem, ...] = ()
+    """Why there is no more than this; none where the job was done."""
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended - self.started).total_seconds()
+
+
+def told(error: UserError) -> tuple[ToldProblem, ...]:
+    """What a result says of an error."""
+    return tuple(ToldProblem(where=one.where, cause=one.cause, then=one.then) for one in error.problems)
+
+
+def error_of(result: JobResult) -> UserError | None:
+    """What a worker told instead of doing its job."""
+    problems = [Problem(where=one.where, cause=one.cause, then=one.then) for one in result.problems]
+    return UserError(problems, code=1) if problems else None
