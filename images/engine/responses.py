@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from images.engine.archive import ChunkReader
 from images.engine.docker_types import ImageConfig, ImageResponse, RootFs
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
 from images.errors import Problem, UserError
+
+_USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image")
 
 
 def root_cause(error: BaseException) -> str:
@@ -112,6 +115,8 @@ def _refused(where: str, said: str, kind: EngineErrorKind, image: str | None, th
     if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
         then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
         return EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2)
+    if not then and (used := _USED_BY.search(said)):
+        then = f"`docker rm --force {used[1]}` removes that container, if nobody needs it; then run the command again"
     return EngineError(Problem(where=where, cause=f"the engine says: {said}", then=then), kind)
 
 

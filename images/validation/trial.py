@@ -20,6 +20,7 @@ from images.errors import Problem, UserError
 from images.validation import containers, foreign, inspection, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan
 from images.validation.foreign import Foreign
+from images.validation.processor_files import FOLDER, processor_files
 from validate.claims import IN_OWN_CONTAINER, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 
@@ -218,13 +219,19 @@ def _run_in(
     command = _command(plan, foreign.is_foreign(engine, image))
     command += ["--jobs", str(_at_once(engine, plan))] if gpus.attached else []
     memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
+    emulated = foreign.is_foreign(engine, image) and not plan.reader
+    sysfs = processor_files(image.architecture, engine.facts.cpus) if emulated else {}
     records: list[Record] = []
     complaints: list[str] = []
     spec = ContainerSpec(
         image.id,
         command,
         tmpfs={**dict.fromkeys(plan.writable, tmpfs), **_owned(plan, trial.bounds)},
-        volumes=[INSIDE, *(folder for folder, mount in plan.mounts.items() if mount == "foreign")],
+        volumes=[
+            INSIDE,
+            *([FOLDER] if sysfs else []),
+            *(folder for folder, mount in plan.mounts.items() if mount == "foreign"),
+        ],
         copied_volumes=[folder for folder, mount in plan.mounts.items() if mount == "volume"],
         memory=min(memory, engine.facts.memory * 3 // 4),
         env={**gpus.environment(image.env), **plan.environment, **_of_reader(plan)},
@@ -238,6 +245,8 @@ def _run_in(
     with engine.container(spec) as container:
         own = foreign.files(plan.reader) if plan.reader else {}
         container.put({**suite_files(plan.claims), **own}, INSIDE)
+        if sysfs:
+            container.put(sysfs, FOLDER)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None

@@ -48,8 +48,15 @@ PACKAGES = (
     *("libssl3", "python3-minimal", "python3.11-minimal", "zlib1g"),
 )
 SITE = "usr/local/lib/python3.11/dist-packages"
+TORCH = b"""\
+import platform
+
+if platform.machine() == "aarch64":
+    int(open("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1").read(), 16)
+"""
+"""Reads while it is imported what torch's oneDNN reads on arm64, from torch 2.13 on."""
 EINOPS = {
-    "torch.py": b"",
+    "torch.py": TORCH,
     "einops/__init__.py": b"",
     "einops-0.8.2.dist-info/METADATA": b"Metadata-Version: 2.1\nName: einops\nVersion: 0.8.2\n",
     "einops-0.8.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

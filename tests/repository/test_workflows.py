@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
+from unittest import mock
 
 import pytest
 import typer
@@ -237,19 +238,20 @@ def run_step(step: Step, folder: Path) -> Ran:
         child = subprocess.Popen(command, cwd=work, env=env, stdout=output, stderr=output, pass_fds=theirs)
         for descriptor in theirs:
             os.close(descriptor)
-        seen = tuple(_answered(asked, told, folder / "answer"))
+        seen = tuple(_answered(asked, told, folder / "answer", step.env))
         output.seek(0)
         assert child.wait() == 0, output.read()
     return Ran(seen, work)
 
 
-def _answered(asked: BinaryIO, told: TextIO, answer: Path) -> Iterator[tuple[str, ...]]:
+def _answered(asked: BinaryIO, told: TextIO, answer: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Each call of a stand-in, until the script has ended. What `nox -s plan` prints is what our own verb does."""
     words = _words(asked)
     for count in words:
         call = tuple(itertools.islice(words, int(count) + 1))
         if call[:4] == ("nox", "-s", "plan", "--"):
-            ended = commands.call("plan", *call[4:])
+            with mock.patch.dict(os.environ, environment):
+                ended = commands.call("plan", *call[4:])
             answer.write_text(ended.stdout)
             print(ended.returncode, file=told, flush=True)
         yield call

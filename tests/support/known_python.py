@@ -10,7 +10,7 @@ import pytest
 _STAND_IN = """\
 #!/bin/sh
 case "$*" in *get_interpreter_info*) ;; *) exec {python} "$@" ;; esac
-test -s {answer} || {python} "$@" > {answer}
+test -s {answer} || {{ {python} "$@" > {answer}.$$ && mv {answer}.$$ {answer}; }}
 exec cat {answer}
 """
 

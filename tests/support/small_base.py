@@ -1,5 +1,6 @@
 """Small base images, for tests that weigh, push or export what they build: Debian's takes seconds each time."""
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from images.context.hosting import host_settings
 from images.engine import BuildSpec, Engine
 
 SCRIPTS = TEMPLATES / "scripts"
-_TAG, _WITH_PYTHON = "truetag-test-small-base:1", "truetag-test-small-base:python"
+_NAME = "truetag-test-small-base"
 _DOCKERFILE = """\
 FROM {base} AS whole
 RUN set -e; mkdir -p /small/bin /small/dev /small/etc /small/opt /small/proc /small/sys /small/tmp; \\
@@ -38,21 +39,23 @@ ENV PATH=/usr/bin:/bin
 @contextmanager
 def small_base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
     """The programs of a base that steps of tests call, in one layer; the name is gone afterwards."""
+    tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"  # several workers have one at a time
     dockerfile = _DOCKERFILE.format(base=base.reference).encode()
-    engine.build({"Dockerfile": dockerfile}, _TAG, BuildSpec(network_mode="none"))
+    engine.build({"Dockerfile": dockerfile}, tag, BuildSpec(network_mode="none"))
     try:
-        yield replace(base, reference=_TAG, digest=engine.inspect(_TAG).id)
+        yield replace(base, reference=tag, digest=engine.inspect(tag).id)
     finally:
-        engine.remove(_TAG, force=True)
+        engine.untag(tag)
 
 
 @contextmanager
 def python_base(engine: Engine, base: AcquiredBase) -> Iterator[str]:
     """Debian's Python on a base with its list of packages, less what no test reads."""
+    tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"
     scripts = {f"scripts/{path.name}": path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()}
     dockerfile = _PYTHON.format(base=base.reference).encode()
-    engine.build({"Dockerfile": dockerfile, **host_settings().files(), **scripts}, _WITH_PYTHON)
+    engine.build({"Dockerfile": dockerfile, **host_settings().files(), **scripts}, tag)
     try:
-        yield _WITH_PYTHON
+        yield tag
     finally:
-        engine.remove(_WITH_PYTHON, force=True)
+        engine.untag(tag)

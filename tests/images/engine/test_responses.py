@@ -37,6 +37,13 @@ def test_errors_bear_their_kind(raised: Exception, kind: EngineErrorKind, code: 
     assert isinstance(told.value, NoSuchImage) == (kind is EngineErrorKind.NO_SUCH_IMAGE)
 
 
+def test_an_image_that_a_container_uses_is_told_with_the_next_command() -> None:
+    said = 'conflict: unable to remove repository reference "a:1" (must force) - container 207f3893172e is using its '
+    with pytest.raises(EngineError) as told, asking("a:1"):
+        raise answered(409, said + "referenced image f361e14865a0")
+    assert "`docker rm --force 207f3893172e`" in told.value.problems[0].then
+
+
 def test_a_missing_file_stays_the_sdks_error_where_that_is_asked_for() -> None:
     with pytest.raises(docker.errors.NotFound), asking("here", missing="/file"):
         raise answered(404, "Could not find the file")

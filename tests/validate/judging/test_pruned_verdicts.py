@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from functools import partial
-from itertools import combinations, product
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -92,7 +92,7 @@ ENTRIES = tuple(
 KERNELS = tuple(
     tuple(
         dict(zip(names, sizes, strict=True))
-        for names in combinations(NAMES, count)
+        for names in permutations(NAMES, count)
         for sizes in product(SIZES, repeat=count)
     )
     for count in (1, 2, 3, 4)
