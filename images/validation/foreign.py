@@ -22,7 +22,7 @@ from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.host import emulation
 from images.validation import own_python
-from images.validation.processor_files import FOLDER, processor_files
+from images.validation.emulated_processor import emulated_processor
 from validate.claims import Claim, Tier
 
 ROOT = "/judge"
@@ -60,7 +60,7 @@ class Foreign:
         probes = {claim.probe for claim in claims if not claim.unproven}
         ran = sorted(probe for probe in probes if not self.is_native(probe) or probe in START_PROGRAMS)
         found = {"platform": self.platform, "by": self.emulator, "probes": ran}
-        return {**found, "stands_in": [FOLDER]} if processor_files(self.platform.partition("/")[2], 1) else found
+        return {**found, "processor": emulated_processor(self.platform.partition("/")[2], 1).as_json()}
 
 
 def is_foreign(engine: Runtime, image: ImageInfo) -> bool:

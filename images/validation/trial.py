@@ -19,8 +19,8 @@ from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
 from images.validation import containers, foreign, inspection, limits, own_python
 from images.validation.containers import INSIDE, ContainerPlan
+from images.validation.emulated_processor import FOLDER, EmulatedProcessor, emulated_processor
 from images.validation.foreign import Foreign
-from images.validation.processor_files import FOLDER, processor_files
 from validate.claims import IN_OWN_CONTAINER, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 
@@ -219,8 +219,7 @@ def _run_in(
     command = _command(plan, foreign.is_foreign(engine, image))
     command += ["--jobs", str(_at_once(engine, plan))] if gpus.attached else []
     memory = trial.bounds.gpu_memory if gpus.attached else trial.bounds.memory
-    emulated = foreign.is_foreign(engine, image) and not plan.reader
-    sysfs = processor_files(image.architecture, engine.facts.cpus) if emulated else {}
+    processor = _processor(engine, image, plan)
     records: list[Record] = []
     complaints: list[str] = []
     spec = ContainerSpec(
@@ -229,12 +228,12 @@ def _run_in(
         tmpfs={**dict.fromkeys(plan.writable, tmpfs), **_owned(plan, trial.bounds)},
         volumes=[
             INSIDE,
-            *([FOLDER] if sysfs else []),
+            *([FOLDER] if processor.files else []),
             *(folder for folder, mount in plan.mounts.items() if mount == "foreign"),
         ],
         copied_volumes=[folder for folder, mount in plan.mounts.items() if mount == "volume"],
         memory=min(memory, engine.facts.memory * 3 // 4),
-        env={**gpus.environment(image.env), **plan.environment, **_of_reader(plan)},
+        env={**gpus.environment(image.env), **plan.environment, **_of_reader(plan), **processor.environment},
         user=plan.user,
         binds=gpus.binds,
         devices=gpus.devices,
@@ -245,8 +244,8 @@ def _run_in(
     with engine.container(spec) as container:
         own = foreign.files(plan.reader) if plan.reader else {}
         container.put({**suite_files(plan.claims), **own}, INSIDE)
-        if sysfs:
-            container.put(sysfs, FOLDER)
+        if processor.files:
+            container.put(processor.files, FOLDER)
         container.start()
         for line in container.lines(timeout=trial.bounds.timeout):
             record = _record(line.text) if line.stream == "stdout" else None
@@ -262,6 +261,13 @@ def _run_in(
     if not records:
         raise UserError(_not_started(name, end.code, complaints), code=1)
     return records, end
+
+
+def _processor(engine: Runtime, image: ImageInfo, plan: ContainerPlan) -> EmulatedProcessor:
+    """What programs of the image see of theirs in this container; nothing of its own where they run natively."""
+    if plan.reader or not foreign.is_foreign(engine, image):
+        return EmulatedProcessor()
+    return emulated_processor(image.architecture, engine.facts.cpus)
 
 
 def _command(plan: ContainerPlan, is_foreign: bool) -> list[str]:
