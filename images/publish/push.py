@@ -46,7 +46,7 @@ class PushJob:
     """Records of layers, and room for those under way. On a disk: gigabytes pass through it."""
     siblings: Sequence[Repository] = ()
     at_hand: Mapping[_Key, KnownBlob] = field(default_factory=dict)
-    """What layers came to on another machine, where a sibling has the result."""
+    """What layers came to on another machine, where a sibling has the result. Whoever gives it has read them."""
 
     @property
     def known(self) -> KnownBlobs:

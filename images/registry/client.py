@@ -8,8 +8,8 @@ Retries are those of `retries.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 import requests
@@ -48,9 +48,12 @@ from images.registry.uploads import Blob, Upload
 _LARGEST_BLOB = 256 * 1024**2
 """Bytes of a blob that is read whole: configurations, SBOMs and evidence are far below."""
 _LARGEST_MANIFEST = 4 * 1024**2  # what the specification asks registries to accept at least
+_CHUNK = 1 << 18
 _REFERRERS_WRITES = 5
 _NO_DELETION = (400, 401, 403, 405, 501)
 """Statuses of registries that delete no manifest, or not with this login."""
+
+_Taken = TypeVar("_Taken")
 
 
 class Registry:
@@ -150,6 +153,24 @@ class Registry:
         if oci_digest(content) != descriptor.digest:
             raise self._invalid(descriptor.digest, "the content does not fit the digest")
         return content
+
+    def read_blob(self, digest: str, take: Callable[[Iterator[bytes]], _Taken]) -> _Taken:
+        """What `take` makes of a blob of any size, which it checks: called anew where the connection breaks.
+
+        Raises RegistryError, and what `take` raises.
+        """
+
+        def read() -> _Taken:
+            with self._send(self._single, "GET", f"blobs/{digest}", stream=True) as answer:
+                return take(self._chunks(answer))
+
+        return retries.repeat(read, self._retry)
+
+    def _chunks(self, answer: requests.Response) -> Iterator[bytes]:
+        try:
+            yield from answer.iter_content(_CHUNK)
+        except requests.exceptions.RequestException as error:
+            raise TransientError(self._problem(f"the connection broke: {root_message(error)}")) from None
 
     def has_blob(self, digest: str) -> bool:
         return self.blob_size(digest) is not None

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from images.engine import Engine, ImageInfo, connect, ignore
+from images.engine import Engine, connect, ignore
 from images.errors import UserError
 from images.fleet import travel
+from images.fleet.deliveries import layers
 from images.fleet.deliveries.model import DeliveryJob, DeliveryResult
 from images.fleet.model import WorkerInfo
 from images.fleet.results import told
@@ -17,11 +18,8 @@ from images.fleet.task import TaskContext
 from images.fleet.worker import node, pulled
 from images.host import cache as host_cache
 from images.publish import sbom
-from images.publish.compression import Compression
-from images.publish.known_blobs import KnownBlob
 from images.publish.push import PushJob, Tally, known_blobs, push
 from images.registry.client import Registry
-from images.registry.distribution import Manifest
 from images.registry.reference import Reference, Repository
 
 
@@ -73,10 +71,10 @@ def _made(engine: Engine, job: DeliveryJob) -> Mapping[str, Any]:
     source, target = Reference.parse(job.reference), Repository.parse(job.to)
     cache = host_cache.folder() / "push"
     siblings = known_blobs(cache).siblings(target, job.compressions, info.layers)
-    at_hand: Mapping[tuple[Compression, str], KnownBlob] = {}
+    at_hand: layers.Layers = {}
     if source.repository.host == target.host:
         siblings = tuple(dict.fromkeys((source.repository, *siblings)))
-        at_hand = _stored(source, info)
+        at_hand = layers.at_hand(source, info, job, known_blobs(cache))
     with Registry(target, mount_from=[one for one in siblings if one != target]) as registry:
         registry.check_access()
         pushing = PushJob(
@@ -92,27 +90,3 @@ def _made(engine: Engine, job: DeliveryJob) -> Mapping[str, Any]:
             pushed = push(pushing, tally)
     manifests = {compression: manifest.digest for compression, manifest in pushed}
     return {"manifests": manifests, "sent": tally.sent, "packages": asdict(sbom.read(engine, info.id))}
-
-
-def _stored(source: Reference, info: ImageInfo) -> Mapping[tuple[Compression, str], KnownBlob]:
-    with Registry(source.repository) as registry:
-        return layers_in(registry.get(source.identifier), info, source.repository)
-
-
-def layers_in(
-    manifest: Manifest, info: ImageInfo, repository: Repository
-) -> Mapping[tuple[Compression, str], KnownBlob]:
-    """What the layers of an image came to, as its manifest in a repository has them. Pure.
-
-    Nothing of another image's manifest, and no layer of a media type that `publish` does not write.
-    """
-    if manifest.is_index or manifest.config.digest != info.id or len(manifest.layers) != len(info.layers):
-        return {}
-    by_type = {one.media_type: one for one in Compression}
-    return {
-        (by_type[layer.media_type], diff_id): KnownBlob(
-            digest=layer.digest, size=layer.size, repositories=(str(repository),)
-        )
-        for layer, diff_id in zip(manifest.layers, info.layers, strict=True)
-        if layer.media_type in by_type
-    }

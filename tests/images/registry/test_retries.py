@@ -78,6 +78,13 @@ def test_a_body_that_breaks_off_is_asked_for_again(server: Server, pauses: list[
     assert server.count("GET", "/blobs/") == 3
 
 
+def test_a_layer_that_breaks_off_is_read_anew(server: Server, pauses: list[float]) -> None:
+    failing(server, 2, (200, {"Content-Length": "100"}, b"half"), lambda *_: (200, {}, CONTENT), lambda *_: True)
+    with client(server) as registry:
+        assert registry.read_blob("sha256:1", b"".join) == CONTENT
+    assert server.count("GET", "/blobs/") == 3
+
+
 def test_pauses_grow_and_end(server: Server, pauses: list[float]) -> None:
     server.answer = lambda *_: (503, {}, b'{"errors": [{"code": "BUSY", "message": "later"}]}')
     with client(server) as registry, pytest.raises(RegistryError, match="HTTP 503 BUSY: later") as told:
