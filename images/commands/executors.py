@@ -55,14 +55,14 @@ class ExecutorArguments:
         return {"--fleet": self.file, "--through": self.through}
 
 
-def executor(on: str, folder: Path, fleet: Fleet) -> Executor:
-    """What `--on` names. `folder`: where Slurm's files lie, which the nodes see. Raises UserError."""
+def executor(on: str, folder: Path, fleet: Fleet, key: str = "") -> Executor:
+    """What `--on` names. `folder`: where Slurm's files lie, which the nodes see. `key`: `--key`. Raises UserError."""
     if on == LOCAL:
         return LocalExecutor()
     if on == "slurm":
         from images.fleet.executors.slurm import SlurmExecutor
 
-        return SlurmExecutor(folder, fleet.slurm)
+        return SlurmExecutor(folder, fleet.slurm, key)
     if on == "ray" or on.startswith("ray://"):
         from images.fleet.executors.ray import RayExecutor
 

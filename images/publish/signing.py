@@ -33,6 +33,8 @@ _NO_SERVICES = {
 """Option of cosign 3 -> a file's content, with which it asks no public service. cosign 2 has --tlog-upload=false."""
 
 
+CREDENTIALS = {"awskms": "AWS_", "gcpkms": "GOOGLE_", "azurekms": "AZURE_", "hashivault": "VAULT_"}
+"""Scheme of a key -> how the variables begin that its service takes credentials from."""
 _NO_SIGNATURE = (10, 12)
 """Statuses of `cosign verify` for none and none of this key (cosign's cmd/cosign/errors/exit_codes.go)."""
 _NO_MATCH = "no matching attestations"
@@ -64,6 +66,19 @@ def require(key: str) -> None:
     if "://" not in key and not Path(key).is_file():
         then = "`cosign generate-key-pair` makes one: cosign.key signs, cosign.pub verifies"
         raise UserError(Problem(where=f"--key {key}", cause="there is no such file", then=then))
+
+
+def is_secret(variable: str, key: str) -> bool:
+    """Whether an environment variable may hold a key, its password or its service's credentials. `key`: `--key`."""
+    scheme, _, name = key.partition("://")
+    named = scheme == "env" and variable == name
+    service = CREDENTIALS.get(scheme, "")
+    return named or variable.startswith("COSIGN_") or (bool(service) and variable.startswith(service))
+
+
+def has_known_secrets(key: str) -> bool:
+    """Whether `is_secret` knows all variables of a key."""
+    return "://" not in key or key.partition("://")[0] in ("env", *CREDENTIALS)
 
 
 def sign(image: str, key: str, attachments: Collection[str]) -> None:

@@ -21,6 +21,7 @@ from images.fleet.config import SlurmSettings, WorkerType
 from images.fleet.executors.executor import Ended, Placed, ended
 from images.fleet.results import JobResult
 from images.fleet.task import Task, TaskContext
+from images.publish import signing
 
 if TYPE_CHECKING:
     from images.fleet.executors.squeue import WatchedJob
@@ -44,11 +45,13 @@ class SlurmExecutor:
 
     name = "slurm"
 
-    def __init__(self, folder: Path, settings: SlurmSettings) -> None:
-        """Raises UserError where there is no submitit, or no Slurm."""
+    def __init__(self, folder: Path, settings: SlurmSettings, key: str = "") -> None:
+        """`key` signs what the jobs make, here. Raises UserError where there is no submitit, or no Slurm."""
+        _require_known(key)
         _require_submitit()
         _slurm("squeue", "--version")
         self._folder, self._settings = own_folder(folder.absolute() / "slurm") / "%j", settings
+        self._key = key
         self._jobs: dict[str, WatchedJob] = {}
         self._run = uuid.uuid4().hex[:10]
         """Ends the name of every job: Slurm may have taken those whose numbers never came back."""
@@ -99,7 +102,7 @@ class SlurmExecutor:
         executor = submitit.SlurmExecutor(folder=self._folder)
         executor.update_parameters(**asked)
         try:
-            with without_keys():
+            with without_keys(self._key):
                 return [job.job_id for job in executor.map_array(run_here, [job.task for job in group])]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cause = f"sbatch refuses the jobs for {machines}: {' '.join(str(error).split())[-400:]}"
@@ -113,16 +116,29 @@ class SlurmExecutor:
 
 
 @contextmanager
-def without_keys() -> Iterator[None]:
-    """Takes cosign's variables (COSIGN_PASSWORD, COSIGN_PRIVATE_KEY) away meanwhile: sbatch gives jobs all that it has.
+def without_keys(key: str = "") -> Iterator[None]:
+    """Takes the variables of cosign and of `--key` away meanwhile: sbatch gives jobs all that it has.
 
     Images are signed where they are submitted, by `publish`.
     """
-    held = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("COSIGN_")}
+    # The environment is the whole process's. No two threads are here at once: `Pool.run` submits under its lock, every
+    # other verb from its only thread. `publish` signs in that thread, too.
+    held = {name: os.environ.pop(name) for name in list(os.environ) if signing.is_secret(name, key)}
     try:
         yield
     finally:
         os.environ.update(held)
+
+
+def _require_known(key: str) -> None:
+    """Refuse a key whose credentials could travel. Raises UserError."""
+    if signing.has_known_secrets(key):
+        return
+    cause = "Slurm gives jobs every variable, and which of them hold this key's credentials is not known"
+    then = "leave --on slurm out: one machine pushes and signs; or name a key file, env:// or one of " + ", ".join(
+        f"{scheme}://" for scheme in signing.CREDENTIALS
+    )
+    raise UserError(Problem(where=f"--key {key}", cause=cause, then=then))
 
 
 def own_folder(folder: Path) -> Path:

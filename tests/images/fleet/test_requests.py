@@ -61,6 +61,34 @@ def test_sbatch_gets_no_variable_of_cosign(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ["COSIGN_PASSWORD"] == "secret"
 
 
+@pytest.mark.parametrize(
+    ("key", "withheld"),
+    [
+        ("cosign.key", set()),
+        ("env://MINE", {"MINE"}),
+        ("awskms:///alias/x", {"AWS_SECRET_ACCESS_KEY"}),
+        ("gcpkms://projects/x", {"GOOGLE_APPLICATION_CREDENTIALS"}),
+        ("azurekms://x", {"AZURE_CLIENT_SECRET"}),
+        ("hashivault://x", {"VAULT_TOKEN"}),
+    ],
+)
+def test_sbatch_gets_no_variable_of_the_key(key: str, withheld: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {
+        *("MINE", "AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_SECRET", "VAULT_TOKEN"),
+        "MINE_TOO",
+    }
+    for name in names:
+        monkeypatch.setenv(name, "secret")
+    with slurm.without_keys(key):
+        assert names - set(os.environ) == withheld
+    assert names <= set(os.environ)
+
+
+def test_a_key_of_an_unknown_service_is_not_taken_near_sbatch(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--key gitlab://x: .*\n    next: leave --on slurm out"):
+        slurm.SlurmExecutor(tmp_path, SlurmSettings(), "gitlab://x")
+
+
 def test_machines_without_gpus_are_asked_for_none() -> None:
     assert "gres" not in slurm.parameters("cpu", WorkerType(), 0, SlurmSettings())
 
