@@ -169,6 +169,15 @@ def _require_same_commit(job: SequenceJob, here: str) -> None:
         cause = f"the worker's checkout is at {here}, and {job.commit or 'no commit'} was to be measured"
         then = "leave the checkout as it is until the job has ended; give the same command again"
         raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+    require_no_changes(here)
+
+
+def require_no_changes(commit: str) -> None:
+    """Refuse a checkout that has not travelled, and whose files no commit names. Raises UserError."""
+    if commit.endswith(results.DIRTY):
+        cause = f"the checkout is at {commit}: two checkouts can differ from one commit in different ways"
+        then = "commit the changes, or put them aside (`git stash`); then give the same command again"
+        raise UserError(Problem(where=f"--only {PART}", cause=cause, then=then), code=1)
 
 
 def placed(job: SequenceJob, submission: Submission) -> Placed:

@@ -20,6 +20,8 @@ from images.host import checkout
 
 FOLDER = RESOURCES / "results" / "bench"
 FILE = FOLDER / "results.json"
+DIRTY = "-dirty"
+"""Ends a commit that the checkout's files differ from."""
 _FORMAT = 3
 
 
@@ -96,7 +98,7 @@ def revision(root: Path = RESOURCES) -> str:
         return ""
     results = f":(exclude){FOLDER.relative_to(RESOURCES).as_posix()}"
     clean = checkout.git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", results) == ""
-    return commit if clean else f"{commit}-dirty"
+    return commit if clean else f"{commit}{DIRTY}"
 
 
 def now() -> str:
@@ -121,7 +123,7 @@ def unfinished(found: Entry | None, on: Machine, commit: str) -> Entry | None:
     What was measured at another commit, machine or engine is none of it; nor, with files that differ from the commit,
     is it known what was.
     """
-    if not found or found["finished"] or not commit or commit.endswith("-dirty"):
+    if not found or found["finished"] or not commit or commit.endswith(DIRTY):
         return None
     return found if (found["commit"], found["machine"]) == (commit, on.as_json()) else None
 

@@ -83,6 +83,8 @@ def _require_possible(names: Sequence[str], workers: ExecutorArguments, engine: 
 def _measure_elsewhere(workers: ExecutorArguments, out: Path) -> None:
     """Have one worker measure the sequence, and put its entry into the file. Raises UserError."""
     fleet, commit, known = config.read(workers.file), results.revision(), results.read(out)
+    if workers.on == "slurm":  # its workers have a checkout of their own: no job need wait for their refusal
+        on_worker.require_no_changes(commit)
     layers = [on_worker.LayerRow(**layer.as_json()) for layer in results.known_layers(known)]
     job = on_worker.SequenceJob(commit=commit, bases=trials.pinned_bases(), layers=tuple(layers))
     executor = executors.executor(workers.on, paths.in_workspace(Path("out")), fleet)

@@ -103,6 +103,22 @@ def test_a_worker_with_another_checkout_measures_nothing(tmp_path: Path, monkeyp
     assert results.read(file)["sequence"]["commit"] == "c1"
 
 
+def test_of_a_checkout_with_changes_nothing_is_measured_unless_it_travelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two checkouts of one commit, each with changes of its own, have one name."""
+    called = measures(monkeypatch)
+    commits = iter(["c1-dirty", "c1-dirty", "c1-dirty", "c1-dirty", ""])
+    monkeypatch.setattr(results, "revision", lambda: next(commits))
+    file = tmp_path / "results.json"
+    on_ray = (*WORDS[:-1], "ray", "--out", str(file))
+    for words in ((*WORDS, "--out", str(file)), on_ray):  # here, and by the worker
+        done = call(*words)
+        assert done.returncode == 1 and "checkout is at c1-dirty: two checkouts" in " ".join(done.stderr.split())
+        assert "next: commit the changes" in done.stderr and not called and not file.exists()
+    assert call(*on_ray).returncode == 0 and results.read(file)["sequence"]["commit"] == "c1-dirty"
+
+
 def told(monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
     """A worker that measures, and tells something else."""
 
