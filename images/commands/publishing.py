@@ -30,7 +30,7 @@ from images.config.matrix import Sources
 from images.context.labels import LABELS
 from images.engine import Engine, gpus
 from images.engine.progress import Progress
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -98,17 +98,24 @@ def publish_verb(
     wishes = [[_wish_of(one, row, to, what, gate_text, sources) for one in row] for row in rows]
     ends = Publishing(how=workers).all(wishes) if elsewhere else _published_here(wishes, engine)
     failed: list[UserError] = []
-    try:
-        for end in ends:
-            if isinstance(end, UserError):
-                failed.append(end)
-            else:
-                _print_result(end)
-    except UserError as error:  # no engine, or no cluster: what failed before is told, too
-        failed.append(error)
+    for end in _with_the_last_error(ends, " ".join(names)):
+        if isinstance(end, UserError):
+            failed.append(end)
+        else:
+            _print_result(end)
     if failed:
         code = failed[0].code if len(rows) == 1 else 1
         raise UserError([problem for error in failed for problem in error.problems], code=code)
+
+
+def _with_the_last_error(ends: Iterator[PublishResult | UserError], names: str) -> Iterator[PublishResult | UserError]:
+    """The ends, and what ended them all: no engine, no cluster, a full disk. What failed before is told, too."""
+    try:
+        yield from ends
+    except UserError as error:
+        yield error
+    except OSError as error:
+        yield UserError(problem_of(error, names), code=1)
 
 
 def _published_here(wishes: Sequence[Sequence[PublishWish]], engine: str | None) -> Iterator[PublishResult | UserError]:
@@ -128,6 +135,8 @@ def _published_row(engine: Engine, row: Sequence[PublishWish]) -> PublishResult 
             )
         except UserError as error:
             return error
+        except OSError as error:
+            return UserError(problem_of(error, name), code=1)
 
 
 def _wish_of(

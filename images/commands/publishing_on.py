@@ -12,8 +12,6 @@ from images.apptainer import published
 from images.commands import executors
 from images.commands.executors import ExecutorArguments
 from images.config import paths
-from images.config.platforms import Platform
-from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.fleet import config, gather, travel
@@ -27,7 +25,7 @@ from images.fleet.travel import Found
 from images.publish import attestation, publication, signing
 from images.publish.local_image import LocalImage, PublishOptions
 from images.publish.publication import PublishResult
-from images.registry.reference import Reference, Repository
+from images.registry.reference import Reference
 
 Answers = Mapping[str, DeliveryResult | UserError]
 """Key of a job -> its end."""
@@ -85,7 +83,8 @@ class Publishing:
         jobs = [job for ready in waiting for job in ready.jobs]
         if not jobs:
             return
-        executor = executors.executor(self.how.on, paths.in_workspace(Path("out")), fleet)
+        key = next((wish.options.key for row in rows for wish in row), "")
+        executor = executors.executor(self.how.on, paths.in_workspace(Path("out")), fleet, key)
         submission = Submission.new(fleet, executor, self.say)
         with closing(submitting.results(jobs, submission)) as ends:
             for job, end in ends:
@@ -123,15 +122,14 @@ class Publishing:
         options = wish.options
         found = attestation.in_folder(options.attestation, str(options.name))
         noted = travel.noted(options.attestation, found.verdict.digest)
-        there = self._in_registry(wish.reference or noted, options.name.platform)
-        reference = there.reference if there else self._sent(wish, noted)
+        reference = self._by_digest(wish, noted) or self._by_name(wish, noted)
         image = published.read(reference)
         if image is None:
             raise UserError(Problem(where=reference, cause="is not there any more", then="send it again"), code=1)
         return _with(
             LocalImage(
                 info=image.info,
-                content=PushedContent(info=image.info),
+                content=PushedContent(info=image.info, verdict=found.verdict),
                 attestation=found,
                 options=options,
                 say=lambda text: self.say(str(options.name), text),
@@ -139,33 +137,36 @@ class Publishing:
         ), reference
 
     @staticmethod
-    def _in_registry(text: str, platform: Platform) -> Found | None:
-        """What `--image` names, or a worker has pushed. Raises UserError: no access."""
-        return travel.in_registry(Reference.parse(text), platform) if "/" in text else None
+    def _by_digest(wish: Wish, noted: str) -> str:
+        """What `--image` names by digest, or a worker has pushed, where its registry has it: an engine's would be the
+        same, and would have to be sent. Raises UserError: no access.
+        """
+        text = wish.reference or noted
+        found = travel.in_registry(Reference.parse(text), wish.options.name.platform) if _names_a_digest(text) else None
+        return found.reference if found else ""
 
-    def _sent(self, wish: Wish, noted: str) -> str:
-        """An image of this machine's engine, sent; else what `--through` has under its name. Raises UserError."""
-        options, text = wish.options, self.how.through or self.fleet.through
-        if noted and not text:
+    def _by_name(self, wish: Wish, noted: str) -> str:
+        """An image of this machine's engine, sent; else what a registry has under its name. Raises UserError."""
+        options, through = wish.options, self.how.through or self.fleet.through
+        if noted and not wish.reference and not through:
             then = f"`nox -s build -- {options.name} --on {self.how.on}` sends it again"
             raise UserError(Problem(where=noted, cause="is not in its registry any more", then=then), code=1)
-        repository = travel.repository(text)
+        repository = None if wish.reference else travel.repository(through)
         with executors.local_engine(None) as engine, Progress() as progress:
-            tags = [wish.reference or str(options.name)]
-            where = repository if not wish.reference else None
-            found = gather.by_tag(tags, Places(engine=engine, repository=where), options.name.platform)
-            if found is None:
-                raise _nowhere(wish, engine, repository)
+            found = _found(wish, Places(engine=engine, repository=repository))
             if engine is None or found.local is None:
                 return found.reference
-            return travel.send(engine, found.local, repository, options.cache, progress.job(str(options.name)))
+            to = travel.repository(through)
+            return travel.send(engine, found.local, to, options.cache, progress.job(str(options.name)))
 
 
 def _with(image: LocalImage, result: DeliveryResult | None = None) -> LocalImage:
     """With its verdict judged from the evidence now, and with what a worker pushed. Raises UserError."""
     options = image.options
     found = attestation.read_folder(options.attestation, str(options.name), image.info)
-    return replace(image, attestation=found, content=PushedContent(info=image.info, result=result))
+    return replace(
+        image, attestation=found, content=PushedContent(info=image.info, verdict=found.verdict, result=result)
+    )
 
 
 def _ended(waiting: list[_Ready], answers: Answers) -> Iterator[PublishResult | UserError]:
@@ -180,15 +181,22 @@ def _ended(waiting: list[_Ready], answers: Answers) -> Iterator[PublishResult | 
             yield UserError(problem_of(error, str(ready.images[0].options.name)), code=1)
 
 
-def _nowhere(wish: Wish, engine: Engine | None, repository: Repository) -> UserError:
+def _names_a_digest(reference: str) -> bool:
+    """`HOST/NAME@sha256:...`."""
+    return "@" in reference and "/" in reference
+
+
+def _found(wish: Wish, places: Places) -> Found:
+    """What is there under the name that is asked for. Raises UserError: nothing, no access."""
     name = wish.options.name
     if wish.reference:
-        then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
-        return UserError(Problem(where=f"--image {wish.reference}", cause="is nowhere", then=then))
-    here = "it is in no engine here" if engine is None else "this machine's engine has none of this name"
-    cause = f"{here}, and {repository} has no tag of this name"
+        return gather.by_reference(wish.reference, f"--image {wish.reference}", places, name.platform)
+    if found := gather.by_tag([str(name)], places, name.platform):
+        return found
+    here = "it is in no engine here" if places.engine is None else "this machine's engine has none of this name"
+    cause = f"{here}, and {places.repository} has no tag of this name"
     then = f"`nox -s build -- {name}`, with the same --on or without; or name it: --image HOST/NAME@sha256:..."
-    return UserError(Problem(where=str(name), cause=cause, then=then), code=1)
+    raise UserError(Problem(where=str(name), cause=cause, then=then), code=1)
 
 
 def _told(end: DeliveryResult | UserError) -> str:

@@ -64,7 +64,11 @@ def images(wishes: Sequence[Wish], places: Places, holding: Holding) -> list[Loc
 
 
 def _located(wish: Wish, places: Places, holding: Holding) -> Located:
-    found = _named(wish, places) if wish.reference else by_name(str(wish.image.name), places, wish.image.platform)
+    name, platform = str(wish.image.name), wish.image.platform
+    if wish.reference:
+        found: Found | None = by_reference(wish.reference, f"--image {name}={wish.reference}", places, platform)
+    else:
+        found = by_name(name, places, platform)
     where = f"; {places.repository} has no tag of this name" if places.repository else ""
     why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`"
     described = found.described if found else Described(labels={}, history=())
@@ -84,14 +88,16 @@ def _located(wish: Wish, places: Places, holding: Holding) -> Located:
     return Located(planned=planned, found=found)
 
 
-def _named(wish: Wish, places: Places) -> Found:
-    """The image of `--image NAME=REF`."""
-    found = travel.in_engine(places.engine, wish.reference) if places.engine else None
-    if found is None and "/" in wish.reference:
-        found = travel.in_registry(Reference.parse(wish.reference), wish.image.platform)
+def by_reference(reference: str, where: str, places: Places, platform: Platform) -> Found:
+    """The image of `--image`: of this machine's engine, else of the registry that it names. Raises UserError, at
+    `where`: it names nothing.
+    """
+    found = travel.in_engine(places.engine, reference) if places.engine else None
+    if found is None and "/" in reference:
+        found = travel.in_registry(Reference.parse(reference), platform)
     if found is None:
         then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
-        raise UserError(Problem(where=f"--image {wish.image.name}={wish.reference}", cause="is nowhere", then=then))
+        raise UserError(Problem(where=where, cause="is nowhere", then=then))
     return found
 
 

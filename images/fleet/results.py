@@ -20,7 +20,9 @@ class ToldProblem(Row):
 
 
 class JobResult(Row):
-    """The end of a job. The submitter looks at all of it again: a worker's own judgement is not used."""
+    """The end of a job, in the worker's words. A verdict is judged again by the submitter; what else it looks at again,
+    and what it believes, is said where each kind of result is read.
+    """
 
     schema_version: Literal[1] = 1
     key: str

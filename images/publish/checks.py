@@ -107,6 +107,21 @@ def sbom_faults(labels: Mapping[str, str], versions: Mapping[str, str]) -> tuple
     )
 
 
+def unlisted(versions: Mapping[str, str], verdict: Verdict) -> tuple[str, ...]:
+    """Distributions that the evidence measured (S10), and that a list of packages has not, or not so.
+
+    `versions`: canonical name -> version without its local part, as `sbom.versions` has them.
+    """
+    measured = [one.evidence.get("distributions") for one in verdict.claims if one.claim.id == "S10"]
+    rows = {name: found for held in measured if isinstance(held, Mapping) for name, found in held.items()}
+    wanted = {name: sorted({str(one["version"]) for one in found}) for name, found in rows.items()}
+    return tuple(
+        f"{name} {listed(were)} was measured, the list of packages has {versions.get(name, 'none')}"
+        for name, were in sorted(wanted.items())
+        if were and versions.get(name) not in were
+    )
+
+
 def installed(evidence: Mapping[str, Any]) -> str:
     """The version in S1's evidence, as the distribution's metadata has it; empty where it has none."""
     found = evidence.get("installed")

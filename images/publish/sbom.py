@@ -86,6 +86,11 @@ def _package(row: Mapping[str, Any]) -> Package:
     return Package(**{**row, "bundled": tuple(carried)})
 
 
+def python_versions(packages: Packages) -> dict[str, str]:
+    """What `versions` will read of the SBOM. Pure."""
+    return {canonicalize_name(one.name): one.version.partition("+")[0] for one in packages.python}
+
+
 def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> bytes:
     """The SBOM of an image, as CycloneDX 1.6 JSON. `digest` is the image's. Pure: the clock stays outside."""
     from cyclonedx.model.bom import Bom, BomMetaData

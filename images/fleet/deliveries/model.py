@@ -33,11 +33,17 @@ class DeliveryJob(Row):
 
 
 class DeliveryResult(JobResult):
-    """What a worker stored, or `problems`. The submitter reads each manifest in the registry before it is named."""
+    """What a worker stored, or `problems`. The submitter reads each manifest in the registry before it is named.
+
+    That the layers are the image's, and what is installed, is the worker's statement.
+    """
 
     manifests: dict[Compression, str] = {}
     """Compression -> `sha256:...`."""
     sent: Annotated[int, Field(ge=0)] = 0
     """Bytes of layers that were sent: those that were there, or were mounted, are not in it."""
     packages: dict[str, Any] = {}
-    """What is installed (images/publish/read_packages.py): the submitter makes the SBOM of it."""
+    """What is installed (images/publish/read_packages.py): the submitter makes the SBOM of it.
+
+    It must have the distributions that the evidence measured; of the others, this is all that is known.
+    """

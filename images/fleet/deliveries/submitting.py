@@ -13,11 +13,12 @@ from images.fleet.deliveries.worker import DeliveryAssignment
 from images.fleet.executors.executor import Ended
 from images.fleet.results import error_of
 from images.fleet.submission import Submission
-from images.publish import sbom
+from images.publish import checks, sbom
 from images.publish.compression import Compression
 from images.publish.sbom import Packages
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
+from validate.judge import Verdict
 
 _AGAIN = "give the same command again: layers that arrived are not sent again"
 
@@ -27,6 +28,8 @@ class PushedContent:
     """An image that a worker pushed: its layers stay where they are (images/publish/local_image.py, Content)."""
 
     info: ImageInfo
+    verdict: Verdict
+    """The image's, judged here: what its evidence measured must be among the packages."""
     result: DeliveryResult | None = None
     """None: no worker was asked, as nothing was lacking."""
 
@@ -35,13 +38,18 @@ class PushedContent:
         return tuple((one, self._manifest(target, one)) for one in wanted)
 
     def packages(self) -> Packages:
+        """As the worker told them. Raises UserError: it told none, or others than the evidence measured."""
         try:
-            return sbom.packages_of(self.result.packages if self.result else {})
+            found = sbom.packages_of(self.result.packages if self.result else {})
         except (LookupError, TypeError, ValueError):
-            then = "publish it on one machine, without --on: its engine reads them"
-            raise UserError(
-                Problem(where=self.info.id, cause="no worker told its packages", then=then), code=1
-            ) from None
+            raise self._refused_packages("no worker told its packages") from None
+        if faults := checks.unlisted(sbom.python_versions(found), self.verdict):
+            raise self._refused_packages("; ".join(faults[:3]))
+        return found
+
+    def _refused_packages(self, cause: str) -> UserError:
+        then = "publish it on one machine, without --on: its engine reads them"
+        return UserError(Problem(where=self.info.id, cause=cause, then=then), code=1)
 
     def _manifest(self, target: Registry, compression: Compression) -> Manifest:
         digest = self.result.manifests.get(compression, "") if self.result else ""

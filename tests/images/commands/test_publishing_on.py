@@ -1,5 +1,6 @@
 """`publish --on`: what workers are told, what counts of their answers, and that keys, verdicts and tags stay here."""
 
+import gzip
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,17 +12,19 @@ from typing import Any, Self, cast
 import pytest
 
 from images.apptainer import published as as_published
-from images.commands import executors, publishing_on
+from images.commands import executors, publishing_on, trials
 from images.commands.executors import ExecutorArguments
 from images.commands.publishing_on import Publishing, Wish
 from images.config.names import ImageName
 from images.engine import Engine, ImageInfo, ImagePart
 from images.errors import Problem, UserError
 from images.fleet import travel
+from images.fleet.config import Fleet
 from images.fleet.deliveries import submitting
 from images.fleet.deliveries import worker as deliveries
+from images.fleet.deliveries.layers import layers_in
 from images.fleet.deliveries.model import DeliveryJob, DeliveryResult
-from images.fleet.deliveries.worker import layers_in
+from images.fleet.deliveries.submitting import PushedContent
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.executors.local import LocalExecutor
 from images.fleet.model import WorkerInfo
@@ -29,7 +32,7 @@ from images.fleet.results import ToldProblem
 from images.fleet.travel import Found
 from images.host import cache as host_cache
 from images.host.hashing import oci_digest
-from images.publish import sbom, signing
+from images.publish import publication, sbom, signing
 from images.publish.compression import Compression
 from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
@@ -41,7 +44,7 @@ from images.registry.retries import RegistryRetry
 from tests.images.fleet.test_builds import Obedient
 from tests.images.publish import test_push
 from tests.support import attested
-from tests.support.attested import NAME, PIP
+from tests.support.attested import NAME, PIP, judged
 from tests.support.blob_registry import BlobRegistry
 from tests.support.commands import call
 from tests.support.http_server import serving
@@ -150,6 +153,20 @@ class Site:
         how = ExecutorArguments(through=through)
         return list(Publishing(how=how, say=lambda _key, text: self.says.append(text)).all([[one] for one in wishes]))
 
+    def layers_read(self) -> list[str]:
+        """Digests of the layers of `lab` that are read from now on."""
+        read: list[str] = []
+        names = [layer for _, content in self.registry.manifests.values() for layer in json.loads(content)["layers"]]
+        digests = {one["digest"] for one in names}
+
+        def note(method: str, path: str) -> bool:
+            if method == "GET" and (digest := path.rpartition("/")[2]) in digests:
+                read.append(digest)
+            return True
+
+        self.registry.before = note
+        return read
+
     def tags(self, repository: str = "images") -> set[str]:
         """But for those that hold what refers to an image."""
         return {tag for tag in self.registry.tags(repository) if not tag.startswith("sha256-")}
@@ -192,11 +209,42 @@ def test_a_worker_stores_both_variants_and_tags_are_moved_here(site: Site) -> No
 
 
 def test_in_one_registry_no_layer_travels_twice(site: Site) -> None:
-    """The worker has neither compressed the layers nor seen them: it mounts what `--through` has."""
-    (done,) = map(published, site.publish(site.wish(site.built(site.engine), compressions=(Compression.GZIP,))))
+    """The worker has not compressed the layers: it reads once what `--through` has, and mounts it."""
+    folder = site.built(site.engine)
+    read = site.layers_read()
+    (done,) = map(published, site.publish(site.wish(folder, compressions=(Compression.GZIP,))))
     assert site.engine.asked == [] and site.registry.received < len(layer(1))
+    assert len(read) == len(set(read)) == 2
     with Registry(Repository(site.host, "lab")) as lab:
         assert lab.find(done.reference.partition("@")[2]), "the same bytes, so the same manifest"
+
+
+def test_layers_that_the_worker_compressed_itself_are_not_read(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It built the image, and pushed it."""
+    folder = site.built(site.engine)
+    monkeypatch.setattr(host_cache, "folder", lambda: site.folder / "of-this-machine")
+    (site.folder / "of-this-machine").mkdir()
+    (site.folder / "builder").rename(site.folder / "of-this-machine" / "push")
+    read = site.layers_read()
+    published(site.publish(site.wish(folder, compressions=(Compression.GZIP,)))[0])
+    assert read == [] and site.engine.asked == []
+
+
+@pytest.mark.parametrize("content", [gzip.compress(layer(9)), b"no gzip at all"])
+def test_another_layer_behind_the_right_configuration_gets_no_tag(site: Site, content: bytes) -> None:
+    """Whoever may write to `--through` can put it there; the engine has the image, so it pulls nothing."""
+    folder = site.built(site.engine)
+    with Registry(Repository(site.host, "lab")) as lab:
+        reference = json.loads((folder / "pushed.json").read_text())["reference"]
+        true = lab.get(reference.partition("@")[2])
+        lab.put_blob(content)
+        foreign = Descriptor.of(Compression.GZIP.media_type, content)
+        lab.put(manifest := image_manifest(true.config, [true.layers[0], foreign]))
+    travel.note(folder, site.engine.info.id, f"{site.host}/lab@{manifest.digest}")
+    told = refused(site.publish(site.wish(folder, compressions=(Compression.GZIP,)))[0])
+    assert f"{foreign.digest}: does not unpack to layer {site.engine.info.layers[1][:19]}" in told
+    assert f"next: see who may write to {site.host}/lab" in told and "`nox -s build -- " in told
+    assert site.tags() == set() and not [key for key in site.registry.manifests if key.startswith("images:")]
 
 
 def test_into_another_registry_the_worker_sends_the_layers(site: Site) -> None:
@@ -300,6 +348,25 @@ def test_packages_that_are_none_are_no_sbom(site: Site, monkeypatch: pytest.Monk
     assert site.tags() == set()
 
 
+def test_packages_that_are_not_what_was_measured_are_no_sbom() -> None:
+    """The suite measured (S10) one that the worker left out, and another version of one that it told."""
+    row = judged(PIP).claims[0]
+    measured = {"numpy": [{"version": "2.0"}], "pip": [{"version": "26.3"}, {"version": "26.4"}], "gone": []}
+    wheels = replace(row, claim=replace(row.claim, id="S10"), evidence={"distributions": measured})
+    now, worker = datetime.now(UTC), WorkerInfo(executor="x", node="n1")
+
+    def content(numpy: str) -> PushedContent:
+        python = [*FOUND["python"], *([{"name": "NumPy", "version": numpy}] if numpy else [])]
+        told = {**FOUND, "python": python}
+        result = DeliveryResult(key="k", run="r", worker=worker, started=now, ended=now, packages=told)
+        return PushedContent(info=Holder().info, verdict=replace(judged(PIP), claims=(row, wheels)), result=result)
+
+    assert len(content("2.0+cpu").packages().python) == 2
+    for numpy, found in (("", "none"), ("2.1", "2.1")):
+        with pytest.raises(UserError, match=f"numpy 2.0 was measured, the list of packages has {found}\n    next: pub"):
+            content(numpy).packages()
+
+
 def test_a_closed_gate_asks_no_worker(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "executor", lambda *_: pytest.fail("the gate is closed"))
     wish = site.wish(site.built(site.engine))
@@ -386,6 +453,38 @@ def test_an_image_that_is_nowhere_is_told_with_the_next_command(site: Site, monk
     assert "--image mine:1: is nowhere" in refused(site.publish(named, through=f"{site.host}/lab")[0])
 
 
+def test_an_image_that_is_asked_for_is_looked_for_not_the_noted_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pushed.json` is there, and no --through."""
+    wish = replace(site.wish(site.built(site.engine)), reference="mine:1")
+    engine_here(monkeypatch, None)
+    assert "--image mine:1: is nowhere" in refused(site.publish(wish)[0])
+    engine_here(monkeypatch, site.engine)
+    assert "no registry is named" in refused(site.publish(wish)[0])
+    assert NAME in published(site.publish(wish, through=f"{site.host}/other")[0]).tags
+
+
+def test_of_a_name_with_a_host_the_engines_image_is_taken_first(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its registry is not even asked; by digest both are the same, and nothing need be sent."""
+    wish = site.wish(site.built(site.engine))
+    engine_here(monkeypatch, site.engine)
+    named = replace(wish, reference="nobody.invalid/mine:1")
+    assert "no registry is named" in refused(site.publish(named)[0])
+    assert NAME in published(site.publish(named, through=f"{site.host}/other")[0]).tags
+    reference = json.loads((site.folder / NAME / "pushed.json").read_text())["reference"]
+    assert NAME in published(site.publish(replace(wish, reference=reference))[0]).tags
+
+
+def test_a_tag_of_a_registry_needs_no_engine_and_no_through(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = site.wish(site.built(site.engine))
+    reference = json.loads((site.folder / NAME / "pushed.json").read_text())["reference"]
+    with Registry(Repository(site.host, "lab")) as lab:
+        lab.put(lab.get(reference.partition("@")[2]), "mine")
+    engine_here(monkeypatch, None)
+    assert NAME in published(site.publish(replace(wish, reference=f"{site.host}/lab:mine"))[0]).tags
+
+
 def test_a_note_about_an_earlier_build_is_not_followed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The image was built anew on this machine since."""
     newer = Holder(seed=5)
@@ -461,6 +560,49 @@ def test_a_push_that_was_told_badly_is_no_result() -> None:
 def test_what_does_not_go_together_is_refused(words: tuple[str, ...], told: str) -> None:
     done = call("publish", NAME, "--to", "registry.test/x", *words)
     assert done.returncode == 2 and told in " ".join(done.stderr.split()) and "next:" in done.stderr
+
+
+def test_a_connection_that_breaks_swallows_no_failure_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_self: Publishing, _rows: Any) -> Iterator[PublishResult | UserError]:
+        yield UserError(Problem(where=NAME, cause="the gate is closed"), code=1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publishing_on.Publishing, "all", broken)
+    done = call("publish", NAME, OTHER, "--to", "a.test/b", "--on", "slurm")
+    assert done.returncode == 1 and "the gate is closed" in done.stderr
+    assert f"{NAME} {OTHER}: No space left" in done.stderr and done.stderr.count("next:") == 1
+
+
+def test_here_too_what_the_system_refuses_stops_no_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(_engine: Engine, found: Any, **_more: Any) -> PublishResult:
+        if str(found[0].options.name) == NAME:
+            raise OSError(28, "No space left on device")
+        return PublishResult(
+            references={"gzip": "a.test/b@sha256:1"},
+            bytes={"gzip": 1},
+            tags=(OTHER,),
+            unmoved_aliases=(),
+            seconds={},
+            signed=True,
+        )
+
+    monkeypatch.setattr(publication, "publish_together", publish)
+    monkeypatch.setattr(trials, "open_engine", lambda *_, **__: Holder())
+    done = call("publish", NAME, OTHER, "--to", "a.test/b")
+    assert done.returncode == 1 and f"{NAME}: No space left" in done.stderr and "a.test/b@sha256:1" in done.stdout
+
+
+def test_slurm_is_told_the_key_whose_variables_stay_here(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def executor(_on: str, _folder: Path, _fleet: Fleet, key: str) -> Obedient:
+        told.append(key)
+        return Obedient(lambda placed: Ended(key=placed.key, cause="the node died"))
+
+    monkeypatch.setattr(signing, "require", lambda _key: None)
+    monkeypatch.setattr(executors, "executor", executor)
+    refused(site.publish(site.wish(site.built(site.engine), key="env://MINE"))[0])
+    assert told == ["env://MINE"]
 
 
 def test_a_failure_before_the_cluster_was_found_gone_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
