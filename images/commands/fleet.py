@@ -25,7 +25,7 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.fleet import config, gather, planning, run, travel
 from images.fleet.config import Fleet
-from images.fleet.gather import Holding, Located, Places, Wish
+from images.fleet.gather import Holding, Located, Places, RequestedImage
 from images.fleet.ledger import Ledger
 from images.fleet.model import ON_GPUS, FleetRun, Job
 from images.fleet.planning import FleetImage, PlanInputs, PlannedPair, State
@@ -259,7 +259,7 @@ def _machines(job: Job, fleet: Fleet) -> str:
     return fleet.by_arch[job.arch][0]
 
 
-def _wishes(selectors: list[str], references: list[str], sources: Sources) -> list[Wish]:
+def _wishes(selectors: list[str], references: list[str], sources: Sources) -> list[RequestedImage]:
     """What selectors mean, and what `--image NAME=REF` names. Without either: every image that can be built."""
     wishes = []
     for text in references:
@@ -267,9 +267,9 @@ def _wishes(selectors: list[str], references: list[str], sources: Sources) -> li
         if not equals or not reference:
             raise UserError(Problem(where=f"--image {text}", cause="is not NAME=REF", then="name both"))
         (image,) = common.accepted([name], sources, exactly_one=True)
-        wishes.append(Wish(image=image, reference=reference))
+        wishes.append(RequestedImage(image=image, reference=reference))
     if selectors or not references:
-        wishes += [Wish(image=image) for image in common.accepted(selectors, sources)]
+        wishes += [RequestedImage(image=image) for image in common.accepted(selectors, sources)]
     return wishes
 
 

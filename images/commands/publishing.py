@@ -23,8 +23,7 @@ from images.commands.options import (
     ToRepository,
     grouped,
 )
-from images.commands.publishing_on import Publishing
-from images.commands.publishing_on import Wish as PublishWish
+from images.commands.publishing_on import Publishing, PublishRequest
 from images.config import paths
 from images.config.matrix import Sources
 from images.context.labels import LABELS
@@ -36,9 +35,9 @@ from images.planning import plan
 from images.planning.image import Image
 from images.publish import gate, promote, publication, verify
 from images.publish.compression import Compression
-from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import PublishResult, Source
+from images.publish.unpublished_image import PublishOptions
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 from images.site import published
@@ -118,14 +117,16 @@ def _with_the_last_error(ends: Iterator[PublishResult | UserError], names: str) 
         yield UserError(problem_of(error, names), code=1)
 
 
-def _published_here(wishes: Sequence[Sequence[PublishWish]], engine: str | None) -> Iterator[PublishResult | UserError]:
+def _published_here(
+    wishes: Sequence[Sequence[PublishRequest]], engine: str | None
+) -> Iterator[PublishResult | UserError]:
     """From this machine's engine, one row after another. One that fails stops no other."""
     with trials.open_engine(engine, install=False) as docker_engine:
         for row in wishes:
             yield _published_row(docker_engine, row)
 
 
-def _published_row(engine: Engine, row: Sequence[PublishWish]) -> PublishResult | UserError:
+def _published_row(engine: Engine, row: Sequence[PublishRequest]) -> PublishResult | UserError:
     name = str(row[0].options.name)
     found = [Source(reference=one.reference or str(one.options.name), options=one.options) for one in row]
     with Progress() as progress:
@@ -141,7 +142,7 @@ def _published_row(engine: Engine, row: Sequence[PublishWish]) -> PublishResult 
 
 def _wish_of(
     image: Image, row: Sequence[Image], to: str, what: PublishArguments, gate_text: str, sources: Sources
-) -> PublishWish:
+) -> PublishRequest:
     options = PublishOptions(
         name=image.name,
         repository=Repository.parse(to),
@@ -153,7 +154,7 @@ def _wish_of(
         source=common.commit(),
         key=what.key,
     )
-    return PublishWish(options=options, reference=what.image)
+    return PublishRequest(options=options, reference=what.image)
 
 
 def _rows(names: Sequence[str], what: PublishArguments, sources: Sources) -> list[list[Image]]:

@@ -23,8 +23,8 @@ from images.fleet.gather import Places
 from images.fleet.submission import Submission, machines
 from images.fleet.travel import Found
 from images.publish import attestation, publication, signing
-from images.publish.local_image import LocalImage, PublishOptions
 from images.publish.publication import PublishResult
+from images.publish.unpublished_image import PublishOptions, UnpublishedImage
 from images.registry.reference import Reference
 
 Answers = Mapping[str, DeliveryResult | UserError]
@@ -32,7 +32,7 @@ Answers = Mapping[str, DeliveryResult | UserError]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class PublishRequest:
     """An image to publish. `reference`: `--image`; empty: it is looked for."""
 
     options: PublishOptions
@@ -43,7 +43,7 @@ class Wish:
 class _Ready:
     """Images of one row whose gate is open, and what workers must push of them."""
 
-    images: Sequence[LocalImage]
+    images: Sequence[UnpublishedImage]
     jobs: Sequence[DeliveryJob]
 
     def publish(self, answers: Answers) -> PublishResult:
@@ -67,7 +67,7 @@ class Publishing:
         """Raises UserError: fleet.yaml can't be read."""
         return config.read(self.how.file)
 
-    def all(self, rows: Sequence[Sequence[Wish]]) -> Iterator[PublishResult | UserError]:
+    def all(self, rows: Sequence[Sequence[PublishRequest]]) -> Iterator[PublishResult | UserError]:
         """Each row with its end, in the order of the ends. One that fails stops no other. Raises UserError."""
         fleet = self.fleet
         waiting: list[_Ready] = []
@@ -92,7 +92,7 @@ class Publishing:
                 self.say(job.key, _told(end))
                 yield from _ended(waiting, answers)
 
-    def _ready(self, row: Sequence[Wish]) -> _Ready:
+    def _ready(self, row: Sequence[PublishRequest]) -> _Ready:
         """Check all that can be checked before anything is sent. Raises UserError."""
         if row[0].options.key:
             signing.require(row[0].options.key)
@@ -117,7 +117,7 @@ class Publishing:
         ]
         return _Ready(images=images, jobs=jobs)
 
-    def _located(self, wish: Wish) -> tuple[LocalImage, str]:
+    def _located(self, wish: PublishRequest) -> tuple[UnpublishedImage, str]:
         """An image as its registry has it, with the reference that a worker pulls. Raises UserError."""
         options = wish.options
         found = attestation.in_folder(options.attestation, str(options.name))
@@ -127,7 +127,7 @@ class Publishing:
         if image is None:
             raise UserError(Problem(where=reference, cause="is not there any more", then="send it again"), code=1)
         return _with(
-            LocalImage(
+            UnpublishedImage(
                 info=image.info,
                 content=PushedContent(info=image.info, verdict=found.verdict),
                 attestation=found,
@@ -137,7 +137,7 @@ class Publishing:
         ), reference
 
     @staticmethod
-    def _by_digest(wish: Wish, noted: str) -> str:
+    def _by_digest(wish: PublishRequest, noted: str) -> str:
         """What `--image` names by digest, or a worker has pushed, where its registry has it: an engine's would be the
         same, and would have to be sent. Raises UserError: no access.
         """
@@ -145,7 +145,7 @@ class Publishing:
         found = travel.in_registry(Reference.parse(text), wish.options.name.platform) if _names_a_digest(text) else None
         return found.reference if found else ""
 
-    def _by_name(self, wish: Wish, noted: str) -> str:
+    def _by_name(self, wish: PublishRequest, noted: str) -> str:
         """An image of this machine's engine, sent; else what a registry has under its name. Raises UserError."""
         options, through = wish.options, self.how.through or self.fleet.through
         if noted and not wish.reference and not through:
@@ -160,7 +160,7 @@ class Publishing:
             return travel.send(engine, found.local, to, options.cache, progress.job(str(options.name)))
 
 
-def _with(image: LocalImage, result: DeliveryResult | None = None) -> LocalImage:
+def _with(image: UnpublishedImage, result: DeliveryResult | None = None) -> UnpublishedImage:
     """With its verdict judged from the evidence now, and with what a worker pushed. Raises UserError."""
     options = image.options
     found = attestation.read_folder(options.attestation, str(options.name), image.info)
@@ -186,7 +186,7 @@ def _names_a_digest(reference: str) -> bool:
     return "@" in reference and "/" in reference
 
 
-def _found(wish: Wish, places: Places) -> Found:
+def _found(wish: PublishRequest, places: Places) -> Found:
     """What is there under the name that is asked for. Raises UserError: nothing, no access."""
     name = wish.options.name
     if wish.reference:

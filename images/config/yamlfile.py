@@ -12,7 +12,7 @@ import yaml
 from images.errors import Problem, UserError
 
 Path = tuple[str | int, ...]
-Found = TypeVar("Found")
+Anchored = TypeVar("Anchored")
 
 _PARSER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _KINDS = {
@@ -172,7 +172,7 @@ def _tree(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | N
     return node
 
 
-def _known(anchors: Mapping[str | None, Found], alias: yaml.AliasEvent) -> Found:
+def _known(anchors: Mapping[str | None, Anchored], alias: yaml.AliasEvent) -> Anchored:
     try:
         return anchors[alias.anchor]
     except KeyError:

@@ -25,7 +25,7 @@ from validate.claims import Tier
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class RequestedImage:
     """An image that somebody asks for: by the name whose claims it is held to, and where it is if not under that."""
 
     image: Image
@@ -58,12 +58,12 @@ class Holding:
     only: Sequence[str] = ()
 
 
-def images(wishes: Sequence[Wish], places: Places, holding: Holding) -> list[Located]:
+def images(wishes: Sequence[RequestedImage], places: Places, holding: Holding) -> list[Located]:
     """Every wish, located. Raises UserError: no access, a reference that names nothing, unknown claims."""
     return [_located(wish, places, holding) for wish in wishes]
 
 
-def _located(wish: Wish, places: Places, holding: Holding) -> Located:
+def _located(wish: RequestedImage, places: Places, holding: Holding) -> Located:
     name, platform = str(wish.image.name), wish.image.platform
     if wish.reference:
         found: Found | None = by_reference(wish.reference, f"--image {name}={wish.reference}", places, platform)

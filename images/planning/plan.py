@@ -70,8 +70,8 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    asking = _asking(sources.matrix)
-    return tuple(_planned(name, row, sources, asking) for row in sources.matrix.images for name in row.names())
+    pins_by_profile = _pins_by_profile(sources.matrix)
+    return tuple(_planned(name, row, sources, pins_by_profile) for row in sources.matrix.images for name in row.names())
 
 
 class NoImageError(UserError):
@@ -189,14 +189,16 @@ def _line(where: str) -> tuple[str, int]:
 def plan_one(name: ImageName, sources: Sources) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
     plain = replace(name, platform=Platform.AMD64)
-    return _planned(name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources, _asking(sources.matrix))
+    return _planned(
+        name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources, _pins_by_profile(sources.matrix)
+    )
 
 
-def _planned(name: ImageName, row: ImageRow, sources: Sources, asking: _Asking) -> Planned:
+def _planned(name: ImageName, row: ImageRow, sources: Sources, pins_by_profile: _PinsByProfile) -> Planned:
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
     if hopeless := _impossible(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
-    candidate = _candidate(name, row, sources, asking(name.profile, name.torch))
+    candidate = _candidate(name, row, sources, pins_by_profile(name.profile, name.torch))
     findings = rules.apply(candidate)
     reasons = tuple(_texts(findings, Weight.REFUSE)) + (_excluded(name, candidate, matrix) if matrix.exclude else ())
     warnings = tuple(_texts(findings, Weight.WARN))
@@ -249,7 +251,7 @@ def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ProfilePins:
     """What a profile asks over the stack of a torch, before an image's own row is looked at."""
 
     profile: Resolved | None
@@ -257,24 +259,24 @@ class _Asked:
     pins: Mapping[str, str]
 
 
-_Asking = Callable[[str | None, Minor], _Asked]
+_PinsByProfile = Callable[[str | None, Minor], _ProfilePins]
 
 
-def _asking(matrix: Matrix) -> _Asking:
+def _pins_by_profile(matrix: Matrix) -> _PinsByProfile:
     """Answers are kept for one plan: a profile and a torch are asked for with each toolkit and Python."""
 
     @cache
-    def asked(profile: str | None, torch: Minor) -> _Asked:
+    def pins_of(profile: str | None, torch: Minor) -> _ProfilePins:
         stack = {**matrix.common, **matrix.stacks[str(torch)]}
         resolved = profiles.resolve(matrix, profile, torch)
-        return _Asked(resolved, stack, {**stack, **(resolved.pins if resolved else {})})
+        return _ProfilePins(resolved, stack, {**stack, **(resolved.pins if resolved else {})})
 
-    return asked
+    return pins_of
 
 
-def _candidate(name: ImageName, row: ImageRow, sources: Sources, asked: _Asked) -> Candidate:
+def _candidate(name: ImageName, row: ImageRow, sources: Sources, wanted: _ProfilePins) -> Candidate:
     matrix, facts = sources.matrix, sources.facts.on(name.platform)
-    profile, pins = asked.profile, asked.pins
+    profile, pins = wanted.profile, wanted.pins
     declined = _without_a_wheel(name, pins, sources)
     if row.without or declined:
         pins = {key: version for key, version in pins.items() if key not in row.without and key not in declined}
@@ -298,9 +300,9 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources, asked: _Asked) 
         known_toolkits=tuple(matrix.toolkits),
         devel_images=sources.devel_images,
         profile=profile,
-        stack=asked.stack,
+        stack=wanted.stack,
         sources=matrix.sources,
-        declined={f"{key} {asked.pins[key]}": (reason,) for key, reason in declined.items() if key not in row.without},
+        declined={f"{key} {wanted.pins[key]}": (reason,) for key, reason in declined.items() if key not in row.without},
     )
     return _with_optional(candidate) if profile else candidate
 

@@ -13,10 +13,10 @@ from images.errors import Problem, UserError
 from images.publish import attachments, checks, index, signing, tags, variants
 from images.publish.attachments import PublishedImage
 from images.publish.index import Admission
-from images.publish.local_image import Stored
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import Part, Publication, PublishResult
 from images.publish.statements import store
+from images.publish.unpublished_image import Stored
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, referrers_tag
 from images.registry.reference import Reference, Repository

@@ -19,11 +19,11 @@ from images.publish import attachments, attestation, index, signing, tags, varia
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
 from images.publish.index import Admission, Others
-from images.publish.local_image import EngineContent, LocalImage, PublishOptions, Stored
 from images.publish.policy import ReleasePolicy
 from images.publish.row_tags import Move, RowTags
 from images.publish.stopwatch import Stopwatch
 from images.publish.tags import Action, ImageVersion, TagChange, TagKind
+from images.publish.unpublished_image import EngineContent, PublishOptions, Stored, UnpublishedImage
 from images.publish.variants import ZSTD_SUFFIX, Variant
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -261,14 +261,14 @@ def publish_together(
     return publish_images([_local(engine, source, say, on_event) for source in sources])
 
 
-def publish_images(images: Sequence[LocalImage]) -> PublishResult:
+def publish_images(images: Sequence[UnpublishedImage]) -> PublishResult:
     """The same, wherever their layers are. Raises UserError."""
     with opened(images) as (publication, parts):
         return publication.run(parts)
 
 
 @contextmanager
-def opened(images: Sequence[LocalImage]) -> Iterator[tuple[Publication, Sequence[Part]]]:
+def opened(images: Sequence[UnpublishedImage]) -> Iterator[tuple[Publication, Sequence[Part]]]:
     """Images of one row on the way into their repository. Nothing is stored yet. Raises UserError: no access."""
     first = images[0].options
     if first.key:
@@ -287,7 +287,7 @@ def opened(images: Sequence[LocalImage]) -> Iterator[tuple[Publication, Sequence
         yield publication, [_part(target, image, publication.stopwatch) for image in images]
 
 
-def lacking(target: Registry, image: LocalImage) -> tuple[Compression, ...]:
+def lacking(target: Registry, image: UnpublishedImage) -> tuple[Compression, ...]:
     """The compressions of an image that a repository has no dated tag for. Raises UserError."""
     version = _version(image)
     there = variants.find(target, tags.immutable_tag(version.name, version.created, image.info.id), image.info.id)
@@ -296,20 +296,20 @@ def lacking(target: Registry, image: LocalImage) -> tuple[Compression, ...]:
 
 def _local(
     engine: Engine, source: Source, say: Callable[[str], None], on_event: Callable[[BuildEvent], None]
-) -> LocalImage:
+) -> UnpublishedImage:
     info, options = engine.inspect(source.reference), source.options
     found = attestation.read_folder(options.attestation, str(options.name), info)
     content = EngineContent(engine=engine, info=info, options=options, say=say, on_event=on_event)
-    return LocalImage(info=info, content=content, attestation=found, options=options, say=say)
+    return UnpublishedImage(info=info, content=content, attestation=found, options=options, say=say)
 
 
-def _version(image: LocalImage) -> ImageVersion:
+def _version(image: UnpublishedImage) -> ImageVersion:
     info, name = image.info, str(image.options.name)
     found = ImageVersion.require(info.id, info.labels, info.created, name, f"linux/{info.architecture}")
     return replace(found, name=name)
 
 
-def _part(target: Registry, local: LocalImage, stopwatch: Stopwatch) -> Part:
+def _part(target: Registry, local: UnpublishedImage, stopwatch: Stopwatch) -> Part:
     info, options = local.info, local.options
     name, version = str(options.name), _version(local)
     tag = tags.immutable_tag(name, version.created, info.id)

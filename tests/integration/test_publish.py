@@ -23,7 +23,7 @@ import pytest
 from images.bench import loopback
 from images.building import records, validating
 from images.commands.executors import ExecutorArguments
-from images.commands.publishing_on import Publishing, Wish
+from images.commands.publishing_on import Publishing, PublishRequest
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
 from images.engine import Engine, ImageInfo, connect, private_engine
@@ -35,10 +35,10 @@ from images.publish import attachments, publication, sbom, signing
 from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM
 from images.publish.checks import Check
 from images.publish.compression import Compression
-from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
 from images.publish.promote import promote, signature_tag
 from images.publish.publication import PublishResult
+from images.publish.unpublished_image import PublishOptions
 from images.publish.verify import verify
 from images.registry.auth import Credentials
 from images.registry.client import Registry
@@ -434,7 +434,7 @@ def test_a_worker_pushes_and_this_machine_attaches_and_names(
     monkeypatch.setattr(host_cache, "folder", lambda: tmp_path / "worker")
     monkeypatch.setenv("DOCKER_HOST", publisher.facts.url)
     proxy.seen.clear()
-    wish = Wish(options=replace(options, attestation=folder))
+    wish = PublishRequest(options=replace(options, attestation=folder))
     (done,) = Publishing(how=ExecutorArguments(), say=lambda *_: None).all([[wish]])
     assert isinstance(done, PublishResult), done
     assert done.reference.partition("@")[2] == sent.partition("@")[2]

@@ -22,12 +22,12 @@ from images.publish import attachments, attestation, index, publication, signing
 from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM, PublishedImage
 from images.publish.compression import Compression
 from images.publish.index import Admission
-from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
 from images.publish.promote import promote
 from images.publish.publication import PublishResult, Source
 from images.publish.row_tags import Move, RowTags
 from images.publish.statements import intoto
+from images.publish.unpublished_image import PublishOptions
 from images.publish.verify import verify
 from images.registry import distribution
 from images.registry.client import Registry

@@ -19,16 +19,16 @@ from unittest import mock
 from images.bench import loopback
 from images.building import records, validating
 from images.commands.executors import ExecutorArguments
-from images.commands.publishing_on import Publishing, Wish
+from images.commands.publishing_on import Publishing, PublishRequest
 from images.config.names import ImageName
 from images.context import labels as image_labels
 from images.engine import BuildSpec, Engine, connect
 from images.fleet import travel
 from images.locking import lock_file
 from images.planning import plan
-from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import PublishResult
+from images.publish.unpublished_image import PublishOptions
 from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.validation.claims.context import ClaimContext
@@ -85,7 +85,7 @@ def _published(on: str, options: PublishOptions, file: Path, environment: Mappin
     with mock.patch.dict(os.environ, {**environment, "XDG_CACHE_HOME": str(options.cache)}):
         start = time.monotonic()
         publishing = Publishing(how=ExecutorArguments(on=on, file=file), say=lambda _key, text: told.append(text))
-        (done,) = publishing.all([[Wish(options=options)]])
+        (done,) = publishing.all([[PublishRequest(options=options)]])
         seconds = time.monotonic() - start
     assert isinstance(done, PublishResult), done
     tags = _tags(options.repository)

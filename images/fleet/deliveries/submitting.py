@@ -25,7 +25,7 @@ _AGAIN = "give the same command again: layers that arrived are not sent again"
 
 @dataclass(frozen=True, kw_only=True)
 class PushedContent:
-    """An image that a worker pushed: its layers stay where they are (images/publish/local_image.py, Content)."""
+    """An image that a worker pushed: its layers stay where they are (images/publish/unpublished_image.py, Content)."""
 
     info: ImageInfo
     verdict: Verdict

@@ -14,7 +14,7 @@ import pytest
 from images.apptainer import published as as_published
 from images.commands import executors, publishing_on, trials
 from images.commands.executors import ExecutorArguments
-from images.commands.publishing_on import Publishing, Wish
+from images.commands.publishing_on import Publishing, PublishRequest
 from images.config.names import ImageName
 from images.engine import Engine, ImageInfo, ImagePart
 from images.errors import Problem, UserError
@@ -34,9 +34,9 @@ from images.host import cache as host_cache
 from images.host.hashing import oci_digest
 from images.publish import publication, sbom, signing
 from images.publish.compression import Compression
-from images.publish.local_image import PublishOptions
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import PublishResult
+from images.publish.unpublished_image import PublishOptions
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Repository
@@ -136,7 +136,7 @@ class Site:
         self.registry.received = 0
         return folder
 
-    def wish(self, folder: Path, name: str = NAME, **more: Any) -> Wish:
+    def wish(self, folder: Path, name: str = NAME, **more: Any) -> PublishRequest:
         policy = ReleasePolicy(
             gate=(Tier.STATIC,),
             alias_gate=(Tier.STATIC,),
@@ -147,9 +147,9 @@ class Site:
         options = PublishOptions(
             name=ImageName.parse(name), attestation=folder, locks={}, cache=self.folder / "here", **{**given, **more}
         )
-        return Wish(options=options)
+        return PublishRequest(options=options)
 
-    def publish(self, *wishes: Wish, through: str = "") -> list[PublishResult | UserError]:
+    def publish(self, *wishes: PublishRequest, through: str = "") -> list[PublishResult | UserError]:
         how = ExecutorArguments(through=through)
         return list(Publishing(how=how, say=lambda _key, text: self.says.append(text)).all([[one] for one in wishes]))
 

@@ -98,7 +98,7 @@ class EngineContent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalImage:
+class UnpublishedImage:
     """An image that nobody has pushed yet, with all that is stored beside it."""
 
     info: ImageInfo
