@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,9 +216,10 @@ def build_all(
 
     cold = [image for image in images if engine.find(str(image.name)) is None]
     _room(engine, min(jobs, len(cold)))
+    running: list[Future[Built | UserError]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        running = [pool.submit(one, image) for image in images]
-        try:
+        try:  # around the start, too: a build may wait for another before `submit` has returned
+            running += (pool.submit(one, image) for image in images)
             wait(running, return_when=FIRST_EXCEPTION)
         except BaseException:
             for future in running:

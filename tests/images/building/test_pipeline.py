@@ -1,6 +1,9 @@
 """What a build decides by itself: which torch wheels are asked for, what is said when the system refuses."""
 
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 from images.building import pipeline, validating
 from images.context import base_images
 from images.context.hosting import HostSettings
+from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.errors import problem_of
 from images.planning.image import Image, Pin
@@ -44,3 +48,34 @@ def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:
     told = problem_of(PermissionError(13, "Permission denied", "/mnt/out"))
     assert (told.where, told.cause) == ("/mnt/out", "Permission denied")
     assert problem_of(OSError("broke off"), "cu126-torch27").where == "cu126-torch27"
+
+
+class Interrupted(ThreadPoolExecutor):
+    """Ctrl-C comes when the thread has begun, and before `submit` has returned."""
+
+    def submit(self, *args: Any, **more: Any) -> Future[Any]:
+        super().submit(*args, **more)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_builds_start_ends_one_that_waits_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the other process's whole build, seen beside two busy loops."""
+    cancelled, ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def alone(*_args: object) -> Iterator[None]:
+        if cancelled.wait(20):
+            ended.set()
+            raise Cancelled
+        yield
+
+    monkeypatch.setattr(pipeline, "ThreadPoolExecutor", Interrupted)
+    engine: Any = SimpleNamespace(
+        alone=alone, cancel=cancelled.set, find=lambda _name: object(), free_bytes=lambda: None
+    )
+    options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.build_all(engine, [image()], options, HostSettings(), Progress(), 1)
+    assert ended.is_set()
