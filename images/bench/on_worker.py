@@ -27,11 +27,10 @@ from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.fleet import submission as submitted
 from images.fleet.executors.executor import Ended, Placed
-from images.fleet.model import WorkerInfo
 from images.fleet.results import JobResult, error_of, told
 from images.fleet.submission import Submission
 from images.fleet.task import TaskContext
-from images.fleet.worker import node
+from images.fleet.worker import worker_info
 from images.nightly.results import Row
 
 PART = "sequence"
@@ -138,7 +137,7 @@ def measure(given: SequenceAssignment, context: TaskContext) -> SequenceResult:
     return SequenceResult(
         key=job.key,
         run=given.run,
-        worker=WorkerInfo(executor=given.executor, node=context.machine or node(), id=context.id, engine=version),
+        worker=worker_info(context, given.executor, version),
         started=started,
         ended=datetime.now(UTC),
         **made,

@@ -54,8 +54,8 @@ class NoEngine(UserError):  # noqa: N818  # said as an event
             Problem(
                 where="Docker Engine",
                 cause="none answers (" + "; ".join(tried) + ")",
-                then="install one: `apt-get install docker.io`, start it: `systemctl start docker` (or `dockerd &`); "
-                "or name one elsewhere: --engine ssh://HOST",
+                then="`nox -s engine -- start` installs and starts one (Debian, as root); elsewhere install Docker and "
+                "`systemctl start docker`; or name another machine's: --engine ssh://HOST",
             ),
             code=1,
         )

@@ -82,7 +82,7 @@ def judge(given: Assignment, context: TaskContext) -> Judged:
     record = FleetRecord(
         key=job.key,
         run=given.run,
-        worker=WorkerInfo(executor=given.executor, node=context.machine or node(), id=context.id, engine=version),
+        worker=worker_info(context, given.executor, version),
         started=started,
         ended=ended,
         line=records.line_of(evidence, verdict, where, size=info.size),
@@ -109,6 +109,11 @@ def end_on_sigterm() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
+
+
+def worker_info(context: TaskContext, executor: str, engine: str) -> WorkerInfo:
+    """This machine, as results name it. `engine`: its version."""
+    return WorkerInfo(executor=executor, node=context.machine or node(), id=context.id, engine=engine)
 
 
 def node() -> str:

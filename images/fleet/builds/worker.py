@@ -26,10 +26,9 @@ from images.errors import UserError
 from images.fleet import travel
 from images.fleet.builds.description import context_digest, image_of, require_same_context
 from images.fleet.builds.model import BuildJob, BuildResult
-from images.fleet.model import WorkerInfo
 from images.fleet.results import ToldProblem, told
 from images.fleet.task import TaskContext
-from images.fleet.worker import node, pulled
+from images.fleet.worker import pulled, worker_info
 from images.host.file_lock import nothing
 from images.locking import lock_file
 from images.nightly import judge, overlay
@@ -87,7 +86,7 @@ def build(given: BuildAssignment, context: TaskContext) -> BuildResult:
     return BuildResult(
         key=job.key,
         run=given.run,
-        worker=WorkerInfo(executor=given.executor, node=context.machine or node(), id=context.id, engine=version),
+        worker=worker_info(context, given.executor, version),
         started=started,
         ended=datetime.now(UTC),
         **made,

@@ -12,10 +12,9 @@ from images.errors import UserError
 from images.fleet import travel
 from images.fleet.deliveries import layers
 from images.fleet.deliveries.model import DeliveryJob, DeliveryResult
-from images.fleet.model import WorkerInfo
 from images.fleet.results import told
 from images.fleet.task import TaskContext
-from images.fleet.worker import node, pulled
+from images.fleet.worker import pulled, worker_info
 from images.host import cache as host_cache
 from images.publish import sbom
 from images.publish.push import PushJob, Tally, known_blobs, push
@@ -57,7 +56,7 @@ def deliver(given: DeliveryAssignment, context: TaskContext) -> DeliveryResult:
     return DeliveryResult(
         key=job.key,
         run=given.run,
-        worker=WorkerInfo(executor=given.executor, node=context.machine or node(), id=context.id, engine=version),
+        worker=worker_info(context, given.executor, version),
         started=started,
         ended=datetime.now(UTC),
         **made,
