@@ -90,6 +90,21 @@ def recorded_layers(folder: Path) -> tuple[str, ...]:
         return ()
 
 
+def recorded_seconds(folder: Path) -> float:
+    """What the last build and its trial took; 0 where there is no readable record.
+
+    A worker's job is recorded as a whole, with the push. Else it is the build, and each probe by itself.
+    """
+    try:
+        build = json.loads((folder / "build.json").read_text())
+        if "worker" in build:
+            return float(build["worker"]["seconds"])
+        probes = json.loads((folder / "evidence.json").read_text())["records"]
+        return float(build["seconds"]) + sum(float(one["seconds"]) for one in probes)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
 def record_trial(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     record_evidence(folder, evidence)

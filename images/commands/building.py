@@ -48,6 +48,10 @@ class BuildArguments:
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")
     ] = False
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="With --on: take over what a killed run of this command built or left running."),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,9 @@ def build_verb(
     With --on slurm or --on ray workers do it, and push to REPOSITORY by digest; the evidence is judged again here.
     """
     elsewhere = workers.elsewhere
+    if how.resume and not elsewhere:
+        then = "leave it out: the engine has cached the steps that were done; or add --on as the killed run had it"
+        raise UserError(Problem(where="--resume", cause="is about workers, and none are asked", then=then))
     sources = common.sources()
     images = common.accepted(selectors, sources)
     _warn(images)
@@ -88,6 +95,7 @@ def build_verb(
             gpus=trial.gpus,
             strict=how.strict,
             no_cache=how.no_cache,
+            resume=how.resume,
             out=out,
         )
         _build_elsewhere(images, wishes, how, engine)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building import validating
+from images.building import records, validating
 from images.commands import common, executors, trials
 from images.commands.executors import ExecutorArguments
 from images.commands.options import BuildInputArguments
@@ -16,9 +17,12 @@ from images.config.matrix import Sources
 from images.context import base_images
 from images.engine import Engine
 from images.errors import Problem, UserError, problem_of
-from images.fleet import config, travel
-from images.fleet.builds import description, submitting
+from images.fleet import booking, config, travel
+from images.fleet.builds import description, running, submitting
+from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
+from images.fleet.builds.running import BuildEnd, BuildRun
+from images.fleet.config import Fleet
 from images.fleet.submission import Submission
 from images.fleet.worker import pulled
 from images.locking import lock_file
@@ -53,6 +57,8 @@ class BuildWishes:
     gpus: str
     strict: bool
     no_cache: bool
+    resume: bool
+    """Take over what the last run of these jobs left: its submitter was killed, or jobs were lost."""
     out: Path
 
 
@@ -61,14 +67,27 @@ def build_all(images: Sequence[Image], wishes: BuildWishes) -> list[BuiltElsewhe
     fleet = config.read(wishes.how.file)
     through = str(travel.repository(wishes.how.through or fleet.through))
     jobs = [_job(image, through, wishes) for image in images]
-    executor = executors.executor(wishes.how.on, wishes.out, fleet)
-    submission = Submission.new(fleet, executor, executors.tell)
+    run = _run(jobs, fleet, wishes)
     by_name = {str(image.name): image for image in images}
-    built = []
-    with executors.local_engine(None) as engine:
-        for job, result in submitting.results(jobs, submission):
-            built.append(_judged(job, result, by_name[job.image], wishes, engine))
-    return built
+    with executors.local_engine(None) as engine, closing(run.ends(jobs)) as ends:
+        return [_judged(end, by_name[end.job.image], wishes, engine) for end in ends]
+
+
+def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRun:
+    """A new run, or the one that is gone on with. Raises UserError."""
+    ledger, name = BuildLedger(wishes.out / "builds"), wishes.how.on.partition(":")[0]
+    run_of = running.resumed(ledger, jobs, name) if wishes.resume else booking.new_run(name, [job.key for job in jobs])
+    if wishes.resume:
+        left = len(running.without_record(ledger, run_of, jobs))
+        executors.tell(run_of.id, f"goes on: {left} of {len(jobs)} jobs are left")
+    executor = executors.executor(wishes.how.on, wishes.out, fleet)
+    seconds = {job.image: records.recorded_seconds(wishes.out / job.image) for job in jobs}
+    return BuildRun(
+        run_of=run_of,
+        ledger=ledger,
+        submission=Submission(fleet=fleet, executor=executor, run=run_of.id, say=executors.tell),
+        took={image: one for image, one in seconds.items() if one},
+    )
 
 
 def require_buildable(names: Sequence[str], wishes: BuildWishes, others: Mapping[str, tuple[object, str]]) -> None:
@@ -114,35 +133,35 @@ def _job(image: Image, through: str, wishes: BuildWishes) -> BuildJob:
     )
 
 
-def _judged(
-    job: BuildJob, result: BuildResult | UserError, image: Image, wishes: BuildWishes, engine: Engine | None
-) -> BuiltElsewhere | UserError:
-    if isinstance(result, UserError):
-        executors.tell(job.key, f"failed: {result.problems[0].cause}")
-        return result
+def _judged(end: BuildEnd, image: Image, wishes: BuildWishes, engine: Engine | None) -> BuiltElsewhere | UserError:
+    if isinstance(end.result, UserError):
+        executors.tell(end.job.key, f"failed: {end.result.problems[0].cause}{end.left}")
+        return end.result
     try:
-        return _named(job, result, image, wishes, engine)
+        return _named(end, end.result, image, wishes, engine)
     except UserError as error:
         return error
     except OSError as error:
-        return UserError(problem_of(error, job.image), code=1)
+        return UserError(problem_of(error, end.job.image), code=1)
 
 
 def _named(
-    job: BuildJob, result: BuildResult, image: Image, wishes: BuildWishes, engine: Engine | None
+    end: BuildEnd, result: BuildResult, image: Image, wishes: BuildWishes, engine: Engine | None
 ) -> BuiltElsewhere:
     """Judge what came back, keep it in `OUT/NAME`, and name the image if the verdict allows it. Raises UserError."""
+    job = end.job
     folder = wishes.out / job.image
     labels = _labels(job, result, image)
     claims = submitting.claims_of(image, lock_file.read(image), labels, wishes.sources, common.cache())
     evidence, verdict = submitting.judged(job, result, claims, folder)
-    (folder / "build.json").write_text(json.dumps(result.build, indent=1) + "\n", encoding="utf-8")
+    worker = result.worker
+    job_facts = {"node": worker.node, "executor": worker.executor, "seconds": round(result.seconds, 1)}
+    build = {**result.build, "worker": job_facts}
+    (folder / "build.json").write_text(json.dumps(build, indent=1) + "\n", encoding="utf-8")
     travel.note(folder, result.digest, result.reference)
     shutil.rmtree(folder / "context", ignore_errors=True)  # of an earlier build here: it is another one's
-    worker = result.worker
-    executors.tell(
-        job.key, f"{verdict.overall} on {worker.node} in {result.seconds:.0f} s, {result.bytes / 1e9:.2f} GB"
-    )
+    took = f"on {worker.node} in {result.seconds:.0f} s, {result.bytes / 1e9:.2f} GB"
+    executors.tell(job.key, f"{verdict.overall} {took}{end.left}")
     withheld = submitting.why_withheld(job, claims, evidence, verdict)
     if engine and not withheld:
         info = pulled(engine, result.reference, result.digest, str(image.platform))

@@ -23,7 +23,7 @@ from images.config.matrix import Sources
 from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.fleet import config, gather, planning, run, travel
+from images.fleet import booking, config, gather, planning, run, travel
 from images.fleet.config import Fleet
 from images.fleet.gather import Holding, Located, Places, RequestedImage
 from images.fleet.ledger import Ledger
@@ -137,7 +137,8 @@ def act(
     if action == "render":
         fleet_kubernetes.write(jobs, located, holding, fleet, ledger)
         return
-    _finish(context, run.new_run(how.on.partition(":")[0], jobs), jobs, planned)
+    keys = [job.key for group in jobs.values() for job in group]
+    _finish(context, booking.new_run(how.on.partition(":")[0], keys), jobs, planned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +219,7 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
         then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
         raise UserError(Problem(where="--resume", cause=f"no run in {ledger.folder} left anything to judge", then=then))
     for one in reversed(left):
-        run_of = one.model_copy(update={"owner": run.owner()})
+        run_of = one.model_copy(update={"owner": booking.owner()})
         jobs = _left(ledger, fleet, run_of)
         executors.tell(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
         if jobs:

@@ -1,10 +1,12 @@
 """The fleet's folder: who has booked a job, what was judged, and why a job gave nothing. One file each.
 
-    runs/ID.json          what a run set out to judge; ID.lock is held by its process for as long as it lives
+    runs/ID.json          the jobs of a run; ID.lock is held by its process for as long as it lives
     pairs/KEY/job.json, booking.json, evidence.json, record.json, failed.json
-    pairs/KEY/lock        held by the worker that judges the job, and by whoever keeps its record
+    pairs/KEY/lock        held by the worker that does the job, and by whoever keeps its record
     pairs/KEY/booking.lock  held for the moment in which a booking is made or given back
     pairs/KEY/earlier/    records that were too old, or failed
+
+`build --on` keeps its jobs so, too: no evidence.json and no failed.json, the record has it all (builds/ledger.py).
 
 A file appears whole or not at all. Of two who write a record (a link to a finished file) one succeeds.
 A lock is the kernel's: it goes with the process that held it, however that one ended. So a booking is left behind when
@@ -20,25 +22,32 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from images.errors import Problem, UserError
-from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job, Judged
+from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job, JobRecord, Judged, LedgerJob
 from images.nightly.results import Row
 from images.site import records
 from validate.evidence import Evidence
 
 Model = TypeVar("Model", bound=Row)
+JobT = TypeVar("JobT", bound=LedgerJob)
+RecordT = TypeVar("RecordT", bound=JobRecord)
 
-_RUNS, _PAIRS = "runs", "pairs"
+_RUNS, _PAIRS, _RECORD = "runs", "pairs", "record.json"
 _PATIENCE = (0.05, 0.1, 0.2, 0.4)
 """Seconds between attempts at a run's lock: whoever looks whether the run lives holds it for a moment."""
 
 
-class Ledger:
-    """The records below a folder, which all submitters and, on Slurm, all workers see."""
+class JobLedger(Generic[JobT, RecordT]):
+    """The jobs and records below a folder, which all submitters and, on Slurm, all workers see."""
+
+    _jobs: type[JobT]
+    _records: type[RecordT]
+    _files: Sequence[str] = (_RECORD,)
+    """Of a record: they are put aside together."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +60,7 @@ class Ledger:
         self._write(self._run(run.id), run)
         with _locked(self._run(run.id).with_suffix(".lock"), patience=_PATIENCE) as held:
             if not held:
-                then = "`nox -s fleet -- status` shows how far it is"
+                then = "wait for its end; of `fleet run`, `nox -s fleet -- status` shows how far it is"
                 raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
             yield
 
@@ -80,7 +89,7 @@ class Ledger:
 
     # --- bookings ---------------------------------------------------------------------------------------------------
 
-    def book(self, booking: Booking, job: Job) -> Booking | None:
+    def book(self, booking: Booking, job: JobT) -> Booking | None:
         """Take a job. None: it is ours now; else the booking of whoever has it, and lives.
 
         One that a dead run left is replaced: the caller asks `booked` before, to learn what it left running.
@@ -130,40 +139,29 @@ class Ledger:
         folder = self.folder / _PAIRS
         return tuple(sorted(one.name for one in folder.iterdir())) if folder.is_dir() else ()
 
-    def job(self, key: str) -> Job | None:
-        return _find(Job, self.pair(key) / "job.json")
+    def job(self, key: str) -> JobT | None:
+        return _find(self._jobs, self.pair(key) / "job.json")
 
-    def note(self, jobs: Iterable[Job]) -> None:
+    def note(self, jobs: Iterable[JobT]) -> None:
         """Keep what jobs are about, before anything names them. What is there already stays."""
         for job in jobs:
             self.pair(job.key).mkdir(parents=True, exist_ok=True)
             _link(self.pair(job.key) / "job.json", job)
 
-    def record(self, key: str) -> FleetRecord | None:
+    def record(self, key: str) -> RecordT | None:
         """What a job came to; None: there is no record yet."""
-        return _find(FleetRecord, self.pair(key) / "record.json")
+        return _find(self._records, self.pair(key) / _RECORD)
 
-    def records(self) -> Iterator[FleetRecord]:
+    def records(self) -> Iterator[RecordT]:
         """The newest record of each job."""
         return (record for key in self.job_keys() if (record := self.record(key)))
 
     @contextmanager
     def judging(self, key: str) -> Iterator[None]:
-        """Hold a job's lock while it is judged: another worker of the same job waits, then finds the record."""
+        """Hold a job's lock while it is done: another worker of the same job waits, then finds the record."""
         self.pair(key).mkdir(parents=True, exist_ok=True)
         with _locked(self.pair(key) / "lock", wait=True):
             yield
-
-    def commit(self, judged: Judged) -> bool:
-        """Keep a record with its evidence. False: there was one already, which stays. Call it within `judging`."""
-        folder = self.pair(judged.record.key)
-        if (folder / "record.json").exists():
-            return False
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "evidence.json", judged.evidence, durable=True)
-        kept = _link(folder / "record.json", judged.record, durable=True)
-        (folder / "failed.json").unlink(missing_ok=True)
-        return kept
 
     def put_aside(self, key: str) -> None:
         """Make room for a new record: the one that is there was too old, or not good enough.
@@ -178,9 +176,35 @@ class Ledger:
                 return
             earlier = folder / "earlier" / f"{record.ended:%Y%m%dT%H%M%S}"
             earlier.mkdir(parents=True, exist_ok=True)
-            for name in ("record.json", "evidence.json"):  # without the record, the evidence counts for nothing
+            for name in self._files:
                 with suppress(FileNotFoundError):
                     (folder / name).rename(earlier / name)
+
+    def _write(self, path: Path, row: Row) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, row.model_dump_json())
+
+    def _keep(self, record: RecordT) -> bool:
+        """Put a record in place, which is on the disk by then. False: there was one already, which stays."""
+        return _link(self.pair(record.key) / _RECORD, record, durable=True)
+
+
+class Ledger(JobLedger[Job, FleetRecord]):
+    """What a fleet judged: each record with its evidence."""
+
+    _jobs, _records = Job, FleetRecord
+    _files = (_RECORD, "evidence.json")  # without the record, the evidence counts for nothing
+
+    def commit(self, judged: Judged) -> bool:
+        """Keep a record with its evidence. False: there was one already, which stays. Call it within `judging`."""
+        folder = self.pair(judged.record.key)
+        if (folder / _RECORD).exists():
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "evidence.json", judged.evidence, durable=True)
+        kept = self._keep(judged.record)
+        (folder / "failed.json").unlink(missing_ok=True)
+        return kept
 
     def evidence_of(self, record: FleetRecord) -> bytes:
         """The evidence of a record, checked: it is the one that was recorded, and says what the record says.
@@ -208,10 +232,6 @@ class Ledger:
     def failure(self, key: str) -> Failure | None:
         return _find(Failure, self.pair(key) / "failed.json")
 
-    def _write(self, path: Path, row: Row) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, row.model_dump_json())
-
 
 def _find(model: type[Model], path: Path) -> Model | None:
     try:
@@ -226,7 +246,7 @@ def _read(model: type[Model], path: Path) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         cause = f"is no {model.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        then = "another version wrote it, or it is damaged: take it away, and judge the pair again"
+        then = "another version wrote it, or it is damaged: take it away, and give the command again"
         raise UserError(Problem(where=str(path), cause=cause, then=then), code=1) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,16 @@ class Pair:
     """Compute capability, `9.0`; empty for the tiers without a GPU."""
 
 
-class Job(Row):
+class LedgerJob(Row, ABC):
+    """A job that a ledger keeps: to judge an image, or to build one."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Names the job among all: the same work gives the same key."""
+
+
+class Job(LedgerJob):
     """All that a worker is told. It brings an engine, and gets the rest from the registry and the checkout."""
 
     schema_version: Literal[1] = 1
@@ -80,22 +90,27 @@ class WorkerInfo(Row):
     engine: str = ""
 
 
-class FleetRecord(Row):
-    """One job, judged. It counts only with the evidence that it names by sha256, which was written before it."""
+class JobRecord(Row):
+    """What a worker gave back of a job: for which run, where, and when."""
 
     schema_version: Literal[1] = 1
     key: str
     run: str
-    """The run that booked it."""
+    """The run that handed it out."""
     worker: WorkerInfo
     started: AwareDatetime
     ended: AwareDatetime
-    line: RunLine
-    """As `record` writes it into results/runs.jsonl."""
 
     @property
     def seconds(self) -> float:
         return (self.ended - self.started).total_seconds()
+
+
+class FleetRecord(JobRecord):
+    """One job, judged. It counts only with the evidence that it names by sha256, which was written before it."""
+
+    line: RunLine
+    """As `record` writes it into results/runs.jsonl."""
 
 
 class Booking(Row):
@@ -113,7 +128,7 @@ class Booking(Row):
 
 
 class FleetRun(Row):
-    """One `fleet run`: what it set out to judge. `--resume` goes on with it."""
+    """One `fleet run` or `build --on`: its jobs. `--resume` goes on with it."""
 
     schema_version: Literal[1] = 1
     id: str
@@ -123,7 +138,7 @@ class FleetRun(Row):
     jobs: tuple[str, ...]
     """Keys."""
     ended: AwareDatetime | None = None
-    """When its last job had a record. None: it goes on, was killed, or lost a job: `--resume` judges the rest."""
+    """When its last job had a record. None: it goes on, was killed, or lost a job: `--resume` does the rest."""
 
 
 class Failure(Row):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import AwareDatetime
-
 from images.errors import Problem, UserError
-from images.fleet.model import WorkerInfo
+from images.fleet.model import JobRecord
 from images.nightly.results import Row
 
 
@@ -19,23 +15,13 @@ class ToldProblem(Row):
     then: str
 
 
-class JobResult(Row):
+class JobResult(JobRecord):
     """The end of a job, in the worker's words. A verdict is judged again by the submitter; what else it looks at again,
     and what it believes, is said where each kind of result is read.
     """
 
-    schema_version: Literal[1] = 1
-    key: str
-    run: str
-    worker: WorkerInfo
-    started: AwareDatetime
-    ended: AwareDatetime
     problems: tuple[ToldProblem, ...] = ()
     """Why there is no more than this; none where the job was done."""
-
-    @property
-    def seconds(self) -> float:
-        return (self.ended - self.started).total_seconds()
 
 
 def told(error: UserError) -> tuple[ToldProblem, ...]:

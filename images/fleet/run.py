@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
-import uuid
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import median
 
 from images.config import paths
 from images.errors import UserError
+from images.fleet import booking
+from images.fleet.booking import Taken
 from images.fleet.config import Fleet
 from images.fleet.executors.executor import Ended, Executor, Placed
 from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job
+from images.fleet.model import Failure, FleetRecord, FleetRun, Job
+from images.fleet.remaining import Remaining
 from images.fleet.worker import Assignment
 from validate.judge import Verdict
 
@@ -51,23 +50,6 @@ class RunOptions:
     """Gets each outcome as it comes, while its job is booked."""
 
 
-def new_run(executor: str, jobs: Mapping[str, Sequence[Job]]) -> FleetRun:
-    """A run of these jobs, by this process."""
-    started = datetime.now(UTC)
-    keys = tuple(job.key for group in jobs.values() for job in group)
-    run_id = f"{started:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-    return FleetRun(id=run_id, owner=owner(), started=started, executor=executor, jobs=keys)
-
-
-def owner() -> str:
-    """`USER@HOST (process N)`: who to ask about a booking."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()} (process {os.getpid()})"
-
-
 def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> tuple[Outcome, ...]:
     """Judge the jobs (machines -> jobs) that nobody else has. Raises UserError, KeyboardInterrupt after cleaning up."""
     ledger = options.ledger
@@ -88,38 +70,12 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
 
 
 def _booked(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> list[Placed]:
-    ledger, found = options.ledger, []
-    for machines, group in jobs.items():
-        for job in group:
-            left = ledger.booked(job.key)
-            other = ledger.book(_booking(run_of, job), job)
-            if other:
-                options.say(job.key, f"is left to {other.owner}, who booked it at {other.since:%H:%M:%S} UTC")
-                continue
-            _make_room(ledger, job.key, run_of)
-            found.append(_placed(run_of, machines, job, left, options))
-    return found
+    asked = [(machines, job) for machines, group in jobs.items() for job in group]
+    taken = [(*one, booking.take(options.ledger, run_of, one[1], options.say)) for one in asked]
+    return [_placed(run_of, machines, job, mine, options) for machines, job, mine in taken if mine]
 
 
-def _booking(run_of: FleetRun, job: Job, cluster_id: str = "") -> Booking:
-    return Booking(
-        key=job.key,
-        run=run_of.id,
-        owner=run_of.owner,
-        since=datetime.now(UTC),
-        executor=run_of.executor,
-        cluster_id=cluster_id,
-    )
-
-
-def _make_room(ledger: Ledger, key: str, run_of: FleetRun) -> None:
-    """Put an old record aside; one that somebody made since this run began answers for the job, and stays."""
-    record = ledger.record(key)
-    if record and record.ended < run_of.started:
-        ledger.put_aside(key)
-
-
-def _placed(run_of: FleetRun, machines: str, job: Job, left: Booking | None, options: RunOptions) -> Placed:
+def _placed(run_of: FleetRun, machines: str, job: Job, mine: Taken, options: RunOptions) -> Placed:
     matrix = paths.workspace().matrix
     assignment = Assignment(
         job=job.model_dump_json(),
@@ -130,14 +86,13 @@ def _placed(run_of: FleetRun, machines: str, job: Job, left: Booking | None, opt
         gpus=options.gpus,
         engine=options.engine,
     )
-    same = left is not None and left.executor == run_of.executor
     return Placed(
         key=job.key,
         task=assignment,
         gpus=job.gpus,
         machines=machines,
         on=options.fleet.workers[machines],
-        cluster_id=left.cluster_id if left and same else "",
+        cluster_id=mine.cluster_id,
     )
 
 
@@ -151,14 +106,15 @@ def _judged(
     outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
     waiting = [placed for placed in booked if placed.key not in there]
     for key, cluster_id in executor.start(waiting).items():
-        ledger.note_cluster_id(_booking(run_of, by_key[key], cluster_id))
-    remaining = Remaining.of(ledger, [by_key[placed.key] for placed in waiting])
+        ledger.note_cluster_id(booking.booking(run_of, key, cluster_id))
+    remaining, began = _remaining(ledger, [by_key[placed.key] for placed in waiting]), time.monotonic()
+    states = executor.states()
     for placed in waiting:
-        options.say(placed.key, executor.states().get(placed.key, "started"))
+        options.say(placed.key, states.get(placed.key, "started") + remaining.before(placed.key))
     for ended in executor.ended():
         outcome = _kept(run_of, by_key[ended.key], ended, options)
-        remaining.ended(ended.key)
-        options.say(ended.key, _told(outcome, ended) + remaining.told())
+        remaining.ended([ended.key])
+        options.say(ended.key, _told(outcome, ended) + remaining.told(executor.running(), time.monotonic() - began))
         outcomes.append(outcome)
     return outcomes
 
@@ -199,33 +155,8 @@ def _told(outcome: Outcome, ended: Ended) -> str:
     return f"{outcome.verdict.overall} on {where} in {outcome.record.seconds:.0f} s"
 
 
-@dataclass(kw_only=True)
-class Remaining:
-    """How long the rest may take, from what the same jobs took before, else from the median of all."""
-
-    expected: dict[str, float]
-    """Key -> seconds."""
-    began: datetime
-    done: float = 0.0
-    """Seconds of work that ended since."""
-
-    @classmethod
-    def of(cls, ledger: Ledger, jobs: Sequence[Job]) -> Remaining:
-        took: dict[tuple[object, ...], float] = {}
-        for record in ledger.records():
-            took[record.line.image, tuple(record.line.tiers), len(record.line.gpus)] = record.seconds
-        usual = median(took.values()) if took else 0.0
-        expected = {job.key: took.get((job.image, job.tiers, job.gpus), usual) for job in jobs}
-        return cls(expected=expected, began=datetime.now(UTC))
-
-    def ended(self, key: str) -> None:
-        self.done += self.expected.pop(key, 0.0)
-
-    def told(self) -> str:
-        """`; 3 wait or run, about 4 min`: at the pace so far. Without earlier records no time is given."""
-        if not self.expected:
-            return ""
-        elapsed = (datetime.now(UTC) - self.began).total_seconds()
-        left = sum(self.expected.values())
-        pace = f", about {left * elapsed / self.done / 60:.0f} min" if self.done and left else ""
-        return f"; {len(self.expected)} wait or run{pace}"
+def _remaining(ledger: Ledger, jobs: Sequence[Job]) -> Remaining:
+    """By what the same tiers of the same images took before."""
+    records = sorted(ledger.records(), key=lambda record: record.ended)
+    took = {(one.line.image, tuple(one.line.tiers), len(one.line.gpus)): one.seconds for one in records}
+    return Remaining.of({job.key: (job.image, job.tiers, job.gpus) for job in jobs}, took)

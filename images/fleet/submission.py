@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,13 +37,22 @@ class Submission:
         fleet = machines(self.fleet, platform, image)
         return Placed(key=key, task=task, gpus=0, machines=fleet.plain, on=fleet.workers[fleet.plain])
 
-    def ends(self, jobs: Sequence[Placed]) -> Iterator[Ended]:
-        """Each job once, as it ends. What was begun is cancelled on any way out. Raises UserError."""
+    def ends(
+        self,
+        jobs: Sequence[Placed],
+        started: Callable[[Mapping[str, str]], None] = lambda _cluster_ids: None,
+        about: Callable[[str], str] = lambda _key: "",
+    ) -> Iterator[Ended]:
+        """Each job once, as it ends. What was begun is cancelled on any way out. Raises UserError.
+
+        `started` gets key -> what the job is called on the cluster; `about` (key -> text) ends a job's first line.
+        """
         executor = self.executor
         try:
-            executor.start(jobs)
+            started(executor.start(jobs))
+            states = executor.states()
             for job in jobs:
-                self.say(job.key, executor.states().get(job.key, "started"))
+                self.say(job.key, states.get(job.key, "started") + about(job.key))
             yield from executor.ended()
         finally:
             executor.cancel()

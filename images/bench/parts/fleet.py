@@ -11,10 +11,10 @@ from images.bench.data import FleetData, FleetPass, FleetSize
 from images.bench.parts.session import SUBJECT, BenchmarkRun, load_around
 from images.config.names import Arch
 from images.errors import Problem, UserError
-from images.fleet import planning, run
+from images.fleet import booking, planning
 from images.fleet.config import Fleet, WorkerType
 from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, Job
+from images.fleet.model import Job
 from images.fleet.planning import FleetImage, PlanInputs
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
@@ -83,12 +83,9 @@ def _pass(images: list[FleetImage], machines: Fleet) -> FleetPass:
 
 
 def _book(ledger: Ledger, jobs: list[Job]) -> None:
-    run_of = run.new_run("local", {"all": jobs})
+    run_of = booking.new_run("local", [job.key for job in jobs])
     with ledger.running(run_of):
         for job in jobs:
-            booking = Booking(
-                key=job.key, run=run_of.id, owner=run_of.owner, since=run_of.started, executor=run_of.executor
-            )
-            ledger.book(booking, job)
+            ledger.book(booking.booking(run_of, job.key), job)
         for job in jobs:
             ledger.release(job.key, run_of.id)

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from images.config.platforms import Platform
+from images.fleet.model import LedgerJob
 from images.fleet.results import JobResult
-from images.nightly.results import Row
 from validate.claims import Tier
 
 
-class BuildJob(Row):
+class BuildJob(LedgerJob):
     """All that a worker is told. It brings an engine, and gets the rest from the index, a registry and the checkout."""
 
     schema_version: Literal[1] = 1
@@ -44,9 +44,10 @@ class BuildJob(Row):
 
     @property
     def key(self) -> str:
-        """Names the job among all: the same image, context and tiers give the same key."""
+        """Names the job among all. Two jobs with one key ask for the same in everything: `--resume` relies on it."""
         tiers = "-".join(map(str, self.tiers))
-        return "-".join(filter(None, [self.image, self.context[:12], self.label, tiers]))
+        asked = hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+        return "-".join(filter(None, [self.image, asked, self.label, tiers]))
 
     def suffix(self, run: str) -> str:
         """Added to the image's name in the worker's engine, which other jobs may use at the same time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,22 +28,22 @@ from validate.evidence import Evidence, Outcome, Record
 from validate.judge import Verdict, explain, judge
 from validate.judging import listed
 
-_AGAIN = "give the same command again: what the engines of the workers have cached is not built again"
+_AGAIN = "give the same command with --resume: what is built, or cached by the workers' engines, is not built again"
 
 
-def placed(job: BuildJob, submission: Submission) -> Placed:
-    """A job with its machines. Raises UserError: fleet.yaml has none of its platform."""
+def placed(job: BuildJob, submission: Submission, ledger: str = "") -> Placed:
+    """A job with its machines. `ledger`: the folder where its worker keeps what it built.
+
+    Raises UserError: fleet.yaml has none of its platform.
+    """
     assignment = BuildAssignment(
-        job=job.model_dump_json(), run=submission.run, executor=submission.executor.name, matrix=matrix_file()
+        job=job.model_dump_json(),
+        run=submission.run,
+        executor=submission.executor.name,
+        matrix=matrix_file(),
+        ledger=ledger,
     )
     return submission.placed(job.key, assignment, job.platform, job.image)
-
-
-def results(jobs: Sequence[BuildJob], submission: Submission) -> Iterator[tuple[BuildJob, BuildResult | UserError]]:
-    """Each job with its result, as they end. What was begun is cancelled on any way out. Raises UserError."""
-    by_key = {job.key: job for job in jobs}
-    for ended in submission.ends([placed(job, submission) for job in by_key.values()]):
-        yield by_key[ended.key], result_of(ended, submission.run)
 
 
 def result_of(ended: Ended, run: str) -> BuildResult | UserError:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from images.building import pipeline
 from images.building.pipeline import BuildOptions
@@ -25,6 +25,7 @@ from images.engine.progress import Progress
 from images.errors import UserError
 from images.fleet import travel
 from images.fleet.builds.description import context_digest, image_of, require_same_context
+from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.results import ToldProblem, told
 from images.fleet.task import TaskContext
@@ -51,16 +52,21 @@ class BuildAssignment:
     executor: str
     matrix: str
     """The matrix file; empty: the checkout's."""
+    ledger: str = ""
+    """The folder of a BuildLedger, where this machine sees it: what was built is kept there, and not built twice."""
 
-    def elsewhere(self) -> BuildAssignment:
-        """The checkout that travels has the matrix."""
-        return replace(self, matrix="")
+    def elsewhere(self) -> Self:
+        """The checkout that travels has the matrix; the ledger is the submitter's."""
+        return replace(self, matrix="", ledger="")
 
     def perform(self, context: TaskContext) -> BuildResult:
         return build(self, context)
 
     def perform_and_keep(self, context: TaskContext) -> BuildResult:
-        return build(self, context)
+        if not self.ledger:
+            return self.perform(context)
+        key = BuildJob.model_validate_json(self.job).key
+        return BuildLedger(Path(self.ledger)).kept(key, lambda: self.perform(context))
 
 
 def build(given: BuildAssignment, context: TaskContext) -> BuildResult:

@@ -63,6 +63,10 @@ class Executor(Protocol):
         """Key -> `runs on n1`, `waits (Resources)`, of the jobs that have not ended."""
         ...
 
+    def running(self) -> Mapping[str, float]:
+        """Key -> seconds since it began, of the jobs that are known to run; none where the cluster does not tell."""
+        ...
+
     def cancel(self) -> None:
         """End every job that was started here and has not ended. Called on any way out, more than once."""
         ...

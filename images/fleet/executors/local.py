@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from images.errors import UserError
@@ -18,6 +19,7 @@ class LocalExecutor:
 
     def __init__(self) -> None:
         self._waiting: list[Placed] = []
+        self._began = 0.0
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         self._waiting += jobs
@@ -25,16 +27,20 @@ class LocalExecutor:
 
     def ended(self) -> Iterator[Ended]:
         while self._waiting:
-            job = self._waiting[0]
+            job, self._began = self._waiting[0], time.monotonic()
             try:
                 ended = ended_with(job.key, job.task.perform(TaskContext()))
             except UserError as error:
                 ended = Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))
             self._waiting.pop(0)
+            self._began = time.monotonic()
             yield ended
 
     def states(self) -> Mapping[str, str]:
         return {job.key: "waits" if number else "runs here" for number, job in enumerate(self._waiting)}
+
+    def running(self) -> Mapping[str, float]:
+        return {job.key: time.monotonic() - self._began for job in self._waiting[:1]}
 
     def cancel(self) -> None:
         self._waiting.clear()

@@ -92,6 +92,9 @@ class RayExecutor:
     def states(self) -> Mapping[str, str]:
         return dict.fromkeys(list(self._tasks.values()), "was handed to Ray")
 
+    def running(self) -> Mapping[str, float]:
+        return {}
+
     def cancel(self) -> None:
         if not self._ray.is_initialized():
             return

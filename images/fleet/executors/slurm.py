@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,11 @@ class SlurmExecutor:
 
     def states(self) -> Mapping[str, str]:
         return {key: job.told for key, job in list(self._jobs.items())}
+
+    def running(self) -> Mapping[str, float]:
+        now = datetime.now(UTC)
+        since = {key: job.began for key, job in list(self._jobs.items())}
+        return {key: (now - began).total_seconds() for key, began in since.items() if began}
 
     def cancel(self) -> None:
         ids = [job.job_id for job in list(self._jobs.values())]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from images.fleet.results import JobResult
 
-COMMAND = ("env", "SLURM_BITSTR_LEN=0", "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
+_SETTINGS = ("SLURM_BITSTR_LEN=0", "SLURM_TIME_FORMAT=standard")
 """Without the limit, squeue cuts the list of an array's elements off after 64 characters."""
+COMMAND = ("env", *_SETTINGS, "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%S|%r")
 _OVER = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # squeue(1)
 )
@@ -56,6 +58,12 @@ class WatchedJob(SlurmJob[str | JobResult]):
         return f"waits ({info.get('Reason') or info.get('State') or 'submitted'})"
 
     @property
+    def began(self) -> datetime | None:
+        """When it began; None: it does not run, as far as squeue was asked."""
+        info = self.watcher.get_info(self.job_id)
+        return start_of(info) if info.get("State") == "RUNNING" else None
+
+    @property
     def node(self) -> str:
         """Where it ran; empty: squeue has forgotten it."""
         return self.watcher.get_info(self.job_id, mode="force").get("NodeList", "")
@@ -65,9 +73,17 @@ def parsed(listing: str) -> dict[str, dict[str, str]]:
     """Job -> what squeue says of it. `12_3` is one of an array; `12_[4-9%2]` are those of it that it lists together."""
     found = {}
     for line in listing.splitlines():
-        job, state, node, reason = [*(word.strip() for word in line.split("|", 3)), "", "", ""][:4]
-        found[job] = {"State": state, "NodeList": node, "Reason": reason}
+        job, state, node, start, reason = [*(word.strip() for word in line.split("|", 4)), "", "", "", ""][:5]
+        found[job] = {"State": state, "NodeList": node, "Start": start, "Reason": reason}
     return found
+
+
+def start_of(info: Mapping[str, str]) -> datetime | None:
+    """When squeue says that a job began, in this machine's zone as squeue has it; None: it says none."""
+    try:
+        return datetime.fromisoformat(info.get("Start", "")).astimezone()
+    except ValueError:
+        return None
 
 
 def state_of(listing: Mapping[str, Mapping[str, str]], job: str) -> Mapping[str, str]:

@@ -15,13 +15,16 @@ import pytest
 
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
+from images.fleet import booking
 from images.fleet.builds import description, sets, submitting
+from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.builds.pool import Pool
+from images.fleet.builds.running import BuildEnd, BuildRun
 from images.fleet.builds.sets import Parent, SetOptions
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
-from images.fleet.model import WorkerInfo
+from images.fleet.model import FleetRun, WorkerInfo
 from images.fleet.results import ToldProblem
 from images.fleet.submission import Submission
 from images.locking import lock_file
@@ -90,6 +93,9 @@ class Obedient:
     def states(self) -> Mapping[str, str]:
         return {}
 
+    def running(self) -> Mapping[str, float]:
+        return {}
+
     def cancel(self) -> None:
         self.cancelled = True
         self.going.clear()
@@ -97,6 +103,17 @@ class Obedient:
 
 def submission(executor: Obedient) -> Submission:
     return Submission(fleet=ONE_MACHINE, executor=executor, run=RUN, say=lambda _key, _text: None)
+
+
+def run_of(*jobs: BuildJob) -> FleetRun:
+    """A run of these jobs that begins now, as `result` names it."""
+    return booking.new_run("obedient", [one.key for one in jobs]).model_copy(update={"id": RUN})
+
+
+def built(folder: Path, executor: Obedient, *jobs: BuildJob, **more: Any) -> list[BuildEnd]:
+    """What a run of these jobs came to."""
+    given = {"run_of": run_of(*jobs), "ledger": BuildLedger(folder), "submission": submission(executor), "took": {}}
+    return list(BuildRun(**{**given, **more}).ends(jobs))
 
 
 def of(one: Placed) -> BuildJob:
@@ -148,7 +165,7 @@ def test_an_image_of_a_platform_without_machines_is_refused() -> None:
 # --- what counts of its answer ----------------------------------------------------------------------------------------
 
 
-def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other() -> None:
+def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other(tmp_path: Path) -> None:
     good, bad, lost = job(label="a"), job(label="b"), job(label="c")
     told = (ToldProblem(where="step 3", cause="no space", then="make room"),)
     answers = {
@@ -157,27 +174,27 @@ def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other() -
         lost.key: Ended(key=lost.key, cause="the node died"),
     }
     executor = Obedient(lambda placed: answers[placed.key])
-    found = {one.label: what for one, what in submitting.results([good, bad, lost], submission(executor))}
+    found = {one.job.label: one.result for one in built(tmp_path, executor, good, bad, lost)}
     assert found["a"] == answers[good.key].result and executor.cancelled
     assert str(found["b"]) == "step 3: no space\n    next: make room"
-    assert "the node died" in str(found["c"]) and "give the same command again" in str(found["c"])
+    assert "the node died" in str(found["c"]) and "the same command with --resume" in str(found["c"])
 
 
 @pytest.mark.parametrize("other", [{"run": "of-last-week"}, {"key": job(tiers=(Tier.CPU,)).key}])
-def test_the_result_of_another_run_or_job_is_none(other: dict[str, str]) -> None:
+def test_the_result_of_another_run_or_job_is_none(tmp_path: Path, other: dict[str, str]) -> None:
     """Slurm was set up anew, and gave a job a number that a file of last week bears."""
     executor = Obedient(lambda placed: Ended(key=placed.key, result=result(of(placed), **other)))
-    ((_, found),) = submitting.results([job()], submission(executor))
-    assert isinstance(found, UserError) and "is of another job" in str(found) and "--out" in str(found)
+    (end,) = built(tmp_path, executor, job())
+    assert isinstance(end.result, UserError) and "is of another job" in str(end.result) and "--out" in str(end.result)
 
 
-def test_an_interrupt_cancels_what_was_begun() -> None:
+def test_an_interrupt_cancels_what_was_begun(tmp_path: Path) -> None:
     def interrupted(_placed: Placed) -> Ended:
         raise KeyboardInterrupt
 
     executor = Obedient(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(submitting.results([job()], submission(executor)))
+        built(tmp_path, executor, job())
     assert executor.cancelled
 
 

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from images.fleet.executors import ray, slurm
 from images.fleet.executors.executor import Placed
 from images.fleet.executors.ray import RayExecutor
 from images.fleet.executors.slurm import SlurmExecutor
-from images.fleet.executors.squeue import SqueueWatcher, parsed, state_of
+from images.fleet.executors.squeue import SqueueWatcher, parsed, start_of, state_of
 from images.fleet.task import Task
 
 H100 = WorkerType.model_validate(
@@ -180,12 +181,12 @@ def test_the_checkout_that_travels_has_all_that_a_worker_imports(tmp_path: Path)
 
 
 LISTING = """\
-12_0|RUNNING|n1|None
-12_1|COMPLETED|n2|None
-12_[2-5%4]|PENDING||Resources
-15_[0-4:2,9]|PENDING||Priority
-13|CONFIGURING|n3|None
-14|NODE_FAIL|n4|NodeDown
+12_0|RUNNING|n1|2026-11-22T10:00:00|None
+12_1|COMPLETED|n2|2026-11-22T10:00:00|None
+12_[2-5%4]|PENDING||N/A|Resources
+15_[0-4:2,9]|PENDING||2026-11-22T11:00:00|Priority
+13|CONFIGURING|n3|2026-11-22T10:00:00|None
+14|NODE_FAIL|n4|2026-11-22T10:00:00|NodeDown
 """
 
 
@@ -195,7 +196,8 @@ def test_a_job_that_is_submitted_while_squeue_answers_is_not_gone() -> None:
     watcher.register_job("12_0")
     watcher._make_command()
     watcher.register_job("99_0")
-    assert watcher.read_info(LISTING) == {"12_0": {"State": "RUNNING", "NodeList": "n1", "Reason": "None"}}
+    running = {"State": "RUNNING", "NodeList": "n1", "Start": "2026-11-22T10:00:00", "Reason": "None"}
+    assert watcher.read_info(LISTING) == {"12_0": running}
     watcher._make_command()
     assert watcher.read_info(LISTING)["99_0"] == {"State": "GONE"}
 
@@ -220,6 +222,11 @@ def test_a_job_that_is_submitted_while_squeue_answers_is_not_gone() -> None:
 )
 def test_squeue_is_read(job: str, state: str) -> None:
     assert state_of(parsed(LISTING), job)["State"] == state
+
+
+def test_when_a_job_began_is_in_the_zone_of_this_machine() -> None:
+    assert start_of(state_of(parsed(LISTING), "12_0")) == datetime(2026, 11, 22, 10).astimezone()
+    assert start_of(state_of(parsed(LISTING), "12_3")) is None and start_of({}) is None
 
 
 def test_why_a_job_waits_is_kept() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from images.fleet import run
+from images.fleet import booking, run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.ledger import Ledger
@@ -69,6 +69,9 @@ class Obedient:
     def states(self) -> Mapping[str, str]:
         return {}
 
+    def running(self) -> Mapping[str, float]:
+        return {}
+
     def cancel(self) -> None:
         self.cancelled = True
 
@@ -78,7 +81,7 @@ def go(folder: Path, executor: Obedient, *jobs: Job, **more: Any) -> tuple[run.O
     options = RunOptions(
         fleet=ONE_MACHINE, ledger=Ledger(folder), executor=executor, say=lambda _key, _text: None, **more
     )
-    return run.run(run.new_run("obedient", placed), placed, options)
+    return run.run(booking.new_run("obedient", [one.key for one in jobs]), placed, options)
 
 
 def test_what_is_judged_has_a_record_and_what_is_lost_a_cause(tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_what_each_job_is_about_is_there_before_the_first_is_booked(tmp_path: Pa
     )
     placed = {ONE_MACHINE.plain: [one, two]}
     with pytest.raises(KeyboardInterrupt):
-        run.run(run.new_run("obedient", placed), placed, options)
+        run.run(booking.new_run("obedient", [one.key, two.key]), placed, options)
     assert [Ledger(tmp_path).job(key) for key in (one.key, two.key)] == [one, two]
 
 
