@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.support import fleet_faults, fleet_images, pods
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 from tests.support.fleet_faults import FleetCommand
+from tests.support.held_builds import JOBS, HeldBuilds
 from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
@@ -138,6 +141,52 @@ def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert base in done.stderr.split("failed: ")[1] and "next:" in done.stderr, done.stderr
     assert slurm.queue() == []
+
+
+def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
+    slurm: Slurm, fleet_file: Path, tmp_path: Path
+) -> None:
+    """One has ended by then, one ends while nobody looks, and one goes on while the run is resumed.
+
+    The cluster, the submitters and the kill are real; a build is a worker that waits for a file.
+    """
+    builds, environment = HeldBuilds(tmp_path), dict(slurm.environment)
+    shutil.copy(fleet_file, tmp_path / "fleet.yaml")
+
+    def until(holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 120
+        while not holds():
+            assert submitter.poll() is None or killed, submitter.communicate()
+            assert time.monotonic() < deadline, slurm.queue()
+            time.sleep(0.1)
+
+    submitter, killed = builds.start(environment), False
+    builds.let_end("a")
+    until(lambda: builds.ledger.record(JOBS["a"].key))
+    until(lambda: builds.began() == ["a", "b", "c"])
+    submitter.kill()
+    submitter.communicate()
+    killed = True
+    builds.let_end("b")
+    until(lambda: builds.ledger.record(JOBS["b"].key))
+    submitted = jobs_of(slurm)
+
+    resumed = builds.start(environment, "--resume")
+    lines = iter(resumed.stderr.readline, "") if resumed.stderr else iter(())
+    told = next(lines)
+    assert told.startswith("c: runs on n") and "about 60 min once it runs (its start is known)" in told, told
+    builds.let_end("c")
+    stdout, _ = resumed.communicate()
+    assert resumed.returncode == 0 and set(json.loads(stdout).values()) == {"sha256:" + "ab" * 32}, stdout
+    assert builds.began() == ["a", "b", "c"] and jobs_of(slurm) == submitted
+    ledger = builds.ledger
+    assert all(one.ended for one in ledger.runs()) and not [key for key in ledger.job_keys() if ledger.booked(key)]
+    assert slurm.queue() == []
+
+
+def jobs_of(slurm: Slurm) -> set[str]:
+    """Every job that Slurm remembers."""
+    return set(slurm.ask("squeue", "--array", "--states=all", "--noheader", "--format=%i").split())
 
 
 def test_names_that_killed_workers_left_are_taken_away_and_no_others(engine: Engine) -> None:
