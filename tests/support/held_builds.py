@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 from images.commands import executors
 from images.fleet import booking, config
@@ -88,7 +89,6 @@ class HeldBuild(BuildAssignment):
 
 def main(folder: Path, *, resume: bool) -> None:
     """Submit the jobs and tell what came of them, as JSON; lines of progress go to stderr."""
-    submitting.BuildAssignment = held_builds.HeldBuild  # type: ignore[misc]  # not __main__'s: a node imports it
     fleet, jobs, ledger = config.read(folder / "fleet.yaml"), list(JOBS.values()), HeldBuilds(folder).ledger
     executor = executors.executor("slurm", folder, fleet)
     run_of = running.resumed(ledger, jobs, "slurm") if resume else booking.new_run("slurm", [job.key for job in jobs])
@@ -99,7 +99,9 @@ def main(folder: Path, *, resume: bool) -> None:
 
     submission = Submission(fleet=fleet, executor=executor, run=run_of.id, say=say)
     run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS})
-    found = {end.job.label: end.result for end in run.ends(jobs)}
+    held = held_builds.HeldBuild  # not that of __main__: a node imports it
+    with patch.object(submitting, "BuildAssignment", held):
+        found = {end.job.label: end.result for end in run.ends(jobs)}
     digests = {label: one.digest if isinstance(one, BuildResult) else str(one) for label, one in found.items()}
     sys.stdout.write(json.dumps(digests))
 

@@ -1,5 +1,7 @@
 """`build --on` and `nightly --on`: what workers can't do is refused, and what an image gets for their verdict."""
 
+import json
+import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -119,6 +121,55 @@ def test_an_image_that_workers_built_and_this_machine_judged_ends_with_0(
         (NAME, "a.test/b", True, ("static", "cpu"))
     ]
     assert {path.name for path in (tmp_path / NAME).iterdir()} >= {"build.json", "evidence.json", "verdict.json"}
+
+
+def test_a_killed_build_is_resumed_with_the_verdict_of_what_its_workers_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image of the killed run is not built again; the other one is."""
+    told = answered(monkeypatch)
+    images = (NAME, "cu126-torch25")
+    words = ("build", *images, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    seen = executors.executor
+
+    def interrupting(*given: Any) -> Obedient:
+        executor = seen(*given)
+        answer, answers = executor.answer, iter((True, False))
+
+        def one(placed: Placed) -> Ended:
+            if next(answers):
+                return answer(placed)
+            raise KeyboardInterrupt
+
+        executor.answer = one
+        return executor
+
+    monkeypatch.setattr(executors, "executor", interrupting)
+    assert call(*words).exit_code == 130
+    shutil.rmtree(tmp_path / NAME)
+    monkeypatch.setattr(executors, "executor", seen)
+    with pytest.raises(UserError) as failed:  # the worker of this test measures the first image alone
+        call(*words, "--resume")
+    assert [one.image for one in told] == list(images)
+    assert {one.where.partition("-5")[0][:13] for one in failed.value.problems} == {"cu126-torch25"}
+    assert json.loads((tmp_path / NAME / "build.json").read_text())["worker"]["node"] == "n1"
+    with pytest.raises(UserError, match="left these jobs"):
+        call(*words, "--resume")
+
+
+def test_only_a_build_on_workers_is_resumed() -> None:
+    with pytest.raises(UserError, match="--resume: is about workers, and none are asked\n    next: leave it out"):
+        call("build", NAME, "--resume")
+
+
+def test_the_next_build_says_what_this_one_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(monkeypatch)
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    assert "once it runs" not in call(*words).stderr, "there is no record"
+    kept = json.loads((tmp_path / NAME / "build.json").read_text())
+    kept["worker"]["seconds"] = 179.0
+    (tmp_path / NAME / "build.json").write_text(json.dumps(kept))
+    assert "started; about 3 min once it runs" in call(*words).stderr
 
 
 def test_an_image_with_a_failed_claim_or_without_the_cpu_tier_gets_no_name(
