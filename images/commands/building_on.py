@@ -78,8 +78,8 @@ def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRu
     ledger, name = BuildLedger(wishes.out / "builds"), wishes.how.on.partition(":")[0]
     run_of = running.resumed(ledger, jobs, name) if wishes.resume else booking.new_run(name, [job.key for job in jobs])
     if wishes.resume:
-        left = len(running.without_record(ledger, run_of, jobs))
-        executors.tell(run_of.id, f"goes on: {left} of {len(jobs)} jobs are left")
+        left = running.without_record(ledger, run_of)
+        executors.tell(run_of.id, f"goes on: {len(left)} of {len(run_of.jobs)} jobs are left")
     executor = executors.executor(wishes.how.on, wishes.out, fleet)
     seconds = {job.image: records.recorded_seconds(wishes.out / job.image) for job in jobs}
     return BuildRun(

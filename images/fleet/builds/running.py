@@ -61,7 +61,7 @@ class BuildRun:
                 self.submission.executor.cancel()
                 for key in taken:
                     self.ledger.release(key, self.run_of.id)
-            if all(map(self.ledger.record, self.run_of.jobs)):
+            if not without_record(self.ledger, self.run_of):
                 self.ledger.end(self.run_of.model_copy(update={"ended": datetime.now(UTC)}))
 
     def _ends(self, by_key: Mapping[str, BuildJob], taken: Mapping[str, Taken]) -> Generator[BuildEnd]:
@@ -90,10 +90,8 @@ class BuildRun:
         """What a job came to. A record counts even where its job was lost after it was written."""
         if record := self.ledger.record(ended.key):
             return record
-        goes_on = (
-            ended.result is not None and ended.result.run == mine.run
-        )  # a job that a dead run began, and we watched
-        found = submitting.result_of(ended, mine.run if goes_on else self.run_of.id)
+        watched = ended.result is not None and ended.result.run == mine.run
+        found = submitting.result_of(ended, mine.run if watched else self.run_of.id)
         if isinstance(found, BuildResult):  # of a worker that does not see the ledger
             with self.ledger.judging(ended.key):
                 self.ledger.commit(found)
@@ -120,11 +118,10 @@ def resumed(ledger: BuildLedger, jobs: Sequence[BuildJob], executor: str) -> Fle
     return last.model_copy(update={"owner": booking.owner(), "jobs": (*last.jobs, *others)})
 
 
-def without_record(ledger: BuildLedger, run_of: FleetRun, jobs: Sequence[BuildJob]) -> list[BuildJob]:
-    """Those of the jobs that nobody has built since the run began."""
-    records = {job.key: ledger.record(job.key) for job in jobs}
-    built = {key for key, record in records.items() if record and record.ended >= run_of.started}
-    return [job for job in jobs if job.key not in built]
+def without_record(ledger: BuildLedger, run_of: FleetRun) -> list[str]:
+    """Keys of a run's jobs that nobody has built since it began."""
+    records = {key: ledger.record(key) for key in run_of.jobs}
+    return [key for key, record in records.items() if record is None or record.ended < run_of.started]
 
 
 def _left_to_another(job: BuildJob) -> UserError:

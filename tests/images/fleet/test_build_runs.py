@@ -59,7 +59,7 @@ def test_a_resumed_run_takes_over_what_is_built_and_watches_what_goes_on(tmp_pat
     killed(tmp_path, done, going, kept=[done])
     ledger, executor = BuildLedger(tmp_path), answering()
     resumed = running.resumed(ledger, [done, going], "obedient")
-    assert [one.label for one in running.without_record(ledger, resumed, [done, going])] == ["b"]
+    assert running.without_record(ledger, resumed) == [going.key]
     ends = built(tmp_path, executor, done, going, run_of=resumed)
     assert [one.result for one in ends if isinstance(one.result, BuildResult)] == [
         ledger.record(one.key) for one in (done, going)
@@ -111,11 +111,14 @@ def test_who_has_nothing_to_take_over_is_told_what_to_do(tmp_path: Path) -> None
 
 def test_what_another_process_builds_into_the_same_folder_is_left_to_it(tmp_path: Path) -> None:
     ledger, other, executor = BuildLedger(tmp_path), booking.new_run("obedient", [job().key]), answering()
+    last_week = other.started - timedelta(days=7)
+    ledger.kept(job().key, lambda: result(job(), started=last_week, ended=last_week))
     with ledger.running(other):
         ledger.book(booking.booking(other, job().key), job())
         theirs, mine = built(tmp_path, executor, job(), job(label="b"))
     assert "another process builds it" in str(theirs.result) and isinstance(mine.result, BuildResult)
     assert [of(one).label for one in executor.started] == ["b"]
+    assert [one.ended for one in ledger.runs()] == [None, None], "the record of last week is not the run's"
     booked = ledger.booked(job().key)
     assert booked and booked.run == other.id
 
@@ -128,7 +131,7 @@ def test_a_run_that_is_interrupted_gives_its_jobs_back_and_keeps_what_was_built(
         next(ends)
     assert executor.cancelled and not [key for key in ledger.job_keys() if ledger.booked(key)]
     resumed = running.resumed(ledger, [first, second], "obedient")
-    assert [one.label for one in running.without_record(ledger, resumed, [first, second])] == ["b"]
+    assert running.without_record(ledger, resumed) == [second.key]
 
 
 def test_a_record_older_than_the_run_is_not_taken_over(tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_a_record_older_than_the_run_is_not_taken_over(tmp_path: Path) -> None:
     now = run_of(job()).started
     old = result(job(), started=now - day, ended=now - day, bytes=7)
     ledger.kept(job().key, lambda: old)
-    assert running.without_record(ledger, run_of(job()), [job()]) == [job()]
+    assert running.without_record(ledger, run_of(job())) == [job().key]
     (end,) = built(tmp_path, answering(), job())
     assert isinstance(end.result, BuildResult) and end.result.bytes == 1
 
