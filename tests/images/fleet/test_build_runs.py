@@ -158,6 +158,14 @@ def test_a_worker_keeps_what_it_built_and_a_second_one_does_not_build_it_again(t
     assert task.elsewhere().ledger == "", "a machine of Ray's does not see it"
 
 
+def test_a_worker_keeps_no_failure(tmp_path: Path) -> None:
+    """Its submitter was killed, and a resumed run builds it again."""
+    ledger = BuildLedger(tmp_path)
+    told = ledger.kept(job().key, lambda: result(job(), digest="", problems=NO_SPACE))
+    assert told.problems == NO_SPACE and ledger.record(job().key) is None
+    assert ledger.kept(job().key, lambda: result(job())) == ledger.record(job().key)
+
+
 def test_the_other_jobs_are_told_with_the_time_that_they_may_take(tmp_path: Path) -> None:
     said: list[str] = []
     executor = answering()
