@@ -159,7 +159,7 @@ def test_a_killed_build_is_resumed_with_the_verdict_of_what_its_workers_kept(
 
 def test_only_a_build_on_workers_is_resumed() -> None:
     with pytest.raises(UserError, match="--resume: is about workers, and none are asked\n    next: leave it out"):
-        call("build", NAME, "--resume")
+        call("build", NAME, "--resume", "--engine", "unix:///x")
 
 
 def test_the_next_build_says_what_this_one_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
