@@ -47,9 +47,9 @@ class Remaining:
         return cls(left=expected(kinds, took))
 
     def before(self, key: str) -> str:
-        """`; about 4 min once it runs`, for a job that is handed over."""
+        """`; takes about 4 min`, for a job that is handed over."""
         seconds = self.left.get(key)
-        return f"; {about(seconds)} once it runs" if seconds else ""
+        return f"; takes {about(seconds)}" if seconds else ""
 
     def ended(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -174,7 +174,7 @@ def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
     resumed = builds.start(environment, "--resume")
     lines = iter(resumed.stderr.readline, "") if resumed.stderr else iter(())
     told = next(lines)
-    assert told.startswith("c: runs on n") and "about 60 min once it runs (its start is known)" in told, told
+    assert told.startswith("c: runs on n") and "takes about 60 min (its start is known)" in told, told
     builds.let_end("c")
     stdout, _ = resumed.communicate()
     assert resumed.returncode == 0 and set(json.loads(stdout).values()) == {"sha256:" + "ab" * 32}, stdout

@@ -165,11 +165,11 @@ def test_only_a_build_on_workers_is_resumed() -> None:
 def test_the_next_build_says_what_this_one_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch)
     words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
-    assert "once it runs" not in call(*words).stderr, "there is no record"
+    assert "takes about" not in call(*words).stderr, "there is no record"
     kept = json.loads((tmp_path / NAME / "build.json").read_text())
     kept["worker"]["seconds"] = 179.0
     (tmp_path / NAME / "build.json").write_text(json.dumps(kept))
-    assert "started; about 3 min once it runs" in call(*words).stderr
+    assert "started; takes about 3 min" in call(*words).stderr
 
 
 def test_an_image_with_a_failed_claim_or_without_the_cpu_tier_gets_no_name(

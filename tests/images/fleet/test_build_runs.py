@@ -173,5 +173,5 @@ def test_the_other_jobs_are_told_with_the_time_that_they_may_take(tmp_path: Path
     jobs = [job(label="a"), job(label="b")]
     took = {job().image: 90.0}
     first, last = built(tmp_path, executor, *jobs, submission=telling, took=took)
-    assert said == ["started; about 2 min once it runs"] * 2
+    assert said == ["started; takes about 2 min"] * 2
     assert first.left.startswith("; 1 wait or run, about ") and last.left == ""

@@ -60,5 +60,5 @@ def test_where_nobody_tells_what_runs_the_pace_so_far_goes_on() -> None:
 
 
 def test_a_job_that_is_handed_over_says_what_it_took_before() -> None:
-    assert Remaining.of({"a": "x"}, {"x": 61.0}).before("a") == "; about 2 min once it runs"
+    assert Remaining.of({"a": "x"}, {"x": 61.0}).before("a") == "; takes about 2 min"
     assert remaining.about(1.0) == "about 1 min"
