@@ -67,7 +67,7 @@ def _optional(matrix: Matrix, file: YamlFile) -> Iterator[Problem]:
 def _left_out_in_vain(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Problem]:
     """Names under `without` that the image's stack does not pin: a typo would leave in what was to be left out."""
     raw = {str(item.get("name")): index for index, item in enumerate(file.data["images"]) if isinstance(item, dict)}
-    for row in matrix.images:
+    for row in (row for row in matrix.images if row.without):
         torch = str(ImageName.parse(row.name).torch)
         pins = {**matrix.common, **matrix.stacks.get(torch, {})}
         for name in row.without:

@@ -55,6 +55,27 @@ class Sources:
         content = json.dumps([self.revision, str(platform), self.facts.arm64.model_dump()], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
+    def facts_on(self, platform: Platform) -> Facts:
+        """What the world ships for a platform; every plan of an image asks for it."""
+        return self._arm64_facts if platform is Platform.ARM64 else self.facts
+
+    @cached_property
+    def _arm64_facts(self) -> Facts:
+        return self.facts.on(Platform.ARM64)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Layer -> the distributions it installs, bottom first, in a form that can be compared at once."""
+        return tuple((layer, tuple(names)) for layer, names in self.matrix.layers.items())
+
+    @cached_property
+    def library_layers(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(map(tuple, self.matrix.library_layers))
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        return frozenset(self.matrix.optional)
+
     @cached_property
     def devel_images(self) -> tuple[ImageName, ...]:
         """The images of the matrix with a whole toolkit; every plan of an image asks for them."""

@@ -40,6 +40,11 @@ class Minor:
         return (self.major, self.minor) < (other.major, other.minor)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Thousands of images share a few versions."""
         return f"{self.major}.{self.minor}"
 
     @property
@@ -65,6 +70,11 @@ class Arch:
         return (self.major, self.minor) < (other.major, other.minor)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """All images share a few architectures."""
         return f"sm_{self.major}{self.minor}"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -143,15 +143,20 @@ class SourceRow(Row):
     """A file of templates/wheel/patches that is applied to its source."""
 
 
+def _list(*default: str, **constraints: Any) -> Any:
+    """The default of a list in a row that there are thousands of: pydantic makes it, and need not copy it deeply."""
+    return Field(default_factory=lambda: [*default], json_schema_extra={"default": [*default]}, **constraints)
+
+
 class ImageRow(Row):
     """One image we build, and where it differs from its name's defaults."""
 
     name: ImageNameText
-    archs: list[Capability] = []
+    archs: list[Capability] = _list()
     """Support these architectures alone; empty: all that torch and bitsandbytes have code for."""
-    without: list[LeftOut] = []
+    without: list[LeftOut] = _list()
     """Distributions of the stack that this image leaves out."""
-    platforms: list[Platform] = Field(default=[Platform.AMD64], min_length=1)
+    platforms: list[Platform] = _list(Platform.AMD64, min_length=1)
     """What it is built for. The image of linux/arm64 has `-arm64` behind its name."""
 
     @model_validator(mode="after")

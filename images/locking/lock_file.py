@@ -101,29 +101,45 @@ def _state(place: str, wanted: LockInputs) -> State:
             return State(Status.MISSING)
         return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
     edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
-    held = {layer: entries.versions for layer, entries in found.entries.items()}
-    differences = tuple(diff.differences(found.inputs, wanted)) or tuple(diff.lacking(found.inputs, held)) or edited
+    differences = tuple(diff.differences(found.inputs, wanted)) or _lacking(found) or edited
     return State(Status.STALE, differences) if differences else _SOUND
+
+
+def _lacking(found: _Opened) -> tuple[str, ...]:
+    """Recorded pins that the files do not hold. Nearly all stand there word for word."""
+    pinned = (*found.inputs.layers.items(), *found.inputs.alone.items())
+    if all(found.entries[layer].requirements.issuperset(pins) for layer, pins in pinned):
+        return ()
+    return tuple(diff.lacking(found.inputs, {layer: entries.versions for layer, entries in found.entries.items()}))
 
 
 def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Status]:
     """Name -> its lock's status. A lock that images share (a parent and its arch images) is read once."""
-    statuses: dict[str, tuple[LockInputs, Status]] = {}
-    found: dict[str, Status] = {}
-    folder = located(folder)
+    sharing: dict[str, list[Image]] = {}
     for image in images:
-        name, wanted = image.lock_name, lock_inputs(image)
-        if name not in statuses or statuses[name][0] != wanted:
-            statuses[name] = (wanted, _state(f"{folder}/{name}", wanted).status)
-        found[str(image.name)] = statuses[name][1]
+        sharing.setdefault(image.lock_name, []).append(image)
+    folder = located(folder)
+    found: dict[str, Status] = {}
+    for name, users in sharing.items():
+        found.update(_statuses(f"{folder}/{name}", users))
     return found
+
+
+def _statuses(place: str, images: Iterable[Image]) -> Iterator[tuple[str, Status]]:
+    """Of images that share one lock: it is read once for those that want the same of it."""
+    read: tuple[LockInputs, Status] | None = None
+    for image in images:
+        wanted = lock_inputs(image)
+        if read is None or read[0] != wanted:
+            read = (wanted, _state(place, wanted).status)
+        yield str(image.name), read[1]
 
 
 def blocked(image: Image, status: Status) -> str:
     """Why an image can't be built here, with the next command; empty: its lock is there."""
-    command = f"`nox -s lock -- {image.lock_name}`"
     if status is Status.PRESENT:
         return ""
+    command = f"`nox -s lock -- {image.lock_name}`"
     if status is Status.STALE:
         return f"{STALE_LOCK}; {command} makes it anew"
     return f"{NO_LOCK}; {command} makes it" + (
@@ -175,7 +191,10 @@ def _opened(place: str) -> _Opened:
     inputs, digests = _record(place)
     names = {layer: f"{layer}.txt" for layer in (*inputs.layers, *inputs.alone)}
     files = {name: _bytes(place, name) for name in names.values()}
-    entries = {layer: _sound(files[name], f"{place}/{name}") for layer, name in names.items()}
+    entries = {layer: _entries(files[name]) for layer, name in names.items()}
+    for layer, found in entries.items():
+        if found.wrong:
+            raise _unsound(found, f"{place}/{names[layer]}")
     edited = tuple(name for layer, name in names.items() if digests.get(name) != entries[layer].sha256)
     return _Opened(inputs, files, entries, edited)
 
@@ -233,13 +252,13 @@ def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
-    return _sound(content, where).packages
-
-
-def _sound(content: bytes, where: str) -> _Entries:
     found = _entries(content)
-    if not found.wrong:
-        return found
+    if found.wrong:
+        raise _unsound(found, where)
+    return found.packages
+
+
+def _unsound(found: _Entries, where: str) -> UserError:
     problems = [
         Problem(
             where=paths.shown(Path(where)),
@@ -248,7 +267,7 @@ def _sound(content: bytes, where: str) -> _Entries:
         )
         for text in found.wrong
     ]
-    raise UserError(problems)
+    return UserError(problems)
 
 
 @dataclass(frozen=True)
@@ -258,6 +277,8 @@ class _Entries:
     sha256: str
     packages: tuple[Package, ...]
     versions: Mapping[str, str]
+    requirements: frozenset[str]
+    """The versions again, as pins have them: `name==version`."""
     wrong: tuple[str, ...]
 
 
@@ -268,7 +289,9 @@ def _entries(content: bytes) -> _Entries:
     entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
     wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
     packages = tuple(_entry(entry) for entry in entries if _is_entry(entry))
-    return _Entries(sha256(content), packages, {package.name: package.version for package in packages}, wrong)
+    versions = {package.name: package.version for package in packages}
+    requirements = frozenset(f"{name}=={version}" for name, version in versions.items())
+    return _Entries(sha256(content), packages, versions, requirements, wrong)
 
 
 def _is_entry(words: Sequence[str]) -> bool:
@@ -289,15 +312,15 @@ def _record(place: str) -> tuple[LockInputs, dict[str, str]]:
             python=str(data["python"]),
             platform=str(data["platform"]),
             index=data["index"],
-            layers={str(layer): tuple(map(str, pins)) for layer, pins in data["layers"].items()},
-            alone={str(name): tuple(map(str, pins)) for name, pins in data["alone"].items()},
+            layers={layer: tuple(map(str, pins)) for layer, pins in data["layers"].items()},
+            alone={name: tuple(map(str, pins)) for name, pins in data["alone"].items()},
             from_source=tuple(map(str, data.get("from_source", ()))),
             excluded=tuple(map(str, data.get("excluded", ()))),
             builders=tuple(map(str, data.get("builders", ()))),
-            needs={str(layer): tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
-            prebuilt={str(file): str(digest) for file, digest in data.get("prebuilt", {}).items()},
+            needs={layer: tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
+            prebuilt={file: str(digest) for file, digest in data.get("prebuilt", {}).items()},
         )
-        return made_from, {str(name): str(digest) for name, digest in data["sha256"].items()}
+        return made_from, dict(data["sha256"].items())
     except (ValueError, KeyError, TypeError, AttributeError):
         where, then = Path(place, RECORD), f"`nox -s lock -- {Path(place).name}` makes it anew"
         raise UserError(Problem(where=paths.shown(where), cause="is damaged", then=then)) from None

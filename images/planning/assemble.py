@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -25,7 +25,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
     matrix, facts = sources.matrix, candidate.facts
     default_index = candidate.wheel_cuda == Minor.parse(candidate.torch_facts.default_cuda)
     variant = f"cu{candidate.wheel_cuda.digits}"
-    pins = tuple(_pins(candidate, matrix, "" if default_index else variant))
+    pins = _pins(candidate, sources, "" if default_index else variant)
     own = any(pin.layer == profiles.LAYER for pin in pins)
     return Image(
         name=candidate.name,
@@ -42,7 +42,7 @@ def image_of(candidate: Candidate, sources: Sources, min_driver: str, warnings: 
         toolkit=_toolkit(_toolkit_parts(candidate)),
         nvcc_suite=_nvcc_suite(candidate),
         layers=profiles.layers(matrix, candidate.profile),
-        library_layers=tuple(map(tuple, matrix.library_layers)),
+        library_layers=sources.library_layers,
         environment=_environment(candidate, matrix),
         revision=sources.revision_on(candidate.name.platform),
         prebuilt=official_wheels(candidate),
@@ -68,21 +68,41 @@ def _nvcc_suite(candidate: Candidate) -> str:
     return toolkit.compiler.debian
 
 
-def _pins(candidate: Candidate, matrix: Matrix, local: str) -> Iterator[Pin]:
-    """In layer order. Only torch's own wheel has the variant in its version on PyTorch's index."""
-    pins, optional, known, extensions = candidate.pins, candidate.optional, candidate.known, extensions_of(candidate)
-    for layer in profiles.layers(matrix, candidate.profile):
-        for name in matrix.layers[layer] if layer in matrix.layers else _own(candidate, matrix):
-            if name in pins:
-                plain = _plain_pin(name, pins[name], layer, name in optional, local if name == "torch" else "")
-                special = name in known or name in extensions
-                yield _pin(candidate, plain, extensions.get(name, "")) if special else plain
+def _pins(candidate: Candidate, sources: Sources, local: str) -> tuple[Pin, ...]:
+    """In layer order."""
+    known, extensions = candidate.known, extensions_of(candidate)
+    names = profiles.layers(sources.matrix, candidate.profile)
+    plain = _plain_pins(tuple(candidate.pins.items()), names, sources.layers, candidate.optional, local)
+    if not (known or extensions):
+        return plain
+    return tuple(
+        _pin(candidate, pin, extensions.get(pin.name, "")) if pin.name in known or pin.name in extensions else pin
+        for pin in plain
+    )
 
 
-def _own(candidate: Candidate, matrix: Matrix) -> list[str]:
-    """What no layer of the matrix installs is the profile's own."""
-    layered = set[str]().union(*matrix.layers.values())
-    return [name for name in candidate.pins if name not in layered]
+@cache
+def _plain_pins(
+    pinned: tuple[tuple[str, str], ...],
+    names: tuple[str, ...],
+    layers: tuple[tuple[str, tuple[str, ...]], ...],
+    optional: frozenset[str],
+    local: str,
+) -> tuple[Pin, ...]:
+    """The pins as if nothing were known of them. Images of one profile and torch share them.
+
+    `names`: the image's layers, of which the profile's own has what no layer of the matrix (`layers`) installs.
+    `local`: the variant, which on PyTorch's index torch's own wheel alone has in its version.
+    """
+    versions, installed = dict(pinned), dict(layers)
+    layered = {name for held in installed.values() for name in held}
+    own = tuple(name for name in versions if name not in layered)
+    return tuple(
+        _plain_pin(name, versions[name], layer, name in optional, local if name == "torch" else "")
+        for layer in names
+        for name in installed.get(layer, own)
+        if name in versions
+    )
 
 
 def _pin(candidate: Candidate, pin: Pin, extensions: str) -> Pin:
@@ -130,12 +150,26 @@ def _pruning(candidate: Candidate, matrix: Matrix) -> Pruning | None:
     return Pruning(arch=candidate.name.arch, nvidia=matrix.prune.nvidia, alternatives=alternatives)
 
 
-def _environment(candidate: Candidate, matrix: Matrix) -> dict[str, str]:
-    named = allocator.variable((candidate.name.torch.major, candidate.name.torch.minor))
+def _environment(candidate: Candidate, matrix: Matrix) -> Mapping[str, str]:
+    own = candidate.profile.environment if candidate.profile else {}
+    versions = (candidate.name.torch, candidate.name.cuda, candidate.wheel_cuda)
+    return _variables(tuple(matrix.environment.items()), tuple(own.items()), versions, candidate.supported_archs)
+
+
+@cache
+def _variables(
+    everywhere: tuple[tuple[str, str], ...],
+    own: tuple[tuple[str, str], ...],
+    versions: tuple[Minor, Minor, Minor],
+    archs: tuple[Arch, ...],
+) -> Mapping[str, str]:
+    """The same for many images. `versions`: torch, the toolkit, torch's CUDA."""
+    torch, cuda, wheel_cuda = versions
+    allocator_variable = allocator.variable((torch.major, torch.minor))
     return {
-        **{named if key == _ALLOCATOR else key: value for key, value in matrix.environment.items()},
-        "CUDA_HOME": f"/usr/local/cuda-{candidate.name.cuda}",
-        "NVIDIA_REQUIRE_CUDA": f"cuda>={candidate.wheel_cuda.major}.0",
-        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in candidate.supported_archs),
-        **(candidate.profile.environment if candidate.profile else {}),
+        **{allocator_variable if key == _ALLOCATOR else key: value for key, value in everywhere},
+        "CUDA_HOME": f"/usr/local/cuda-{cuda}",
+        "NVIDIA_REQUIRE_CUDA": f"cuda>={wheel_cuda.major}.0",
+        "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in archs),
+        **dict(own),
     }

@@ -50,16 +50,21 @@ class Candidate:
         packages, pins = self.facts.packages, self.pins
         return {name: row for name in pins if name in packages and (row := packages[name].get(pins[name]))}
 
-    @cached_property
+    @property
     def binaries(self) -> Mapping[str, DeviceCode]:
         """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
         parts: dict[str, DeviceCode] = {f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant}
-        version = self.pins.get("bitsandbytes", "")
-        row = self.facts.bitsandbytes.get(version)
-        library = row.library_for(self.wheel_cuda) if row else None
-        if row and library:
-            parts[f"bitsandbytes {version} cu{library.digits}"] = row.libraries[str(library)]
+        if found := self._bitsandbytes:
+            library, code = found
+            parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = code
         return parts
+
+    @property
+    def _bitsandbytes(self) -> tuple[Minor, DeviceCode] | None:
+        """The library that it loads beside this torch: its CUDA, and its code."""
+        row = self.facts.bitsandbytes.get(self.pins.get("bitsandbytes", ""))
+        library = row.library_for(self.wheel_cuda) if row else None
+        return (library, row.libraries[str(library)]) if row and library else None
 
     @property
     def unassembled(self) -> tuple[Arch, ...]:
@@ -76,7 +81,9 @@ class Candidate:
         boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
         # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
         served = [text for text, board in boards.items() if not board.unfit]
-        codes = tuple([(tuple(code.archs), tuple(code.ptx)) for code in self.binaries.values()])
+        library = self._bitsandbytes
+        parts = (self.variant, library[1]) if library else (self.variant,)
+        codes = tuple([(tuple(code.archs), tuple(code.ptx)) for code in parts])
         return _covered((*self.variant.archs, *served), compiles, self.unassembled, codes)
 
 

@@ -16,10 +16,10 @@ from images.planning.image import Prebuilt
 def official_wheel(candidate: Candidate, name: str, version: str) -> Prebuilt | None:
     """The official wheel of a package for this very combination; None: none is known."""
     releases = [row for row in candidate.facts.prebuilt if row.package == name and row.version == version]
-    build = _build(candidate) if releases else None
+    torch, build = str(candidate.name.torch), _build(candidate) if releases else None
     for release in releases:
         for wheel in release.wheels:
-            if (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == build:
+            if wheel.torch == torch and (wheel.cuda, wheel.cxx11_abi, wheel.python) == build:
                 archs, ptx = tuple(release.archs), tuple(release.ptx)
                 return _prebuilt((name, version), release.address, wheel.file, wheel.sha256, archs, ptx)
     return None
@@ -44,14 +44,9 @@ def combination(candidate: Candidate) -> str:
     return f"torch {torch}, CUDA {cuda}, Python {python}, {abi} C++ ABI"
 
 
-def _build(candidate: Candidate) -> tuple[str, int, bool, str]:
-    """What its wheels must have been built for: torch, CUDA major, C++ ABI, Python."""
-    return (
-        str(candidate.name.torch),
-        candidate.wheel_cuda.major,
-        candidate.variant.cxx11_abi,
-        str(candidate.base.python),
-    )
+def _build(candidate: Candidate) -> tuple[int, bool, str]:
+    """What its wheels must have been built for beside torch: CUDA major, C++ ABI, Python."""
+    return candidate.wheel_cuda.major, candidate.variant.cxx11_abi, str(candidate.base.python)
 
 
 @cache

@@ -195,7 +195,7 @@ def plan_one(name: ImageName, sources: Sources) -> Planned:
 
 
 def _planned(name: ImageName, row: ImageRow, sources: Sources, pins_by_profile: _PinsByProfile) -> Planned:
-    matrix, facts = sources.matrix, sources.facts.on(name.platform)
+    matrix, facts = sources.matrix, sources.facts_on(name.platform)
     if hopeless := _impossible(name, matrix, facts):
         return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
     candidate = _candidate(name, row, sources, pins_by_profile(name.profile, name.torch))
@@ -275,7 +275,7 @@ def _pins_by_profile(matrix: Matrix) -> _PinsByProfile:
 
 
 def _candidate(name: ImageName, row: ImageRow, sources: Sources, wanted: _ProfilePins) -> Candidate:
-    matrix, facts = sources.matrix, sources.facts.on(name.platform)
+    matrix, facts = sources.matrix, sources.facts_on(name.platform)
     profile, pins = wanted.profile, wanted.pins
     declined = _without_a_wheel(name, pins, sources)
     if row.without or declined:
@@ -293,7 +293,7 @@ def _candidate(name: ImageName, row: ImageRow, sources: Sources, wanted: _Profil
         wheel_cuda=wheel_cuda,
         variant=facts.torch[torch].variants[str(wheel_cuda)],
         pins=pins,
-        optional=frozenset(matrix.optional),
+        optional=sources.optional,
         toolkit=matrix.toolkits.get(str(name.cuda)),
         toolkit_facts=facts.cuda.get(str(name.cuda)),
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),

@@ -14,12 +14,12 @@ from images.planning.rules.rule import Finding, rule, warn
 @rule
 def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
     """What is neither an index's wheel nor an official one, and who makes it then."""
-    known, possible = candidate.known, candidate.known.keys() | candidate.optional
-    for name in [name for name in candidate.pins if name in possible]:
-        row, version = known.get(name), candidate.pins[name]
-        if (row and row.form != "cuda-source") or official_wheel(candidate, name, version):
+    known = candidate.known
+    for name, version in candidate.pins.items():
+        row, optional = known.get(name), name in candidate.optional
+        indexed = row.form != "cuda-source" if row else not optional
+        if indexed or official_wheel(candidate, name, version):
             continue
-        optional = name in candidate.optional
         if optional and (hopeless := [*uncompilable(candidate, name, version)]):
             yield warn(f"{'; '.join(hopeless)}: built without it, unless a wheelhouse has one (--wheelhouse)")
             continue

@@ -17,6 +17,8 @@ from images.planning.rules.rule import Finding, refuse, rule, warn
 @rule
 def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
     """What contradicts is refused with both sides named; nothing is moved to make it fit."""
+    if not candidate.known:
+        return
     known = {(name, candidate.pins[name]): row for name, row in candidate.known.items()}
     for (name, version), row in known.items():
         yield from map(refuse, contradictions(candidate, name, version, row))

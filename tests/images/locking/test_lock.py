@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -444,6 +445,11 @@ def test_the_hash_of_an_official_wheel_is_recorded_and_a_moved_one_makes_the_loc
         ("torch.txt", b"<<<<<<< ours\n", "is not `name==version`"),
         ("torch.txt", b"", "torch.txt lacks torch 2.5.1"),
         ("torch.txt", b"torch==2.6.0 --hash=sha256:" + b"0" * 64 + b"\n", "torch.txt holds torch 2.6.0, not 2.5.1"),
+        (
+            "torch.txt",
+            b"".join(b"torch==%s --hash=sha256:" % version + b"0" * 64 + b"\n" for version in (b"2.5.1", b"2.6.0")),
+            "torch.txt holds torch 2.6.0, not 2.5.1",
+        ),
         ("lock.json", b"{", "lock.json: is damaged"),
         ("lock.json", b"[]", "lock.json: is damaged"),
     ],
@@ -463,6 +469,28 @@ def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "cu126-torch25" / "torch.txt"
     path.write_bytes(path.read_bytes() + b"# a word\n")
     assert lock_file.state(make_image(), tmp_path).differences == ("torch.txt is not what lock.json records",)
+    assert lock_file.states([make_image()], tmp_path) == {"cu126-torch25": Status.STALE}, "a plan tells it, too"
+
+
+def test_a_lock_is_read_once_for_images_that_want_the_same_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("cu126-torch25", "cu126-torch25-devel", "cu126-torch25-sm90")
+    parent, other, arch = map(make_image, names)
+    for image in (parent, other):
+        made_of(image, tmp_path)
+    opened: list[str] = []
+    real = os.open
+
+    def counted(path: str, flags: int) -> int:
+        opened.append(path)
+        return real(path, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", counted)
+        found = lock_file.states([parent, other, arch], tmp_path)
+    assert found == dict.fromkeys(names, Status.PRESENT)
+    assert sorted(opened) == sorted(str(path) for path in tmp_path.rglob("*.*"))
 
 
 def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:
