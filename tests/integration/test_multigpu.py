@@ -113,6 +113,7 @@ def failing(engine: Engine, image: Image) -> Verdict:
         "hangs_all": ["first"],
         "raises": ["first", "second"],
         "leaves": ["first"],
+        "ends_late": ["first"],
     }
     claims = [
         Claim(
@@ -171,6 +172,10 @@ def test_a_rank_that_raises_fails_its_subject_alone(failing: Verdict) -> None:
     status, why = reason(failing, "raises first")
     assert status is Status.FAIL and why.endswith("rank 1: RuntimeError: no kernel image is available")
     assert reason(failing, "raises second")[0] is Status.PASS
+
+
+def test_native_threads_at_work_while_a_rank_ends_do_not_undo_what_it_measured(failing: Verdict) -> None:
+    assert reason(failing, "ends_late first")[0] is Status.PASS
 
 
 def test_a_rank_that_leaves_early_with_status_0_is_not_green(failing: Verdict) -> None:
