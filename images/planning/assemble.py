@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from types import MappingProxyType
 
 from images.config.matrix import Sources
 from images.config.names import Arch, Minor
@@ -166,10 +167,11 @@ def _variables(
     """The same for many images. `versions`: torch, the toolkit, torch's CUDA."""
     torch, cuda, wheel_cuda = versions
     allocator_variable = allocator.variable((torch.major, torch.minor))
-    return {
+    variables = {
         **{allocator_variable if key == _ALLOCATOR else key: value for key, value in everywhere},
         "CUDA_HOME": f"/usr/local/cuda-{cuda}",
         "NVIDIA_REQUIRE_CUDA": f"cuda>={wheel_cuda.major}.0",
         "TORCH_CUDA_ARCH_LIST": ";".join(arch.capability for arch in archs),
         **dict(own),
     }
+    return MappingProxyType(variables)

@@ -139,6 +139,13 @@ def test_allocator_variable_follows_torch() -> None:
     assert "PYTORCH_ALLOC_CONF" in new.environment and "PYTORCH_CUDA_ALLOC_CONF" not in new.environment
 
 
+def test_images_that_share_variables_can_not_change_each_others() -> None:
+    image = one("cu128-torch28").image
+    assert image is not None
+    with pytest.raises(TypeError):
+        image.environment["X"] = "y"  # type: ignore[index]
+
+
 def test_minimum_drivers() -> None:
     assert one("cu126-torch25").min_driver == "525.60.13"
     assert one("cu130-torch211").min_driver == "580"
