@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +19,9 @@ from images.errors import Problem, UserError, problem_of
 from images.fleet import booking, config, travel
 from images.fleet.builds import description, running, submitting
 from images.fleet.builds.ledger import BuildLedger
-from images.fleet.builds.model import BuildJob, BuildResult
-from images.fleet.builds.running import BuildEnd, BuildRun
+from images.fleet.builds.model import BuildJob, BuildResult, url_digest
+from images.fleet.builds.running import BuildEnd, BuildRun, ElsewhereError
+from images.fleet.builds.submitting import UnusableError
 from images.fleet.config import Fleet
 from images.fleet.submission import Submission
 from images.fleet.worker import pulled
@@ -58,7 +58,7 @@ class BuildWishes:
     strict: bool
     no_cache: bool
     resume: bool
-    """Take over what the last run of these jobs left: its submitter was killed, or jobs were lost."""
+    """Take over what the newest unended run of these jobs left: its submitter was killed, or jobs were lost."""
     out: Path
 
 
@@ -69,8 +69,8 @@ def build_all(images: Sequence[Image], wishes: BuildWishes) -> list[BuiltElsewhe
     jobs = [_job(image, through, wishes) for image in images]
     run = _run(jobs, fleet, wishes)
     by_name = {str(image.name): image for image in images}
-    with executors.local_engine(None) as engine, closing(run.ends(jobs)) as ends:
-        return [_judged(end, by_name[end.job.image], wishes, engine) for end in ends]
+    with executors.local_engine(None) as engine:
+        return run.outcomes(jobs, lambda end: _judged(end, by_name[end.job.image], wishes, engine))
 
 
 def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRun:
@@ -87,6 +87,7 @@ def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRu
         ledger=ledger,
         submission=Submission(fleet=fleet, executor=executor, run=run_of.id, say=executors.tell),
         took={image: one for image, one in seconds.items() if one},
+        wheel_mirror=wishes.inputs.wheel_mirror,
     )
 
 
@@ -122,12 +123,12 @@ def _job(image: Image, through: str, wishes: BuildWishes) -> BuildJob:
     return BuildJob(
         image=str(image.name),
         context=description.context_digest(locked, wishes.sources, bases),
-        tiers=tuple(wishes.tiers) or validating.ANYWHERE,
+        tiers=tuple(tier for tier in Tier if tier in (wishes.tiers or validating.ANYWHERE)),
         platform=image.platform,
         through=through,
         base=wishes.inputs.base,
         bases=bases,
-        wheel_mirror=wishes.inputs.wheel_mirror,
+        wheel_mirror=url_digest(wishes.inputs.wheel_mirror),
         strict=wishes.strict,
         no_cache=wishes.no_cache,
     )
@@ -135,14 +136,19 @@ def _job(image: Image, through: str, wishes: BuildWishes) -> BuildJob:
 
 def _judged(end: BuildEnd, image: Image, wishes: BuildWishes, engine: Engine | None) -> BuiltElsewhere | UserError:
     if isinstance(end.result, UserError):
-        executors.tell(end.job.key, f"failed: {end.result.problems[0].cause}{end.left}")
+        if not isinstance(end.result, ElsewhereError):  # who has it was told when it was booked
+            executors.tell(end.job.key, f"failed: {end.result.problems[0].cause}{end.left}")
         return end.result
     try:
         return _named(end, end.result, image, wishes, engine)
-    except UserError as error:
+    except UnusableError as error:
         return error
+    except UserError as error:
+        failed = error
     except OSError as error:
-        return UserError(problem_of(error, end.job.image), code=1)
+        failed = UserError(problem_of(error, end.job.image), code=1)
+    executors.tell(end.job.key, "has no verdict yet, and is kept: the same command with --resume judges it again")
+    return failed
 
 
 def _named(
@@ -178,14 +184,15 @@ def _named(
 def _labels(job: BuildJob, result: BuildResult, image: Image) -> Mapping[str, str]:
     """What the image in the registry says of itself: labels excuse pins, so a worker's word for them is not enough.
 
-    Raises UserError: it is not there, is another than the worker built, or says what the job did not allow.
+    Raises UnusableError: it is not there, is another than the worker built, or says what the job did not allow.
+    Raises UserError: the registry does not answer.
     """
-    then = f"build it again; can this machine read {result.reference}?"
+    then = f"the same command with --resume builds it again; can this machine read {result.reference}?"
     found = travel.in_registry(Reference.parse(result.reference), job.platform)
     if found is None or found.digest != result.digest:
         there = f"is {found.digest[:19]} there" if found else "is not there"
         cause = f"{result.reference} {there}; its worker built {result.digest[:19]}"
-        raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+        raise UnusableError(Problem(where=job.key, cause=cause, then=then), code=1)
     labels = found.described.labels
     submitting.require_allowed(job, image, labels)
     return labels

@@ -213,7 +213,7 @@ def _report(ledger: Ledger, outcome: Outcome) -> None:
 
 
 def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[Job]]]:
-    """The last run that left something, and its jobs without a record since it began. Raises UserError: none did."""
+    """The last run that left something, and its jobs without a record. Raises UserError: none did."""
     left = [one for one in ledger.runs() if one.ended is None and not ledger.lives(one.id)]
     if not left:
         then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
@@ -224,17 +224,17 @@ def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[
         executors.tell(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
         if jobs:
             return run_of, jobs
-        ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))  # an older one may have left something
+        ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))  # an older one may have left something
     return run_of, {}
 
 
 def _left(ledger: Ledger, fleet: Fleet, run_of: FleetRun) -> dict[str, list[Job]]:
-    """Machines -> the jobs of a run without a record since it began. Raises UserError for those that nobody knows."""
+    """Machines -> the jobs of a run without a record. Raises UserError for those that nobody knows."""
     jobs: dict[str, list[Job]] = {}
     unknown = []
     for key in run_of.jobs:
         job, record = ledger.job(key), ledger.record(key)
-        if record and record.ended >= run_of.started:
+        if record:
             ledger.release(key, run_of.id)  # judged after its submitter was killed
         elif job:
             jobs.setdefault(_machines(job, fleet), []).append(job)

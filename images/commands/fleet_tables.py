@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from rich.markup import escape
@@ -84,16 +85,16 @@ def _open(verdict: Verdict) -> str:
 
 def status_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """Every job that this folder knows: judged, booked, or why it has no record."""
-    alive = {run.id: ledger.lives(run.id) for run in ledger.runs()}
-    return [row for key in ledger.job_keys() for row in _status_of(ledger, key, alive)]
+    lives = cache(ledger.lives)
+    return [row for key in ledger.job_keys() for row in _status_of(ledger, key, lives)]
 
 
-def _status_of(ledger: Ledger, key: str, alive: Mapping[str, bool]) -> Iterator[dict[str, Any]]:
+def _status_of(ledger: Ledger, key: str, lives: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
     booking, record, failure = ledger.booked(key), ledger.record(key), ledger.failure(key)
     row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
     if booking and record is None:
-        lives = alive.get(booking.run, False)
-        state, told = ("running", booking.owner) if lives else ("left", "`nox -s fleet -- run --resume` goes on")
+        left = ("left", "`nox -s fleet -- run --resume` goes on")
+        state, told = ("running", booking.owner) if lives(booking.run) else left
         yield {**row, "state": state, "machine": booking.cluster_id, "when": _time(booking.since), "told": told}
     elif record:
         yield {**row, **_judged(ledger, record), "machine": record.worker.node, "when": _time(record.ended)}

@@ -6,12 +6,14 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
 from images.fleet.ledger import JobLedger, JobT, RecordT
 from images.fleet.model import Booking, FleetRun
+
+Say = Callable[[str, str], None]
+"""Gets a job's key and a sentence."""
 
 
 def new_run(executor: str, keys: Iterable[str]) -> FleetRun:
@@ -42,33 +44,41 @@ def booking(run_of: FleetRun, key: str, cluster_id: str = "") -> Booking:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """A job that is this run's."""
+def left(ledger: JobLedger[JobT, RecordT], noted: FleetRun | None) -> frozenset[str]:
+    """Keys of the jobs that unended runs left, where one of these runs goes on: a record of such a job answers for it.
 
-    cluster_id: str = ""
-    """What a dead run's submission of it is called on this cluster; empty: there is none."""
-    run: str = ""
-    """That run."""
+    A run is noted once its jobs are booked, and booking puts the records aside that are there. So no clock says
+    whether a record is older than its run: two machines have two.
+    """
+    if noted is None:
+        return frozenset()
+    return frozenset(key for one in ledger.runs() if one.ended is None for key in one.jobs)
 
 
 def take(
-    ledger: JobLedger[JobT, RecordT], run_of: FleetRun, job: JobT, say: Callable[[str, str], None]
-) -> Taken | None:
-    """Book a job, and make room for its record. None: somebody else has it, who is told by `say`."""
-    left = ledger.booked(job.key)
+    ledger: JobLedger[JobT, RecordT],
+    run_of: FleetRun,
+    job: JobT,
+    left: Collection[str],
+    say: Say,
+) -> Booking | None:
+    """Book a job, and make room for its record, unless it is one of those that are `left`.
+
+    None: somebody else has it, who is told by `say`.
+    """
     other = ledger.book(booking(run_of, job.key), job)
     if other:
         say(job.key, f"is left to {other.owner}, who booked it at {other.since:%H:%M:%S} UTC")
         return None
-    _make_room(ledger, job.key, run_of)
-    if left is None or left.executor != run_of.executor:
-        return Taken()
-    return Taken(cluster_id=left.cluster_id, run=left.run)
+    if job.key not in left:
+        ledger.put_aside(job.key)
+    return ledger.booked(job.key)
 
 
-def _make_room(ledger: JobLedger[JobT, RecordT], key: str, run_of: FleetRun) -> None:
-    """Put an old record aside; one that somebody made since this run began answers for the job, and stays."""
-    record = ledger.record(key)
-    if record and record.ended < run_of.started:
-        ledger.put_aside(key)
+def note_cluster_ids(
+    ledger: JobLedger[JobT, RecordT], run_of: FleetRun, taken: Mapping[str, Booking], ids: Mapping[str, str]
+) -> None:
+    """Note what the jobs are called that this run submitted. One that it watches keeps the run that submitted it."""
+    for key, cluster_id in ids.items():
+        if cluster_id != taken[key].cluster_id:
+            ledger.note_cluster_id(booking(run_of, key, cluster_id))

@@ -1,6 +1,6 @@
 """The fleet's folder: who has booked a job, what was judged, and why a job gave nothing. One file each.
 
-    runs/ID.json          the jobs of a run; ID.lock is held by its process for as long as it lives
+    runs/ID.json          the jobs of a run, once all are booked; ID.lock is held by its process for as long as it lives
     pairs/KEY/job.json, booking.json, evidence.json, record.json, failed.json
     pairs/KEY/lock        held by the worker that does the job, and by whoever keeps its record
     pairs/KEY/booking.lock  held for the moment in which a booking is made or given back
@@ -55,18 +55,26 @@ class JobLedger(Generic[JobT, RecordT]):
     # --- runs -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def running(self, run: FleetRun) -> Iterator[None]:
-        """Note a run, and hold its lock. Raises UserError where another process goes on with the same run."""
-        self._write(self._run(run.id), run)
-        with _locked(self._run(run.id).with_suffix(".lock"), patience=_PATIENCE) as held:
+    def running(self, run: FleetRun) -> Iterator[FleetRun | None]:
+        """Hold a run's lock. Yields what is noted of the run under it; None: the run is new, and is to be noted.
+
+        Raises UserError where another process goes on with the same run, or has ended it meanwhile.
+        """
+        path = self._run(run.id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock"), patience=_PATIENCE) as held:
             if not held:
                 then = "wait for its end; of `fleet run`, `nox -s fleet -- status` shows how far it is"
                 raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
-            yield
+            noted = _find(FleetRun, path)
+            if noted and noted.ended:
+                cause, then = "another process has ended this run meanwhile", "without --resume a new run begins"
+                raise UserError(Problem(where=run.id, cause=cause, then=then), code=1)
+            yield noted
 
-    def end(self, run: FleetRun) -> None:
-        """Note that a run ended by itself."""
-        self._write(self._run(run.id), run)
+    def note_run(self, run: FleetRun) -> None:
+        """Keep what a run is about, and that it ended by itself. The caller holds its lock."""
+        _replace(self._run(run.id), run.model_dump_json())
 
     def runs(self) -> tuple[FleetRun, ...]:
         """Every run, oldest first. Raises UserError for a file that is no run."""
@@ -92,7 +100,7 @@ class JobLedger(Generic[JobT, RecordT]):
     def book(self, booking: Booking, job: JobT) -> Booking | None:
         """Take a job. None: it is ours now; else the booking of whoever has it, and lives.
 
-        One that a dead run left is replaced: the caller asks `booked` before, to learn what it left running.
+        One that a dead run left is replaced. What that run left on the cluster stays known: `booked` has it.
         """
         folder = self.pair(booking.key)
         with self._booking(booking.key):
@@ -100,7 +108,7 @@ class JobLedger(Generic[JobT, RecordT]):
             if other and other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
                 return other
             _replace(folder / "job.json", job.model_dump_json())
-            _replace(folder / "booking.json", booking.model_dump_json())
+            _replace(folder / "booking.json", booking.after(other).model_dump_json())
         return None
 
     def note_cluster_id(self, booking: Booking) -> None:
@@ -179,10 +187,6 @@ class JobLedger(Generic[JobT, RecordT]):
             for name in self._files:
                 with suppress(FileNotFoundError):
                     (folder / name).rename(earlier / name)
-
-    def _write(self, path: Path, row: Row) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, row.model_dump_json())
 
     def _keep(self, record: RecordT) -> bool:
         """Put a record in place, which is on the disk by then. False: there was one already, which stays."""

@@ -125,6 +125,15 @@ class Booking(Row):
     executor: str
     cluster_id: str = ""
     """Slurm's job; empty until it is submitted."""
+    submitted_by: str = ""
+    """The dead run that submitted that job, and is named in its result; empty: this one did."""
+
+    def after(self, dead: Booking | None) -> Booking:
+        """This booking in the place of a dead run's, with what that one left on the same cluster."""
+        if dead is None or not dead.cluster_id or dead.executor != self.executor:
+            return self
+        submitted_by = dead.submitted_by or dead.run
+        return self.model_copy(update={"cluster_id": dead.cluster_id, "submitted_by": submitted_by})
 
 
 class FleetRun(Row):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from images.config import paths
 from images.errors import UserError
 from images.fleet import booking
-from images.fleet.booking import Taken
 from images.fleet.config import Fleet
 from images.fleet.executors.executor import Ended, Executor, Placed
 from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.model import Failure, FleetRecord, FleetRun, Job
+from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job
 from images.fleet.remaining import Remaining
 from images.fleet.worker import Assignment
 from validate.judge import Verdict
@@ -54,28 +53,32 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
     """Judge the jobs (machines -> jobs) that nobody else has. Raises UserError, KeyboardInterrupt after cleaning up."""
     ledger = options.ledger
     ledger.note(job for group in jobs.values() for job in group)  # before the run names them: --resume reads them
-    with ledger.running(run_of):
-        booked = _booked(run_of, jobs, options)
+    with ledger.running(run_of) as noted:
+        left = booking.left(ledger, noted)
+        taken = _taken(run_of, jobs, left, options)
+        ledger.note_run(run_of)
         outcomes: list[Outcome] = []
         try:
-            for outcome in _judged(run_of, jobs, booked, options):
+            for outcome in _judged(run_of, jobs, taken, options):
                 outcomes.append(outcome)
         finally:
             options.executor.cancel()
-            for placed in booked:
-                ledger.release(placed.key, run_of.id)
+            for key in taken:
+                ledger.release(key, run_of.id)
         if all(outcome.record for outcome in outcomes) and len(outcomes) == sum(map(len, jobs.values())):
-            ledger.end(run_of.model_copy(update={"ended": datetime.now(UTC)}))
+            ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))
     return tuple(outcomes)
 
 
-def _booked(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> list[Placed]:
-    asked = [(machines, job) for machines, group in jobs.items() for job in group]
-    taken = [(*one, booking.take(options.ledger, run_of, one[1], options.say)) for one in asked]
-    return [_placed(run_of, machines, job, mine, options) for machines, job, mine in taken if mine]
+def _taken(
+    run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], left: Collection[str], options: RunOptions
+) -> dict[str, Booking]:
+    asked = [job for group in jobs.values() for job in group]
+    taken = {job.key: booking.take(options.ledger, run_of, job, left, options.say) for job in asked}
+    return {key: mine for key, mine in taken.items() if mine}
 
 
-def _placed(run_of: FleetRun, machines: str, job: Job, mine: Taken, options: RunOptions) -> Placed:
+def _placed(run_of: FleetRun, machines: str, job: Job, mine: Booking, options: RunOptions) -> Placed:
     matrix = paths.workspace().matrix
     assignment = Assignment(
         job=job.model_dump_json(),
@@ -97,16 +100,20 @@ def _placed(run_of: FleetRun, machines: str, job: Job, mine: Taken, options: Run
 
 
 def _judged(
-    run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], booked: Sequence[Placed], options: RunOptions
+    run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], taken: Mapping[str, Booking], options: RunOptions
 ) -> Sequence[Outcome]:
     ledger, executor = options.ledger, options.executor
-    mine = {placed.key for placed in booked}
-    by_key = {job.key: job for group in jobs.values() for job in group if job.key in mine}
+    by_key = {job.key: job for group in jobs.values() for job in group if job.key in taken}
+    booked = [
+        _placed(run_of, machines, job, taken[job.key], options)
+        for machines, group in jobs.items()
+        for job in group
+        if job.key in taken
+    ]
     there = {key for key in by_key if ledger.record(key)}
-    outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
     waiting = [placed for placed in booked if placed.key not in there]
-    for key, cluster_id in executor.start(waiting).items():
-        ledger.note_cluster_id(booking.booking(run_of, key, cluster_id))
+    booking.note_cluster_ids(ledger, run_of, taken, executor.start(waiting))
+    outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
     remaining, began = _remaining(ledger, [by_key[placed.key] for placed in waiting]), time.monotonic()
     states = executor.states()
     for placed in waiting:

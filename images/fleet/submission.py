@@ -37,25 +37,28 @@ class Submission:
         fleet = machines(self.fleet, platform, image)
         return Placed(key=key, task=task, gpus=0, machines=fleet.plain, on=fleet.workers[fleet.plain])
 
-    def ends(
+    def start(
         self,
         jobs: Sequence[Placed],
         started: Callable[[Mapping[str, str]], None] = lambda _cluster_ids: None,
         about: Callable[[str], str] = lambda _key: "",
-    ) -> Iterator[Ended]:
-        """Each job once, as it ends. What was begun is cancelled on any way out. Raises UserError.
+    ) -> None:
+        """Hand the jobs over, and tell how they are. The caller cancels them on any way out. Raises UserError.
 
-        `started` gets key -> what the job is called on the cluster; `about` (key -> text) ends a job's first line.
+        `started` gets key -> what the job is called on the cluster; `about` (key -> text) ends a job's line.
         """
-        executor = self.executor
+        started(self.executor.start(jobs))
+        states = self.executor.states()
+        for job in jobs:
+            self.say(job.key, states.get(job.key, "started") + about(job.key))
+
+    def ends(self, jobs: Sequence[Placed]) -> Iterator[Ended]:
+        """Each job once, as it ends. What was begun is cancelled on any way out. Raises UserError."""
         try:
-            started(executor.start(jobs))
-            states = executor.states()
-            for job in jobs:
-                self.say(job.key, states.get(job.key, "started") + about(job.key))
-            yield from executor.ended()
+            self.start(jobs)
+            yield from self.executor.ended()
         finally:
-            executor.cancel()
+            self.executor.cancel()
 
 
 def machines(fleet: Fleet, platform: Platform, image: str) -> Fleet:

@@ -18,7 +18,7 @@ from images.fleet import booking, config
 from images.fleet.builds import running, submitting
 from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
-from images.fleet.builds.running import BuildRun
+from images.fleet.builds.running import BuildEnd, BuildRun
 from images.fleet.builds.worker import BuildAssignment
 from images.fleet.submission import Submission
 from images.fleet.task import TaskContext
@@ -101,7 +101,8 @@ def main(folder: Path, *, resume: bool) -> None:
     run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS})
     held = held_builds.HeldBuild  # not that of __main__: a node imports it
     with patch.object(submitting, "BuildAssignment", held):
-        found = {end.job.label: end.result for end in run.ends(jobs)}
+        ends = [end for end in run.outcomes(jobs, lambda end: end) if isinstance(end, BuildEnd)]
+    found = {end.job.label: end.result for end in ends}
     digests = {label: one.digest if isinstance(one, BuildResult) else str(one) for label, one in found.items()}
     sys.stdout.write(json.dumps(digests))
 

@@ -87,5 +87,6 @@ def _book(ledger: Ledger, jobs: list[Job]) -> None:
     with ledger.running(run_of):
         for job in jobs:
             ledger.book(booking.booking(run_of, job.key), job)
+        ledger.note_run(run_of)
         for job in jobs:
             ledger.release(job.key, run_of.id)

@@ -31,6 +31,7 @@ class BuildJob(LedgerJob):
     bases: dict[str, str] = {}
     """Base image -> digest that is pinned for it."""
     wheel_mirror: str = ""
+    """`url_digest` of it: the URL may have a token in it, and travels in the assignment alone."""
     strict: bool = False
     no_cache: bool = False
     pins: dict[str, str] = {}
@@ -52,6 +53,11 @@ class BuildJob(LedgerJob):
     def suffix(self, run: str) -> str:
         """Added to the image's name in the worker's engine, which other jobs may use at the same time."""
         return f"-{self.label or 'fleet'}-{hashlib.sha256(f'{run} {self.key}'.encode()).hexdigest()[:10]}"
+
+
+def url_digest(url: str) -> str:
+    """Tells URLs apart without showing them. Empty: there is none."""
+    return url and hashlib.sha256(url.encode()).hexdigest()
 
 
 class BuildResult(JobResult):

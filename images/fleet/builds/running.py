@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
+from typing import TypeVar
 
 from images.errors import Problem, UserError
 from images.fleet import booking
-from images.fleet.booking import Taken
 from images.fleet.builds import submitting
 from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
-from images.fleet.executors.executor import Ended
-from images.fleet.model import FleetRun
+from images.fleet.builds.submitting import UnusableError
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.model import Booking, FleetRun
 from images.fleet.remaining import Remaining
 from images.fleet.submission import Submission
+
+OutcomeT = TypeVar("OutcomeT")
+
+Jobs = Mapping[str, BuildJob]
+"""Key -> job."""
+Taken = Mapping[str, Booking]
+"""Key -> booking, of the jobs that are this run's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +39,10 @@ class BuildEnd:
     """`; 2 wait or run, about 3 min`: of the other jobs."""
 
 
+class ElsewhereError(UserError):
+    """Another process builds the job."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildRun:
     """A run, and what its jobs need."""
@@ -39,92 +53,152 @@ class BuildRun:
     """Of the run's ID."""
     took: Mapping[str, float]
     """Image -> seconds that it took before."""
+    wheel_mirror: str = ""
+    """The URL that the jobs know by its digest."""
 
-    def ends(self, jobs: Sequence[BuildJob]) -> Generator[BuildEnd]:
-        """Each job once: those that are built already, then the others as they end.
+    def outcomes(
+        self, jobs: Sequence[BuildJob], judge: Callable[[BuildEnd], OutcomeT | UserError]
+    ) -> list[OutcomeT | UserError]:
+        """What `judge` makes of each job: of those that are built already, then of the others as they end.
 
-        What was begun is cancelled on any way out. Raises UserError.
+        The run has ended once each of its jobs was judged. What was begun is cancelled on any way out.
+        Raises UserError.
         """
         by_key = {job.key: job for job in jobs}
+        placed = self._placed(by_key)  # before anything is booked: it may raise
         self.ledger.note(by_key.values())  # before the run names them: `--resume` reads them
-        with self.ledger.running(self.run_of):
-            taken: dict[str, Taken] = {}
-            try:
-                for job in by_key.values():
-                    mine = booking.take(self.ledger, self.run_of, job, self.submission.say)
-                    if mine:
-                        taken[job.key] = mine
-                    else:
-                        yield BuildEnd(job=job, result=_left_to_another(job))
-                yield from self._ends(by_key, taken)
-            finally:
-                self.submission.executor.cancel()
-                for key in taken:
-                    self.ledger.release(key, self.run_of.id)
-            if not without_record(self.ledger, self.run_of):
-                self.ledger.end(self.run_of.model_copy(update={"ended": datetime.now(UTC)}))
+        with self.ledger.running(self.run_of) as noted:
+            run_of = _with_jobs(self.run_of, noted)
+            taken = self._taken(by_key, noted)
+            self.ledger.note_run(run_of)
+            built = {key: record for key in taken if (record := self.ledger.record(key))}
+            waiting = [replace(placed[key], cluster_id=taken[key].cluster_id) for key in taken if key not in built]
+            remaining = Remaining.of({one.key: by_key[one.key].image for one in waiting}, self.took)
+            with self._handed_over(waiting, taken, remaining.before):
+                ends = chain(_told(by_key, taken, built), self._ended(by_key, taken, remaining))
+                outcomes, judged = self._judged(ends, judge)
+            if judged >= set(run_of.jobs):
+                self.ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))
+        return outcomes
 
-    def _ends(self, by_key: Mapping[str, BuildJob], taken: Mapping[str, Taken]) -> Generator[BuildEnd]:
-        there = {key: record for key in taken if (record := self.ledger.record(key))}
-        for key, record in there.items():
-            yield BuildEnd(job=by_key[key], result=record)
-        waiting = [key for key in taken if key not in there]
-        if not waiting:
-            return
-        remaining, began = Remaining.of({key: by_key[key].image for key in waiting}, self.took), time.monotonic()
+    def _placed(self, jobs: Jobs) -> dict[str, Placed]:
         ledger = str(self.ledger.folder.absolute())
-        placed = [
-            replace(submitting.placed(by_key[key], self.submission, ledger), cluster_id=taken[key].cluster_id)
-            for key in waiting
-        ]
-        for ended in self.submission.ends(placed, self._note_cluster_ids, remaining.before):
+        return {
+            key: submitting.placed(job, self.submission, ledger=ledger, wheel_mirror=self.wheel_mirror)
+            for key, job in jobs.items()
+        }
+
+    def _taken(self, jobs: Jobs, noted: FleetRun | None) -> dict[str, Booking]:
+        left, say = booking.left(self.ledger, noted), self.submission.say
+        asked = {key: booking.take(self.ledger, self.run_of, job, left, say) for key, job in jobs.items()}
+        return {key: mine for key, mine in asked.items() if mine}
+
+    @contextmanager
+    def _handed_over(self, waiting: Sequence[Placed], taken: Taken, about: Callable[[str], str]) -> Iterator[None]:
+        """Submit jobs, or watch what a dead run submitted. On any way out they are cancelled, and all are given back.
+
+        What a dead run submitted stays booked where it could not be watched: the next `--resume` finds it.
+        """
+        mine = {key for key, one in taken.items() if not one.cluster_id}
+        try:
+            if waiting:
+                self.submission.start(waiting, lambda ids: self._note(taken, ids), about)
+            mine = set(taken)
+            yield
+        finally:
+            self.submission.executor.cancel()
+            for key in mine:
+                self.ledger.release(key, self.run_of.id)
+
+    def _note(self, taken: Taken, ids: Mapping[str, str]) -> None:
+        booking.note_cluster_ids(self.ledger, self.run_of, taken, ids)
+
+    def _ended(self, jobs: Jobs, taken: Taken, remaining: Remaining) -> Iterator[BuildEnd]:
+        executor, began = self.submission.executor, time.monotonic()
+        for ended in executor.ended():
             remaining.ended([ended.key])
-            left = remaining.told(self.submission.executor.running(), time.monotonic() - began)
-            yield BuildEnd(job=by_key[ended.key], result=self._kept(ended, taken[ended.key]), left=left)
+            left = remaining.told(executor.running(), time.monotonic() - began)
+            yield BuildEnd(job=jobs[ended.key], result=self._kept(ended, taken[ended.key]), left=left)
 
-    def _note_cluster_ids(self, ids: Mapping[str, str]) -> None:
-        for key, cluster_id in ids.items():
-            self.ledger.note_cluster_id(booking.booking(self.run_of, key, cluster_id))
-
-    def _kept(self, ended: Ended, mine: Taken) -> BuildResult | UserError:
+    def _kept(self, ended: Ended, mine: Booking) -> BuildResult | UserError:
         """What a job came to. A record counts even where its job was lost after it was written."""
         if record := self.ledger.record(ended.key):
             return record
-        watched = ended.result is not None and ended.result.run == mine.run
-        found = submitting.result_of(ended, mine.run if watched else self.run_of.id)
+        watched = ended.result is not None and ended.result.run == mine.submitted_by
+        found = submitting.result_of(ended, mine.submitted_by if watched else self.run_of.id)
         if isinstance(found, BuildResult):  # of a worker that does not see the ledger
             with self.ledger.judging(ended.key):
                 self.ledger.commit(found)
         return found
 
+    def _judged(
+        self, ends: Iterable[BuildEnd], judge: Callable[[BuildEnd], OutcomeT | UserError]
+    ) -> tuple[list[OutcomeT | UserError], set[str]]:
+        """What is made of the jobs, and the keys of those that were judged. A record that is of no use is put aside."""
+        outcomes, judged = list[OutcomeT | UserError](), set[str]()
+        for end in ends:
+            outcome = judge(end)
+            outcomes.append(outcome)
+            if isinstance(outcome, UnusableError):
+                self.ledger.put_aside(end.job.key)
+            elif isinstance(end.result, BuildResult) and not isinstance(outcome, UserError):
+                judged.add(end.job.key)
+        return outcomes, judged
+
+
+def _told(jobs: Jobs, taken: Taken, built: Mapping[str, BuildResult]) -> Iterator[BuildEnd]:
+    """The jobs that nobody waits for: others have them, or they are built."""
+    for key, job in jobs.items():
+        if key not in taken:
+            yield BuildEnd(job=job, result=_elsewhere(job))
+    for key, result in built.items():
+        yield BuildEnd(job=jobs[key], result=result)
+
 
 def resumed(ledger: BuildLedger, jobs: Sequence[BuildJob], executor: str) -> FleetRun:
-    """The last run of any of these jobs, to go on with by this process. Raises UserError: it left nothing, or lives."""
+    """The newest run that left any of these jobs on this executor, to go on with by this process.
+
+    Raises UserError: there is none, or it lives.
+    """
     keys = [job.key for job in jobs]
     runs = [one for one in ledger.runs() if set(keys) & set(one.jobs)]
-    if not runs or runs[-1].ended:
+    unended = [one for one in runs if one.ended is None]
+    if not unended:
         ended = f": {runs[-1].id} has ended" if runs else ""
         cause = f"no run in {ledger.folder} left these jobs{ended}"
         then = "without --resume they are built; another checkout, or other options, make other jobs"
         raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
-    (*_, last) = runs
-    if ledger.lives(last.id):
-        cause, then = f"{last.id} goes on: {last.owner}", "wait for its end, or end that process"
-        raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
-    if last.executor != executor:
-        cause, then = f"{last.id} was on {last.executor}", f"add --on {last.executor}; without --resume all is built"
-        raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
-    others = [key for key in keys if key not in last.jobs]
+    last = _newest_left(ledger, unended, executor)
+    others = (key for key in keys if key not in last.jobs)
     return last.model_copy(update={"owner": booking.owner(), "jobs": (*last.jobs, *others)})
 
 
+def _newest_left(ledger: BuildLedger, unended: Sequence[FleetRun], executor: str) -> FleetRun:
+    """Raises UserError."""
+    left = [one for one in unended if not ledger.lives(one.id)]
+    here = [one for one in left if one.executor == executor]
+    if here:
+        return here[-1]
+    if left:
+        last = left[-1]
+        cause, then = f"{last.id} was on {last.executor}", f"add --on {last.executor}; without --resume all is built"
+        raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
+    cause, then = f"{unended[-1].id} goes on: {unended[-1].owner}", "wait for its end, or end that process"
+    raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
+
+
 def without_record(ledger: BuildLedger, run_of: FleetRun) -> list[str]:
-    """Keys of a run's jobs that nobody has built since it began."""
-    records = {key: ledger.record(key) for key in run_of.jobs}
-    return [key for key, record in records.items() if record is None or record.ended < run_of.started]
+    """Keys of a run's jobs that nobody has built."""
+    return [key for key in run_of.jobs if ledger.record(key) is None]
 
 
-def _left_to_another(job: BuildJob) -> UserError:
+def _with_jobs(run_of: FleetRun, noted: FleetRun | None) -> FleetRun:
+    """A run with the jobs that are noted of it, too."""
+    known = noted.jobs if noted else ()
+    return run_of.model_copy(update={"jobs": (*known, *(key for key in run_of.jobs if key not in known))})
+
+
+def _elsewhere(job: BuildJob) -> ElsewhereError:
     cause = "another process builds it into the same folder"
-    then = "give the command again when that has ended, or name another --out"
-    return UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+    then = "that process names it there; if it fails, give this command again with --resume"
+    return ElsewhereError(Problem(where=job.key, cause=cause, then=then), code=1)

@@ -11,7 +11,7 @@ from images.building import validating
 from images.config.matrix import Sources
 from images.errors import UserError
 from images.fleet.builds import description, submitting
-from images.fleet.builds.model import BuildJob, BuildResult
+from images.fleet.builds.model import BuildJob, BuildResult, url_digest
 from images.fleet.builds.pool import Pool
 from images.fleet.submission import Submission
 from images.locking import lock_file
@@ -63,7 +63,8 @@ def on_workers(pool: Pool, submission: Submission, options: SetOptions) -> Judge
             known = Locked(image=locked.image, lock=lock_file.read(locked.image, Path(scratch)))
         asked = tuple(tiers or options.tiers) or validating.ANYWHERE
         job = job_of(known, files, asked, label, options)
-        answer = submitting.answer_of(pool.run(submitting.placed(job, submission)), submission.run)
+        placed = submitting.placed(job, submission, wheel_mirror=options.wheel_mirror)
+        answer = submitting.answer_of(pool.run(placed), submission.run)
         return _trial(job, answer, known, options)
 
     return judge
@@ -83,7 +84,7 @@ def job_of(
         label=label,
         base=options.base,
         bases=dict(options.bases),
-        wheel_mirror=options.wheel_mirror,
+        wheel_mirror=url_digest(options.wheel_mirror),
         pins=description.moved_pins(_planned(image, options.sources), image),
         lock={path: content.decode() for path, content in files.items()},
         over=parent.reference if parent else "",

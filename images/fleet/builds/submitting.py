@@ -30,10 +30,17 @@ from validate.judging import listed
 
 _AGAIN = "give the same command with --resume: what is built, or cached by the workers' engines, is not built again"
 
+_BUILD = "the same command with --resume builds it again; does the worker have the same checkout?"
 
-def placed(job: BuildJob, submission: Submission, ledger: str = "") -> Placed:
-    """A job with its machines. `ledger`: the folder where its worker keeps what it built.
 
+class UnusableError(UserError):
+    """What a worker gave back allows no verdict, and never will: the job is to be built again."""
+
+
+def placed(job: BuildJob, submission: Submission, *, ledger: str = "", wheel_mirror: str = "") -> Placed:
+    """A job with its machines.
+
+    `ledger`: the folder where its worker keeps what it built. `wheel_mirror`: the URL that the job knows by its digest.
     Raises UserError: fleet.yaml has none of its platform.
     """
     assignment = BuildAssignment(
@@ -42,6 +49,7 @@ def placed(job: BuildJob, submission: Submission, ledger: str = "") -> Placed:
         executor=submission.executor.name,
         matrix=matrix_file(),
         ledger=ledger,
+        wheel_mirror=wheel_mirror,
     )
     return submission.placed(job.key, assignment, job.platform, job.image)
 
@@ -67,32 +75,33 @@ def claims_of(image: Image, lock: Lock, labels: Mapping[str, str], sources: Sour
 
 
 def require_allowed(job: BuildJob, image: Image, labels: Mapping[str, str]) -> None:
-    """See that an image's labels excuse no more than its job allows. Raises UserError."""
+    """See that an image's labels excuse no more than its job allows. Raises UnusableError."""
     causes = []
     if job.base == base_images.AUTO and image_labels.on_custom_base(labels):
         causes.append("stands on a custom base, and none was asked for")
     if job.strict:
         causes += [f"goes without {reason}" for reason in image_labels.declared_missing(image, labels).values()]
     if causes:
-        then = "build it again; does the worker have the same checkout?"
-        raise UserError([Problem(where=job.key, cause=cause, then=then) for cause in causes], code=1)
+        raise UnusableError([Problem(where=job.key, cause=cause, then=_BUILD) for cause in causes], code=1)
 
 
 def judged(job: BuildJob, result: BuildResult, claims: ClaimSet, folder: Path) -> tuple[Evidence, Verdict]:
     """Judge the evidence of a result by these claims, and keep it with them and the verdict in `folder`.
 
     The claims that the worker wrote are not kept: whoever reads the evidence again, as `publish` does, must come to the
-    verdict of this machine. Raises UserError for evidence that is none, or is of another image.
+    verdict of this machine. Raises UnusableError for evidence that is none, or is of another image.
     """
     folder.mkdir(parents=True, exist_ok=True)
     records.forget_trial(folder)
     file = folder / "evidence.json"
     file.write_text(result.evidence, encoding="utf-8")
-    evidence = schemas.read_evidence(file)
+    try:
+        evidence = schemas.read_evidence(file)
+    except UserError as error:
+        raise UnusableError(error.problems, code=error.code) from None
     if (evidence.digest, evidence.image) != (result.digest, job.image):
         cause = f"the evidence is of {evidence.image} {evidence.digest[:19]}, the image is {result.digest[:19]}"
-        then = "build it again; does the worker have the same checkout?"
-        raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+        raise UnusableError(Problem(where=job.key, cause=cause, then=_BUILD), code=1)
     held_to = limits.of_evidence(claims, evidence).of(job.tiers)
     evidence = replace(evidence, claims=held_to.claims, recorded_sha256="")
     verdict = explain(judge(held_to, evidence, job.tiers), hints.known())

@@ -54,6 +54,8 @@ class BuildAssignment:
     """The matrix file; empty: the checkout's."""
     ledger: str = ""
     """The folder of a BuildLedger, where this machine sees it: what was built is kept there, and not built twice."""
+    wheel_mirror: str = ""
+    """The URL that the job knows by its digest."""
 
     def elsewhere(self) -> Self:
         """The checkout that travels has the matrix; the ledger is the submitter's."""
@@ -84,7 +86,7 @@ def build(given: BuildAssignment, context: TaskContext) -> BuildResult:
     ):
         context.on_engine(engine)
         engine.sweep()
-        work = _Work(job=job, run=given.run, folder=Path(scratch), engine=engine, progress=progress)
+        work = _Work(job=job, given=given, folder=Path(scratch), engine=engine, progress=progress)
         with engine.alone(_lock(work.name), waiting=nothing):
             untag_left(engine)
             made = _made(work)
@@ -104,7 +106,7 @@ class _Work:
     """One job on this machine's engine."""
 
     job: BuildJob
-    run: str
+    given: BuildAssignment
     folder: Path
     engine: Engine
     progress: Progress
@@ -116,7 +118,7 @@ class _Work:
     @property
     def suffix(self) -> str:
         """Ends as `untag_left` reads it."""
-        return f"{self.job.suffix(self.run)}-u{os.getuid()}"
+        return f"{self.job.suffix(self.given.run)}-u{os.getuid()}"
 
     @property
     def name(self) -> str:
@@ -129,7 +131,7 @@ class _Work:
             cache=Path(cache.folder).parent,
             facts=sources.facts,
             base=self.job.base,
-            wheel_mirror=self.job.wheel_mirror,
+            wheel_mirror=self.given.wheel_mirror,
             strict=self.job.strict,
             no_cache=self.job.no_cache,
             tiers=self.job.tiers,

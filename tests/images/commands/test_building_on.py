@@ -14,16 +14,17 @@ from typer.testing import CliRunner, Result
 from images import cli
 from images.building.trying import Described
 from images.commands import executors, fleet
-from images.errors import UserError
-from images.fleet import travel
+from images.errors import Problem, UserError
+from images.fleet import booking, travel
 from images.fleet.builds import submitting
+from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.travel import Found
 from images.locking.inputs import lock_inputs
 from images.nightly import canary, results
 from images.nightly import judge as nightly_judge
-from tests.images.fleet.test_builds import DIGEST, Obedient, result
+from tests.images.fleet.test_builds import DIGEST, Obedient, job, result
 from tests.support.fleet_records import NAME, claim, claims
 from tests.support.nightly_samples import at
 from validate.evidence import Evidence
@@ -148,13 +149,84 @@ def test_a_killed_build_is_resumed_with_the_verdict_of_what_its_workers_kept(
     assert call(*words).exit_code == 130
     shutil.rmtree(tmp_path / NAME)
     monkeypatch.setattr(executors, "executor", seen)
+    other = replace(Evidence.loads(result(job(image=images[1])).evidence), image=images[1])
     with pytest.raises(UserError) as failed:  # the worker of this test measures the first image alone
         call(*words, "--resume")
-    assert [one.image for one in told] == list(images)
-    assert {one.where.partition("-5")[0][:13] for one in failed.value.problems} == {"cu126-torch25"}
+    (problem,) = failed.value.problems
+    assert problem.where == told[1].key and problem.cause.startswith(f"the evidence is of {NAME}")
     assert json.loads((tmp_path / NAME / "build.json").read_text())["worker"]["node"] == "n1"
-    with pytest.raises(UserError, match="left these jobs"):
+    again = answered(monkeypatch, evidence=other.dumps())
+    monkeypatch.setattr(submitting, "claims_of", lambda image, *_rest: replace(PIP, image=str(image.name)))
+    assert call(*words, "--resume").exit_code == 0
+    assert [one.image for one in (*told, *again)] == [*images, images[1]], "evidence that is none is put aside"
+    with pytest.raises(UserError, match=r"left these jobs: .* has ended"):
         call(*words, "--resume")
+
+
+def down(*_rest: object) -> Found:
+    raise UserError(Problem(where="a.test", cause="does not answer"), code=1)
+
+
+@pytest.mark.parametrize(
+    ("registry", "built_again"),
+    [(down, False), (lambda *_rest: None, True), (lambda *_rest: there(digest="sha256:" + "cd" * 32), True)],
+)
+def test_what_could_not_be_judged_is_judged_by_resume_and_built_again_where_that_can_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Any, built_again: bool
+) -> None:
+    told, said = answered(monkeypatch), list[str]()
+    monkeypatch.setattr(executors, "tell", lambda _key, text: said.append(text))
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    monkeypatch.setattr(travel, "in_registry", registry)
+    with pytest.raises(UserError):
+        call(*words)
+    assert any("is kept: the same command with --resume judges it again" in line for line in said) is not built_again
+    monkeypatch.setattr(travel, "in_registry", lambda *_rest: there())
+    assert call(*words, "--resume").exit_code == 0 and len(told) == 1 + built_again
+
+
+def test_a_job_that_another_process_has_is_no_failure_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (told, said), ledger = (answered(monkeypatch), list[str]()), BuildLedger(tmp_path / "builds")
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    assert call(*words).exit_code == 0
+    monkeypatch.setattr(executors, "tell", lambda _key, text: said.append(text))
+    other = booking.new_run("slurm", [told[0].key])
+    with ledger.running(other):
+        ledger.book(booking.booking(other, told[0].key), told[0])
+        with pytest.raises(UserError, match="if it fails, give this command again with --resume"):
+            call(*words)
+    assert [line.partition(",")[0] for line in said] == [f"is left to {other.owner}"] and len(told) == 1
+
+
+def test_the_order_of_tiers_makes_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = answered(monkeypatch)
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    for tiers in (("static", "cpu"), ("cpu", "static"), ("cpu", "static", "cpu")):
+        call(*words, *(word for tier in tiers for word in ("--tier", tier)))
+    assert len({one.key for one in told}) == 1 and len(told) == 3
+
+
+def test_the_address_of_a_wheel_mirror_lies_in_no_file_that_others_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, sent = answered(monkeypatch), list[Placed]()
+    seen, url = executors.executor, "https://a.test/a-token/wheels"
+
+    def watched(*given: Any) -> Obedient:
+        executor = seen(*given)
+        executor.started = sent
+        return executor
+
+    monkeypatch.setattr(executors, "executor", watched)
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    call(*words)
+    call(*words, "--wheel-mirror", url)
+    assert [one.task.wheel_mirror for one in sent] == ["", url]  # type: ignore[attr-defined]
+    assert told[0].key != told[1].key, "another mirror makes another job"
+    files = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert files and not [text for text in files if "a-token" in text]
 
 
 def test_only_a_build_on_workers_is_resumed() -> None:

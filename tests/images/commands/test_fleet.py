@@ -47,8 +47,9 @@ def note(ledger: Ledger, word: str, *jobs: Job, days: int, known: bool = True) -
     if known:
         ledger.note(jobs)
     begun = NOW - timedelta(days=days)
-    with ledger.running(FleetRun(id=word, owner=word, started=begun, executor="local", jobs=keys)):
-        pass
+    left = FleetRun(id=word, owner=word, started=begun, executor="local", jobs=keys)
+    with ledger.running(left):
+        ledger.note_run(left)
 
 
 def answer(executor: Obedient, *jobs: Job) -> None:

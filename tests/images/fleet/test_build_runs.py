@@ -1,40 +1,68 @@
 """Builds that are booked and kept: what `--resume` takes over. Killed for real in tests/integration/test_fleet.py."""
 
+import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from images.errors import UserError
+from images.errors import Problem, UserError
 from images.fleet import booking
 from images.fleet.builds import running
 from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
+from images.fleet.builds.running import BuildEnd
+from images.fleet.builds.submitting import UnusableError
 from images.fleet.builds.worker import BuildAssignment
 from images.fleet.executors.executor import Ended, Placed
-from images.fleet.model import FleetRun
+from images.fleet.model import Booking, FleetRun
 from images.fleet.results import ToldProblem
 from images.fleet.task import TaskContext
-from tests.images.fleet.test_builds import Obedient, built, job, of, result, run_of, submission
+from tests.images.fleet.test_builds import Obedient, built, job, of, result, result_to, run, run_of, submission
 
 NO_SPACE = (ToldProblem(where="step 3", cause="no space", then="make room"),)
+NUMBERS = count(1)
+SUBMITTED_BY: dict[str, str] = {}
+"""What a job is called on the cluster -> the run that submitted it, and that its result names."""
 
 
-class Numbered(Obedient):
-    """A cluster that names its jobs."""
+def submitted(run_id: str) -> str:
+    """A new job of the cluster."""
+    number = f"id-{next(NUMBERS)}"
+    SUBMITTED_BY[number] = run_id
+    return number
+
+
+class Cluster(Obedient):
+    """Numbers its jobs. What a dead submitter left goes on, and is watched."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(answer)
+        self.ids: dict[str, str] = {}
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         super().start(jobs)
-        return {one.key: f"id-{one.key}" for one in jobs}
+        self.ids = {one.key: one.cluster_id or submitted(one.task.run) for one in jobs}  # type: ignore[attr-defined]
+        return self.ids
 
 
-def answering(**more: Any) -> Numbered:
+def answering(**more: Any) -> Cluster:
     """Every job is built."""
-    return Numbered(lambda placed: Ended(key=placed.key, result=result(of(placed), **more)))
+
+    def answer(placed: Placed) -> Ended:
+        by = SUBMITTED_BY[executor.ids[placed.key]]
+        return Ended(key=placed.key, result=result_to(placed, **{"run": by, **more}))
+
+    executor = Cluster(answer)
+    return executor
+
+
+def interrupted(_anything: object) -> Any:
+    raise KeyboardInterrupt
 
 
 def killed(folder: Path, *jobs: BuildJob, kept: Sequence[BuildJob] = ()) -> FleetRun:
@@ -43,10 +71,25 @@ def killed(folder: Path, *jobs: BuildJob, kept: Sequence[BuildJob] = ()) -> Flee
     ledger.note(jobs)
     with ledger.running(left):
         for one in jobs:
-            ledger.book(booking.booking(left, one.key, f"id-{one.key}"), one)
+            ledger.book(booking.booking(left, one.key, submitted(left.id)), one)
+        ledger.note_run(left)
     for one in kept:
-        ledger.kept(one.key, lambda one=one: result(one))
+        ledger.kept(one.key, lambda one=one: result(one, run=left.id))
     return left
+
+
+def id_of(folder: Path, one: BuildJob) -> str:
+    """What the booking of a job says of the cluster."""
+    found = BuildLedger(folder).booked(one.key)
+    return found.cluster_id if found else ""
+
+
+def resumed(folder: Path, *jobs: BuildJob) -> FleetRun:
+    return running.resumed(BuildLedger(folder), jobs, "obedient")
+
+
+def built_of(ends: Sequence[BuildEnd]) -> list[BuildJob]:
+    return [one.job for one in ends if isinstance(one.result, BuildResult)]
 
 
 def test_two_jobs_with_one_key_ask_for_the_same_in_everything() -> None:
@@ -57,14 +100,12 @@ def test_two_jobs_with_one_key_ask_for_the_same_in_everything() -> None:
 def test_a_resumed_run_takes_over_what_is_built_and_watches_what_goes_on(tmp_path: Path) -> None:
     done, going = job(label="a"), job(label="b")
     killed(tmp_path, done, going, kept=[done])
-    ledger, executor = BuildLedger(tmp_path), answering()
-    resumed = running.resumed(ledger, [done, going], "obedient")
-    assert running.without_record(ledger, resumed) == [going.key]
-    ends = built(tmp_path, executor, done, going, run_of=resumed)
-    assert [one.result for one in ends if isinstance(one.result, BuildResult)] == [
-        ledger.record(one.key) for one in (done, going)
-    ]
-    assert [(one.key, one.cluster_id) for one in executor.started] == [(going.key, f"id-{going.key}")]
+    ledger, executor, number = BuildLedger(tmp_path), answering(), id_of(tmp_path, going)
+    goes_on = resumed(tmp_path, done, going)
+    assert running.without_record(ledger, goes_on) == [going.key]
+    ends = built(tmp_path, executor, done, going, goes_on=goes_on)
+    assert [one.result for one in ends] == [ledger.record(one.key) for one in (done, going)]
+    assert [(one.key, one.cluster_id) for one in executor.started] == [(going.key, number)]
     assert [one.ended is not None for one in ledger.runs()] == [True]
     assert not [key for key in ledger.job_keys() if ledger.booked(key)]
 
@@ -73,75 +114,212 @@ def test_without_resume_all_is_built_again_and_what_goes_on_is_not_built_beside_
     """The result of a job that goes on names the run that began it."""
     done, going = job(label="a"), job(label="b")
     killed(tmp_path, done, going, kept=[done])
-    anew = booking.new_run("obedient", [done.key, going.key])
-
-    def answer(placed: Placed) -> Ended:
-        run = "x" if placed.cluster_id and placed.key == going.key else anew.id
-        return Ended(key=placed.key, result=result(of(placed), run=run))
-
-    executor = Numbered(answer)
-    of_anew = replace(submission(executor), run=anew.id)
-    ends = built(tmp_path, executor, done, going, run_of=anew, submission=of_anew)
-    assert all(isinstance(one.result, BuildResult) for one in ends), ends
-    assert {one.key for one in executor.started} == {done.key, going.key}
+    executor, number = answering(), id_of(tmp_path, going)
+    assert built_of(built(tmp_path, executor, done, going)) == [done, going]
+    assert [one.key for one in executor.started] == [done.key, going.key] and executor.ids[going.key] == number
 
 
-def test_a_build_that_failed_is_built_again_by_a_resumed_run(tmp_path: Path) -> None:
-    (end,) = built(tmp_path, answering(digest="", problems=NO_SPACE), job())
-    assert "no space" in str(end.result)
+def test_an_ended_run_of_the_same_job_hides_no_run_that_was_killed(tmp_path: Path) -> None:
+    shared, own = job(label="a"), job(label="b")
+    left = killed(tmp_path, shared, own)
+    assert built(tmp_path, answering(), shared) and BuildLedger(tmp_path).runs()[-1].ended
+    assert resumed(tmp_path, shared, own).id == left.id
+    executor, number = answering(), id_of(tmp_path, own)
+    assert built_of(built(tmp_path, executor, shared, own, goes_on=resumed(tmp_path, shared, own))) == [shared, own]
+    assert [one.cluster_id for one in executor.started] == [number]
+
+
+def test_jobs_of_two_killed_runs_are_taken_over_by_one(tmp_path: Path) -> None:
+    first, second = job(label="a"), job(label="b")
+    killed(tmp_path, first, kept=[first])
+    newest = killed(tmp_path, second)
+    executor, goes_on = answering(), resumed(tmp_path, first, second)
+    assert goes_on.id == newest.id
+    assert built_of(built(tmp_path, executor, first, second, goes_on=goes_on)) == [first, second]
+    assert [one.key for one in executor.started] == [second.key], "the other has a record"
+
+
+# --- killed, interrupted or refused on the way ------------------------------------------------------------------------
+
+
+def test_who_is_killed_while_a_record_is_judged_leaves_every_job_of_the_cluster_known(tmp_path: Path) -> None:
+    """Judging pulls many gigabytes: what is to be built is submitted or watched by then."""
+    done, going, lost = job(label="a"), job(label="b"), job(label="c")
+    killed(tmp_path / "first", done, going, kept=[done])
+    number, executor = id_of(tmp_path / "first", going), answering()
+
+    def judge(end: BuildEnd) -> BuildEnd:
+        if end.job == done:
+            shutil.copytree(tmp_path / "first", tmp_path / "killed")  # nobody holds its locks
+        return end
+
+    goes_on = resumed(tmp_path / "first", done, going, lost)
+    run(tmp_path / "first", executor, done, going, lost, goes_on=goes_on).outcomes([done, going, lost], judge)
+    last = answering()
+    again = built(tmp_path / "killed", last, done, going, lost, goes_on=resumed(tmp_path / "killed", done, going, lost))
+    assert built_of(again) == [done, going, lost]
+    assert last.ids == {going.key: number, lost.key: executor.ids[lost.key]}
+
+
+def test_an_interrupt_while_a_record_is_judged_cancels_what_a_dead_run_left(tmp_path: Path) -> None:
+    done, going = job(label="a"), job(label="b")
+    killed(tmp_path, done, going, kept=[done])
+    executor, number = answering(), id_of(tmp_path, going)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, executor, done, going).outcomes([done, going], interrupted)
+    assert executor.cancelled and executor.ids[going.key] == number and not id_of(tmp_path, going)
+
+
+def test_what_could_not_be_watched_is_not_forgotten(tmp_path: Path) -> None:
+    """fleet.yaml lacks machines for one job; then sbatch refuses another."""
+
+    class Refusing(Cluster):
+        def start(self, _jobs: Sequence[Placed]) -> Mapping[str, str]:
+            raise UserError(Problem(where="--on slurm", cause="sbatch refuses"))
+
+    going, elsewhere = job(), job(platform="linux/arm64")
+    killed(tmp_path, going)
+    number = id_of(tmp_path, going)
+    with pytest.raises(UserError, match="no machine of the fleet"):
+        built(tmp_path, answering(), going, elsewhere)
+    with pytest.raises(UserError, match="sbatch refuses"):
+        built(tmp_path, Refusing(None), going)
+    assert number and id_of(tmp_path, going) == number
+
+
+def test_a_job_that_was_taken_over_twice_counts_for_the_run_that_submitted_it(tmp_path: Path) -> None:
+    going = job()
+    killed(tmp_path / "first", going)
+    number = id_of(tmp_path / "first", going)
+
+    def die(_placed: Placed) -> Ended:
+        shutil.copytree(tmp_path / "first", tmp_path / "killed")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        built(tmp_path / "first", Cluster(die), going)
+    executor = answering()
+    (end,) = built(tmp_path / "killed", executor, going, goes_on=resumed(tmp_path / "killed", going))
+    assert isinstance(end.result, BuildResult), end.result
+    assert executor.ids == {going.key: number}
+
+
+def test_who_is_killed_while_jobs_are_booked_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A noted run has all its jobs booked, and older records put aside: those that are there are of it."""
+    first, second = job(label="a"), job(label="b")
     ledger = BuildLedger(tmp_path)
-    assert ledger.record(job().key) is None
-    (end,) = built(tmp_path, answering(), job(), run_of=running.resumed(ledger, [job()], "obedient"))
-    assert isinstance(end.result, BuildResult)
+    ledger.kept(second.key, lambda: result(second))
+    book = BuildLedger.book
 
+    def dies(self: BuildLedger, asked: Booking, one: BuildJob) -> Booking | None:
+        return book(self, asked, one) if one == first else interrupted(one)
 
-def test_who_has_nothing_to_take_over_is_told_what_to_do(tmp_path: Path) -> None:
-    ledger = BuildLedger(tmp_path)
-    with pytest.raises(UserError, match="left these jobs\n    next: without --resume"):
-        running.resumed(ledger, [job()], "obedient")
-    built(tmp_path, answering(), job())
-    with pytest.raises(UserError, match="left these jobs: x has ended"):
-        running.resumed(ledger, [job()], "obedient")
-    left = killed(tmp_path, job(label="b"))
-    with pytest.raises(UserError, match="was on obedient\n    next: add --on obedient"):
-        running.resumed(ledger, [job(label="b")], "slurm")
-    with ledger.running(left), pytest.raises(UserError, match="x goes on: "):
-        running.resumed(ledger, [job(label="b")], "obedient")
-
-
-def test_what_another_process_builds_into_the_same_folder_is_left_to_it(tmp_path: Path) -> None:
-    ledger, other, executor = BuildLedger(tmp_path), booking.new_run("obedient", [job().key]), answering()
-    last_week = other.started - timedelta(days=7)
-    ledger.kept(job().key, lambda: result(job(), started=last_week, ended=last_week))
-    with ledger.running(other):
-        ledger.book(booking.booking(other, job().key), job())
-        theirs, mine = built(tmp_path, executor, job(), job(label="b"))
-    assert "another process builds it" in str(theirs.result) and isinstance(mine.result, BuildResult)
-    assert [of(one).label for one in executor.started] == ["b"]
-    assert [one.ended for one in ledger.runs()] == [None, None], "the record of last week is not the run's"
-    booked = ledger.booked(job().key)
-    assert booked and booked.run == other.id
+    monkeypatch.setattr(BuildLedger, "book", dies)
+    with pytest.raises(KeyboardInterrupt):
+        built(tmp_path, answering(), first, second)
+    with pytest.raises(UserError, match="left these jobs"):
+        resumed(tmp_path, first, second)
 
 
 def test_a_run_that_is_interrupted_gives_its_jobs_back_and_keeps_what_was_built(tmp_path: Path) -> None:
     first, second = job(label="a"), job(label="b")
     executor, ledger = answering(), BuildLedger(tmp_path)
-    run = running.BuildRun(run_of=run_of(first, second), ledger=ledger, submission=submission(executor), took={})
-    with closing(run.ends([first, second])) as ends:
-        next(ends)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, executor, first, second).outcomes([first, second], interrupted)
     assert executor.cancelled and not [key for key in ledger.job_keys() if ledger.booked(key)]
-    resumed = running.resumed(ledger, [first, second], "obedient")
-    assert running.without_record(ledger, resumed) == [second.key]
+    assert running.without_record(ledger, resumed(tmp_path, first, second)) == [second.key]
 
 
-def test_a_record_older_than_the_run_is_not_taken_over(tmp_path: Path) -> None:
-    ledger, day = BuildLedger(tmp_path), timedelta(days=1)
-    now = run_of(job()).started
-    old = result(job(), started=now - day, ended=now - day, bytes=7)
-    ledger.kept(job().key, lambda: old)
-    assert running.without_record(ledger, run_of(job())) == [job().key]
+# --- when a run has ended ---------------------------------------------------------------------------------------------
+
+
+def test_a_build_that_failed_is_built_again_by_a_resumed_run(tmp_path: Path) -> None:
+    (end,) = built(tmp_path, answering(digest="", problems=NO_SPACE), job())
+    assert "no space" in str(end.result)
+    assert BuildLedger(tmp_path).record(job().key) is None
+    (end,) = built(tmp_path, answering(), job(), goes_on=resumed(tmp_path, job()))
+    assert isinstance(end.result, BuildResult)
+
+
+def test_what_could_not_be_judged_is_kept_and_judged_by_a_resumed_run(tmp_path: Path) -> None:
+    """The registry was down for a minute."""
+    down = UserError(Problem(where="a.test", cause="does not answer"))
+    assert run(tmp_path, answering(), job()).outcomes([job()], lambda _end: down) == [down]
+    executor = answering()
+    assert built_of(built(tmp_path, executor, job(), goes_on=resumed(tmp_path, job()))) == [job()]
+    assert not executor.started and BuildLedger(tmp_path).runs()[0].ended
+
+
+def test_a_record_of_no_use_is_put_aside_and_built_again_by_a_resumed_run(tmp_path: Path) -> None:
+    gone = UnusableError(Problem(where="a.test", cause="is not there"))
+    assert run(tmp_path, answering(), job()).outcomes([job()], lambda _end: gone) == [gone]
+    executor = answering()
+    assert built_of(built(tmp_path, executor, job(), goes_on=resumed(tmp_path, job()))) == [job()]
+    assert len(executor.started) == 1 and BuildLedger(tmp_path).runs()[0].ended
+
+
+def test_who_has_nothing_to_take_over_is_told_what_to_do(tmp_path: Path) -> None:
+    ledger = BuildLedger(tmp_path)
+    with pytest.raises(UserError, match="left these jobs\n    next: without --resume"):
+        resumed(tmp_path, job())
+    built(tmp_path, answering(), job())
+    with pytest.raises(UserError, match=f"left these jobs: {ledger.runs()[0].id} has ended"):
+        resumed(tmp_path, job())
+    left = killed(tmp_path, job(label="b"))
+    with pytest.raises(UserError, match="was on obedient\n    next: add --on obedient"):
+        running.resumed(ledger, [job(label="b")], "slurm")
+    with ledger.running(left), pytest.raises(UserError, match=f"{left.id} goes on: "):
+        resumed(tmp_path, job(label="b"))
+
+
+def test_of_two_who_resume_the_refused_one_changes_nothing(tmp_path: Path) -> None:
+    """Both have looked before either went on."""
+    first, second, third = job(label="a"), job(label="b"), job(label="c")
+    killed(tmp_path, first)
+    ledger, one, two = BuildLedger(tmp_path), resumed(tmp_path, first, second), resumed(tmp_path, first, third)
+    with ledger.running(one), pytest.raises(UserError, match="goes on in another process"):
+        ledger.note_run(one)
+        built(tmp_path, answering(), first, third, goes_on=two)
+    assert [found.jobs for found in ledger.runs()] == [one.jobs]
+    built(tmp_path, answering(), first, third, goes_on=two)
+    assert [set(found.jobs) for found in ledger.runs()] == [{first.key, second.key, third.key}]
+    ledger.note_run(one.model_copy(update={"ended": datetime.now(UTC)}))
+    with pytest.raises(UserError, match="has ended this run meanwhile\n    next: without --resume"):
+        built(tmp_path, answering(), first, third, goes_on=two)
+
+
+# --- other processes, other clocks ------------------------------------------------------------------------------------
+
+
+def test_what_another_process_builds_into_the_same_folder_is_left_to_it(tmp_path: Path) -> None:
+    ledger, other, executor = BuildLedger(tmp_path), run_of(job()), answering()
+    with ledger.running(other):
+        ledger.book(booking.booking(other, job().key), job())
+        ledger.kept(job().key, lambda: result(job()))
+        theirs, mine = built(tmp_path, executor, job(), job(label="b"))
+    assert "that process names it there; if it fails, give this command again with --resume" in str(theirs.result)
+    assert isinstance(mine.result, BuildResult) and [of(one).label for one in executor.started] == ["b"]
+    booked = ledger.booked(job().key)
+    assert booked and booked.run == other.id
+    assert [one.ended for one in ledger.runs()] == [None], "the other one's record was not judged here"
+    goes_on = resumed(tmp_path, job(), job(label="b"))
+    assert built_of(built(tmp_path, answering(), job(), job(label="b"), goes_on=goes_on)) == [job(), job(label="b")]
+
+
+@pytest.mark.parametrize("clock", [-7, 7])
+def test_a_new_run_takes_over_no_record_whatever_the_clock_of_its_worker_says(tmp_path: Path, clock: int) -> None:
+    then = datetime.now(UTC) + timedelta(days=clock)
+    BuildLedger(tmp_path).kept(job().key, lambda: result(job(), started=then, ended=then, bytes=7))
     (end,) = built(tmp_path, answering(), job())
     assert isinstance(end.result, BuildResult) and end.result.bytes == 1
+
+
+def test_a_resumed_run_takes_over_a_record_whatever_the_clock_of_its_worker_says(tmp_path: Path) -> None:
+    killed(tmp_path, job())
+    then = datetime.now(UTC) - timedelta(days=7)
+    BuildLedger(tmp_path).kept(job().key, lambda: result(job(), started=then, ended=then, bytes=7))
+    (end,) = built(tmp_path, answering(), job(), goes_on=resumed(tmp_path, job()))
+    assert isinstance(end.result, BuildResult) and end.result.bytes == 7
 
 
 def test_a_worker_keeps_what_it_built_and_a_second_one_does_not_build_it_again(tmp_path: Path) -> None:
@@ -168,10 +346,9 @@ def test_a_worker_keeps_no_failure(tmp_path: Path) -> None:
 
 def test_the_other_jobs_are_told_with_the_time_that_they_may_take(tmp_path: Path) -> None:
     said: list[str] = []
-    executor = answering()
-    telling = replace(submission(executor), say=lambda _key, text: said.append(text))
-    jobs = [job(label="a"), job(label="b")]
-    took = {job().image: 90.0}
-    first, last = built(tmp_path, executor, *jobs, submission=telling, took=took)
+    executor, jobs = answering(), [job(label="a"), job(label="b")]
+    new = run_of(*jobs)
+    telling = replace(submission(executor, new.id), say=lambda _key, text: said.append(text))
+    first, last = built(tmp_path, executor, *jobs, goes_on=new, submission=telling, took={job().image: 90.0})
     assert said == ["started; takes about 2 min"] * 2
     assert first.left.startswith("; 1 wait or run, about ") and last.left == ""

@@ -101,24 +101,36 @@ class Obedient:
         self.going.clear()
 
 
-def submission(executor: Obedient) -> Submission:
-    return Submission(fleet=ONE_MACHINE, executor=executor, run=RUN, say=lambda _key, _text: None)
+def submission(executor: Obedient, run: str = RUN) -> Submission:
+    return Submission(fleet=ONE_MACHINE, executor=executor, run=run, say=lambda _key, _text: None)
 
 
 def run_of(*jobs: BuildJob) -> FleetRun:
-    """A run of these jobs that begins now, as `result` names it."""
-    return booking.new_run("obedient", [one.key for one in jobs]).model_copy(update={"id": RUN})
+    """A run of these jobs that begins now."""
+    return booking.new_run("obedient", [one.key for one in jobs])
+
+
+def run(folder: Path, executor: Obedient, *jobs: BuildJob, goes_on: FleetRun | None = None, **more: Any) -> BuildRun:
+    """A new run of these jobs, or one that goes on."""
+    of_jobs = goes_on or run_of(*jobs)
+    given = {"run_of": of_jobs, "ledger": BuildLedger(folder), "submission": submission(executor, of_jobs.id)}
+    return BuildRun(**{**given, "took": {}, **more})
 
 
 def built(folder: Path, executor: Obedient, *jobs: BuildJob, **more: Any) -> list[BuildEnd]:
-    """What a run of these jobs came to."""
-    given = {"run_of": run_of(*jobs), "ledger": BuildLedger(folder), "submission": submission(executor), "took": {}}
-    return list(BuildRun(**{**given, **more}).ends(jobs))
+    """What a run of these jobs came to, where each image is judged without trouble."""
+    ends = run(folder, executor, *jobs, **more).outcomes(jobs, lambda end: end)
+    return [end for end in ends if isinstance(end, BuildEnd)]
 
 
 def of(one: Placed) -> BuildJob:
     """The job that a worker was given."""
     return BuildJob.model_validate_json(one.task.job)  # type: ignore[attr-defined]
+
+
+def result_to(one: Placed, **more: Any) -> BuildResult:
+    """Of the worker that was given this job, for the run that submitted it."""
+    return result(of(one), **{"run": one.task.run, **more})  # type: ignore[attr-defined]
 
 
 # --- what a worker is told --------------------------------------------------------------------------------------------
@@ -169,13 +181,13 @@ def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other(tmp
     good, bad, lost = job(label="a"), job(label="b"), job(label="c")
     told = (ToldProblem(where="step 3", cause="no space", then="make room"),)
     answers = {
-        good.key: Ended(key=good.key, result=result(good)),
-        bad.key: Ended(key=bad.key, result=result(bad, digest="", problems=told)),
-        lost.key: Ended(key=lost.key, cause="the node died"),
+        good.key: lambda placed: Ended(key=good.key, result=result_to(placed)),
+        bad.key: lambda placed: Ended(key=bad.key, result=result_to(placed, digest="", problems=told)),
+        lost.key: lambda _placed: Ended(key=lost.key, cause="the node died"),
     }
-    executor = Obedient(lambda placed: answers[placed.key])
+    executor = Obedient(lambda placed: answers[placed.key](placed))
     found = {one.job.label: one.result for one in built(tmp_path, executor, good, bad, lost)}
-    assert found["a"] == answers[good.key].result and executor.cancelled
+    assert isinstance(found["a"], BuildResult) and found["a"].key == good.key and executor.cancelled
     assert str(found["b"]) == "step 3: no space\n    next: make room"
     assert "the node died" in str(found["c"]) and "the same command with --resume" in str(found["c"])
 
@@ -183,7 +195,7 @@ def test_each_result_comes_with_its_job_and_one_that_was_lost_stops_no_other(tmp
 @pytest.mark.parametrize("other", [{"run": "of-last-week"}, {"key": job(tiers=(Tier.CPU,)).key}])
 def test_the_result_of_another_run_or_job_is_none(tmp_path: Path, other: dict[str, str]) -> None:
     """Slurm was set up anew, and gave a job a number that a file of last week bears."""
-    executor = Obedient(lambda placed: Ended(key=placed.key, result=result(of(placed), **other)))
+    executor = Obedient(lambda placed: Ended(key=placed.key, result=result_to(placed, **other)))
     (end,) = built(tmp_path, executor, job())
     assert isinstance(end.result, UserError) and "is of another job" in str(end.result) and "--out" in str(end.result)
 
@@ -303,6 +315,14 @@ def test_a_set_over_an_image_is_judged_by_the_claims_of_this_checkout(tmp_path: 
     lock = {path: text.encode() for path, text in told.lock.items()}
     lock_file.write(lock, tmp_path / "locks")
     assert lock_file.read(CONTROL.image, tmp_path / "locks").files == CONTROL.lock.files
+
+
+def test_the_address_of_a_wheel_mirror_travels_beside_the_job_of_a_set(tmp_path: Path, written: None) -> None:
+    executor = Obedient(lambda one: Ended(key=one.key, result=result(of(one))))
+    judge_by(executor, tmp_path, wheel_mirror="https://a.test/a-token")(CONTROL, [], "control")
+    (sent,) = executor.started
+    assert sent.task.wheel_mirror == "https://a.test/a-token"  # type: ignore[attr-defined]
+    assert of(sent).wheel_mirror and "a-token" not in sent.task.job  # type: ignore[attr-defined]
 
 
 def placed(label: str) -> Placed:
