@@ -1,6 +1,7 @@
 """`fleet run`: what it ends with, and what `--resume` goes on with. The executor does as it is told."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def test_resume_ends_a_run_with_nothing_left_and_goes_on_with_an_older_one(tmp_p
     ledger, older, newer = Ledger(tmp_path), job(1, PIP), job(2, PIP)
     note(ledger, "older", older, days=2)
     note(ledger, "newer", newer, days=1)
-    ledger.commit(judged(newer, PIP, pip=installed()))
+    found = judged(newer, PIP, pip=installed())
+    slow_clock = {"ended": NOW - timedelta(days=7)}
+    ledger.commit(replace(found, record=found.record.model_copy(update=slow_clock)))
     answer(executor, older)
     assert call(tmp_path, "--resume").exit_code == 0
     assert executor.started == [older.key]

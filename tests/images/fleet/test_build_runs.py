@@ -166,7 +166,7 @@ def test_an_interrupt_while_a_record_is_judged_cancels_what_a_dead_run_left(tmp_
     killed(tmp_path, done, going, kept=[done])
     executor, number = answering(), id_of(tmp_path, going)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, executor, done, going).outcomes([done, going], interrupted)
+        run(tmp_path, executor, goes_on=resumed(tmp_path, done, going)).outcomes([done, going], interrupted)
     assert executor.cancelled and executor.ids[going.key] == number and not id_of(tmp_path, going)
 
 

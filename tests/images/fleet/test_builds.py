@@ -22,6 +22,7 @@ from images.fleet.builds.model import BuildJob, BuildResult
 from images.fleet.builds.pool import Pool
 from images.fleet.builds.running import BuildEnd, BuildRun
 from images.fleet.builds.sets import Parent, SetOptions
+from images.fleet.builds.submitting import UnusableError
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.model import FleetRun, WorkerInfo
@@ -267,9 +268,9 @@ def test_an_image_excuses_itself_from_no_more_than_its_job_allows() -> None:
 
 def test_evidence_of_another_image_is_none(tmp_path: Path) -> None:
     other = result(job(), digest="sha256:" + "cd" * 32)
-    with pytest.raises(UserError, match="the evidence is of"):
+    with pytest.raises(UnusableError, match="the evidence is of"):
         submitting.judged(job(), other, PIP, tmp_path)
-    with pytest.raises(UserError):
+    with pytest.raises(UnusableError):
         submitting.judged(job(), result(job(), evidence="{}"), PIP, tmp_path)
 
 

@@ -2,7 +2,8 @@
 
 import fcntl
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from images.fleet import booking, run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, FleetRecord, Job, Judged, WorkerInfo
+from images.fleet.model import Booking, FleetRecord, FleetRun, Job, Judged, WorkerInfo
 from images.fleet.run import RunOptions
 from images.site import records
 from validate.claims import Claim, ClaimSet, Tier
@@ -76,12 +77,14 @@ class Obedient:
         self.cancelled = True
 
 
-def go(folder: Path, executor: Obedient, *jobs: Job, **more: Any) -> tuple[run.Outcome, ...]:
+def go(
+    folder: Path, executor: Obedient, *jobs: Job, goes_on: FleetRun | None = None, **more: Any
+) -> tuple[run.Outcome, ...]:
     placed = {ONE_MACHINE.plain: list(jobs)}
     options = RunOptions(
         fleet=ONE_MACHINE, ledger=Ledger(folder), executor=executor, say=lambda _key, _text: None, **more
     )
-    return run.run(booking.new_run("obedient", [one.key for one in jobs]), placed, options)
+    return run.run(goes_on or booking.new_run("obedient", [one.key for one in jobs]), placed, options)
 
 
 def test_what_is_judged_has_a_record_and_what_is_lost_a_cause(tmp_path: Path) -> None:
@@ -122,6 +125,27 @@ def test_a_worker_that_kept_its_record_before_it_was_lost_has_judged(tmp_path: P
 
     (outcome,) = go(tmp_path, Late({}), one)
     assert outcome.verdict is not None
+
+
+@pytest.mark.parametrize("clock", [-7, 7])
+def test_a_new_run_judges_what_has_a_record_whatever_the_clock_of_its_worker_says(tmp_path: Path, clock: int) -> None:
+    one, then = job(1), datetime.now(UTC) + timedelta(days=clock)
+    before = judged(one)
+    Ledger(tmp_path).commit(replace(before, record=before.record.model_copy(update={"ended": then})))
+    executor = Obedient({one.key: Ended(key=one.key, judged=judged(one))})
+    (outcome,) = go(tmp_path, executor, one)
+    assert outcome.verdict and executor.started == [one.key] and list(tmp_path.rglob("earlier"))
+
+
+def test_a_resumed_run_hands_its_jobs_over_before_it_judges_a_record(tmp_path: Path) -> None:
+    done, lost = job(1), job(2)
+    ledger, left = Ledger(tmp_path), booking.new_run("obedient", [done.key, lost.key])
+    with ledger.running(left):
+        ledger.note_run(left)
+    ledger.commit(judged(done))
+    executor, started = Obedient({lost.key: Ended(key=lost.key, judged=judged(lost))}), list[list[str]]()
+    go(tmp_path, executor, done, lost, goes_on=left, keep=lambda _outcome: started.append(list(executor.started)))
+    assert started == [[lost.key], [lost.key]]
 
 
 def test_a_workers_own_claims_do_not_count(tmp_path: Path) -> None:
