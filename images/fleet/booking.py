@@ -6,9 +6,11 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from images.fleet.executors.executor import Executor
 from images.fleet.ledger import JobLedger, JobT, RecordT
 from images.fleet.model import Booking, FleetRun
 
@@ -75,10 +77,25 @@ def take(
     return ledger.booked(job.key)
 
 
-def note_cluster_ids(
-    ledger: JobLedger[JobT, RecordT], run_of: FleetRun, taken: Mapping[str, Booking], ids: Mapping[str, str]
-) -> None:
-    """Note what the jobs are called that this run submitted. One that it watches keeps the run that submitted it."""
-    for key, cluster_id in ids.items():
-        if cluster_id != taken[key].cluster_id:
-            ledger.note_cluster_id(booking(run_of, key, cluster_id))
+@contextmanager
+def handed_over(
+    ledger: JobLedger[JobT, RecordT], run_of: FleetRun, taken: Mapping[str, Booking], executor: Executor
+) -> Iterator[Callable[[Mapping[str, str]], None]]:
+    """Cancel what was begun, on any way out, and give the jobs back. Yields what gets key -> ID once they are started.
+
+    What a dead run submitted stays booked where it could not be watched: the next `--resume` finds it.
+    """
+    mine = {key for key, one in taken.items() if not one.cluster_id}
+
+    def started(ids: Mapping[str, str]) -> None:
+        for key, cluster_id in ids.items():
+            if cluster_id != taken[key].cluster_id:  # one that is watched keeps the run that submitted it
+                ledger.note_cluster_id(booking(run_of, key, cluster_id))
+        mine.update(taken)
+
+    try:
+        yield started
+    finally:
+        executor.cancel()
+        for key in mine:
+            ledger.release(key, run_of.id)

@@ -57,14 +57,10 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
         left = booking.left(ledger, noted)
         taken = _taken(run_of, jobs, left, options)
         ledger.note_run(run_of)
-        outcomes: list[Outcome] = []
-        try:
-            for outcome in _judged(run_of, jobs, taken, options):
+        outcomes = list[Outcome]()
+        with booking.handed_over(ledger, run_of, taken, options.executor) as started:
+            for outcome in _judged(run_of, jobs, taken, options, started):
                 outcomes.append(outcome)
-        finally:
-            options.executor.cancel()
-            for key in taken:
-                ledger.release(key, run_of.id)
         if all(outcome.record for outcome in outcomes) and len(outcomes) == sum(map(len, jobs.values())):
             ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))
     return tuple(outcomes)
@@ -100,7 +96,11 @@ def _placed(run_of: FleetRun, machines: str, job: Job, mine: Booking, options: R
 
 
 def _judged(
-    run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], taken: Mapping[str, Booking], options: RunOptions
+    run_of: FleetRun,
+    jobs: Mapping[str, Sequence[Job]],
+    taken: Mapping[str, Booking],
+    options: RunOptions,
+    started: Callable[[Mapping[str, str]], None],
 ) -> Sequence[Outcome]:
     ledger, executor = options.ledger, options.executor
     by_key = {job.key: job for group in jobs.values() for job in group if job.key in taken}
@@ -112,7 +112,7 @@ def _judged(
     ]
     there = {key for key in by_key if ledger.record(key)}
     waiting = [placed for placed in booked if placed.key not in there]
-    booking.note_cluster_ids(ledger, run_of, taken, executor.start(waiting))
+    started(executor.start(waiting))
     outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
     remaining, began = _remaining(ledger, [by_key[placed.key] for placed in waiting]), time.monotonic()
     states = executor.states()

@@ -47,7 +47,7 @@ class Submission:
 
         `started` gets key -> what the job is called on the cluster; `about` (key -> text) ends a job's line.
         """
-        started(self.executor.start(jobs))
+        started(self.executor.start(jobs) if jobs else {})
         states = self.executor.states()
         for job in jobs:
             self.say(job.key, states.get(job.key, "started") + about(job.key))

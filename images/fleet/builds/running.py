@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -74,7 +73,8 @@ class BuildRun:
             built = {key: record for key in taken if (record := self.ledger.record(key))}
             waiting = [replace(placed[key], cluster_id=taken[key].cluster_id) for key in taken if key not in built]
             remaining = Remaining.of({one.key: by_key[one.key].image for one in waiting}, self.took)
-            with self._handed_over(waiting, taken, remaining.before):
+            with booking.handed_over(self.ledger, run_of, taken, self.submission.executor) as started:
+                self.submission.start(waiting, started, remaining.before)
                 ends = chain(_told(by_key, taken, built), self._ended(by_key, taken, remaining))
                 outcomes, judged = self._judged(ends, judge)
             if judged >= set(run_of.jobs):
@@ -92,26 +92,6 @@ class BuildRun:
         left, say = booking.left(self.ledger, noted), self.submission.say
         asked = {key: booking.take(self.ledger, self.run_of, job, left, say) for key, job in jobs.items()}
         return {key: mine for key, mine in asked.items() if mine}
-
-    @contextmanager
-    def _handed_over(self, waiting: Sequence[Placed], taken: Taken, about: Callable[[str], str]) -> Iterator[None]:
-        """Submit jobs, or watch what a dead run submitted. On any way out they are cancelled, and all are given back.
-
-        What a dead run submitted stays booked where it could not be watched: the next `--resume` finds it.
-        """
-        mine = {key for key, one in taken.items() if not one.cluster_id}
-        try:
-            if waiting:
-                self.submission.start(waiting, lambda ids: self._note(taken, ids), about)
-            mine = set(taken)
-            yield
-        finally:
-            self.submission.executor.cancel()
-            for key in mine:
-                self.ledger.release(key, self.run_of.id)
-
-    def _note(self, taken: Taken, ids: Mapping[str, str]) -> None:
-        booking.note_cluster_ids(self.ledger, self.run_of, taken, ids)
 
     def _ended(self, jobs: Jobs, taken: Taken, remaining: Remaining) -> Iterator[BuildEnd]:
         executor, began = self.submission.executor, time.monotonic()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from images.errors import Problem, UserError
 from images.fleet import booking, run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
@@ -135,6 +136,23 @@ def test_a_new_run_judges_what_has_a_record_whatever_the_clock_of_its_worker_say
     executor = Obedient({one.key: Ended(key=one.key, judged=judged(one))})
     (outcome,) = go(tmp_path, executor, one)
     assert outcome.verdict and executor.started == [one.key] and list(tmp_path.rglob("earlier"))
+
+
+def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_path: Path) -> None:
+    class Refusing(Obedient):
+        def start(self, _jobs: Sequence[Placed]) -> Mapping[str, str]:
+            raise UserError(Problem(where="--on slurm", cause="sbatch refuses"))
+
+    one, ledger, left = job(1), Ledger(tmp_path), booking.new_run("obedient", [job(1).key])
+    with ledger.running(left):
+        ledger.book(booking.booking(left, one.key, "7"), one)
+    with pytest.raises(UserError, match="sbatch refuses"):
+        go(tmp_path, Refusing({}), one)
+    found = ledger.booked(one.key)
+    assert found and (found.cluster_id, found.submitted_by) == ("7", left.id)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, Obedient({}), one)
+    assert ledger.booked(one.key) is None, "cancelled, as it was watched"
 
 
 def test_a_resumed_run_hands_its_jobs_over_before_it_judges_a_record(tmp_path: Path) -> None:
