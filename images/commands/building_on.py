@@ -76,6 +76,7 @@ def build_all(images: Sequence[Image], wishes: BuildWishes) -> list[BuiltElsewhe
 def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRun:
     """A new run, or the one that is gone on with. Raises UserError."""
     ledger, name = BuildLedger(wishes.out / "builds"), wishes.how.on.partition(":")[0]
+    outdated = ledger.records_of(job.key for job in jobs)
     run_of = running.resumed(ledger, jobs, name) if wishes.resume else booking.new_run(name, [job.key for job in jobs])
     if wishes.resume:
         left = running.without_record(ledger, run_of)
@@ -87,6 +88,7 @@ def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRu
         ledger=ledger,
         submission=Submission(fleet=fleet, executor=executor, run=run_of.id, say=executors.tell),
         took={image: one for image, one in seconds.items() if one},
+        outdated={} if wishes.resume else outdated,
         wheel_mirror=wishes.inputs.wheel_mirror,
     )
 
@@ -189,9 +191,12 @@ def _labels(job: BuildJob, result: BuildResult, image: Image) -> Mapping[str, st
     """
     then = f"the same command with --resume builds it again; can this machine read {result.reference}?"
     found = travel.in_registry(Reference.parse(result.reference), job.platform)
-    if found is None or found.digest != result.digest:
-        there = f"is {found.digest[:19]} there" if found else "is not there"
-        cause = f"{result.reference} {there}; its worker built {result.digest[:19]}"
+    if found is None:
+        cause = f"{result.reference} is not there, or not for this user"
+        then = "`docker login` where that is missing; if it is gone, the same command without --resume builds it again"
+        raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
+    if found.digest != result.digest:
+        cause = f"{result.reference} is {found.digest[:19]} there; its worker built {result.digest[:19]}"
         raise UnusableError(Problem(where=job.key, cause=cause, then=then), code=1)
     labels = found.described.labels
     submitting.require_allowed(job, image, labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -27,7 +27,7 @@ from images.fleet import booking, config, gather, planning, run, travel
 from images.fleet.config import Fleet
 from images.fleet.gather import Holding, Located, Places, RequestedImage
 from images.fleet.ledger import Ledger
-from images.fleet.model import ON_GPUS, FleetRun, Job
+from images.fleet.model import ON_GPUS, FleetRecord, FleetRun, Job
 from images.fleet.planning import FleetImage, PlanInputs, PlannedPair, State
 from images.fleet.run import Outcome, RunOptions
 from images.registry.reference import Repository
@@ -121,6 +121,7 @@ def act(
             Places(engine=docker_engine, repository=repository),
             holding,
         )
+        before = ledger.records_of(ledger.job_keys())
         given = PlanInputs(
             fleet=fleet,
             now=datetime.now(UTC),
@@ -138,7 +139,7 @@ def act(
         fleet_kubernetes.write(jobs, located, holding, fleet, ledger)
         return
     keys = [job.key for group in jobs.values() for job in group]
-    _finish(context, booking.new_run(how.on.partition(":")[0], keys), jobs, planned)
+    _finish(replace(context, outdated=before), booking.new_run(how.on.partition(":")[0], keys), jobs, planned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +151,8 @@ class RunContext:
     on: str
     gpus: str
     engine: str
+    outdated: Mapping[str, FleetRecord] = field(default_factory=dict)
+    """The records that the plan knew, by the keys of their jobs: those of jobs that are due are made anew."""
 
     def options(self) -> RunOptions:
         """Raises UserError: the executor can't be had."""
@@ -160,6 +163,7 @@ class RunContext:
             say=executors.tell,
             gpus=self.gpus,
             engine=self.engine,
+            outdated=self.outdated,
             keep=lambda outcome: _report(self.ledger, outcome),
         )
 

@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -46,35 +46,29 @@ def booking(run_of: FleetRun, key: str, cluster_id: str = "") -> Booking:
     )
 
 
-def left(ledger: JobLedger[JobT, RecordT], noted: FleetRun | None) -> frozenset[str]:
-    """Keys of the jobs that unended runs left, where one of these runs goes on: a record of such a job answers for it.
-
-    A run is noted once its jobs are booked, and booking puts the records aside that are there. So no clock says
-    whether a record is older than its run: two machines have two.
-    """
-    if noted is None:
-        return frozenset()
-    return frozenset(key for one in ledger.runs() if one.ended is None for key in one.jobs)
-
-
 def take(
     ledger: JobLedger[JobT, RecordT],
     run_of: FleetRun,
     job: JobT,
-    left: Collection[str],
+    outdated: Mapping[str, RecordT],
     say: Say,
 ) -> Booking | None:
-    """Book a job, and make room for its record, unless it is one of those that are `left`.
+    """Book a job, and put its record aside if it is `outdated` (job's key -> record). Another one answers for the job.
 
+    A job whose record was put aside has ended, so nothing is watched that a dead run submitted of it.
     None: somebody else has it, who is told by `say`.
     """
     other = ledger.book(booking(run_of, job.key), job)
     if other:
         say(job.key, f"is left to {other.owner}, who booked it at {other.since:%H:%M:%S} UTC")
         return None
-    if job.key not in left:
-        ledger.put_aside(job.key)
-    return ledger.booked(job.key)
+    record = ledger.record(job.key)
+    if record is None or record != outdated.get(job.key):
+        return ledger.booked(job.key)
+    ledger.put_aside(job.key)
+    mine = booking(run_of, job.key)
+    ledger.note_cluster_id(mine)
+    return mine
 
 
 @contextmanager

@@ -160,6 +160,10 @@ class JobLedger(Generic[JobT, RecordT]):
         """What a job came to; None: there is no record yet."""
         return _find(self._records, self.pair(key) / _RECORD)
 
+    def records_of(self, keys: Iterable[str]) -> dict[str, RecordT]:
+        """Those of these jobs that have one."""
+        return {key: record for key in keys if (record := self.record(key))}
+
     def records(self) -> Iterator[RecordT]:
         """The newest record of each job."""
         return (record for key in self.job_keys() if (record := self.record(key)))

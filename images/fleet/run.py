@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from images.config import paths
@@ -45,6 +45,8 @@ class RunOptions:
     gpus: str = "auto"
     engine: str = ""
     """Address of the engine (`--engine`), for workers in this process; empty: each finds its machine's."""
+    outdated: Mapping[str, FleetRecord] = field(default_factory=dict)
+    """Job's key -> its record that the plan found too old, or not good enough. All others answer for their jobs."""
     keep: Callable[[Outcome], None] = lambda _outcome: None
     """Gets each outcome as it comes, while its job is booked."""
 
@@ -53,9 +55,8 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
     """Judge the jobs (machines -> jobs) that nobody else has. Raises UserError, KeyboardInterrupt after cleaning up."""
     ledger = options.ledger
     ledger.note(job for group in jobs.values() for job in group)  # before the run names them: --resume reads them
-    with ledger.running(run_of) as noted:
-        left = booking.left(ledger, noted)
-        taken = _taken(run_of, jobs, left, options)
+    with ledger.running(run_of):
+        taken = _taken(run_of, jobs, options)
         ledger.note_run(run_of)
         outcomes = list[Outcome]()
         with booking.handed_over(ledger, run_of, taken, options.executor) as started:
@@ -66,11 +67,9 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
     return tuple(outcomes)
 
 
-def _taken(
-    run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], left: Collection[str], options: RunOptions
-) -> dict[str, Booking]:
+def _taken(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> dict[str, Booking]:
     asked = [job for group in jobs.values() for job in group]
-    taken = {job.key: booking.take(options.ledger, run_of, job, left, options.say) for job in asked}
+    taken = {job.key: booking.take(options.ledger, run_of, job, options.outdated, options.say) for job in asked}
     return {key: mine for key, mine in taken.items() if mine}
 
 

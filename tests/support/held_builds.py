@@ -98,7 +98,8 @@ def main(folder: Path, *, resume: bool) -> None:
         sys.stderr.write(f"{key.split('-')[-2]}: {text} ({known})\n")
 
     submission = Submission(fleet=fleet, executor=executor, run=run_of.id, say=say)
-    run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS})
+    outdated = {} if resume else ledger.records_of(job.key for job in jobs)
+    run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS}, outdated=outdated)
     held = held_builds.HeldBuild  # not that of __main__: a node imports it
     with patch.object(submitting, "BuildAssignment", held):
         ends = [end for end in run.outcomes(jobs, lambda end: end) if isinstance(end, BuildEnd)]

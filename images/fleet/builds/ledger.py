@@ -14,10 +14,7 @@ class BuildLedger(JobLedger[BuildJob, BuildResult]):
     _jobs, _records = BuildJob, BuildResult
 
     def commit(self, result: BuildResult) -> None:
-        """Keep what was built; a record that is there stays. A failed build is none: it is built again.
-
-        Call it within `judging`.
-        """
+        """Keep what was built; a record that is there stays. A failed build is none: it is built again."""
         if result.digest and not result.problems:
             self.pair(result.key).mkdir(parents=True, exist_ok=True)
             self._keep(result)

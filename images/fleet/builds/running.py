@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TypeVar
@@ -52,6 +52,8 @@ class BuildRun:
     """Of the run's ID."""
     took: Mapping[str, float]
     """Image -> seconds that it took before."""
+    outdated: Mapping[str, BuildResult] = field(default_factory=dict)
+    """Job's key -> its record that is to be made anew. All others answer for their jobs."""
     wheel_mirror: str = ""
     """The URL that the jobs know by its digest."""
 
@@ -68,9 +70,9 @@ class BuildRun:
         self.ledger.note(by_key.values())  # before the run names them: `--resume` reads them
         with self.ledger.running(self.run_of) as noted:
             run_of = _with_jobs(self.run_of, noted)
-            taken = self._taken(by_key, noted)
+            taken = self._taken(by_key)
             self.ledger.note_run(run_of)
-            built = {key: record for key in taken if (record := self.ledger.record(key))}
+            built = self.ledger.records_of(taken)
             waiting = [replace(placed[key], cluster_id=taken[key].cluster_id) for key in taken if key not in built]
             remaining = Remaining.of({one.key: by_key[one.key].image for one in waiting}, self.took)
             with booking.handed_over(self.ledger, run_of, taken, self.submission.executor) as started:
@@ -88,9 +90,9 @@ class BuildRun:
             for key, job in jobs.items()
         }
 
-    def _taken(self, jobs: Jobs, noted: FleetRun | None) -> dict[str, Booking]:
-        left, say = booking.left(self.ledger, noted), self.submission.say
-        asked = {key: booking.take(self.ledger, self.run_of, job, left, say) for key, job in jobs.items()}
+    def _taken(self, jobs: Jobs) -> dict[str, Booking]:
+        say = self.submission.say
+        asked = {key: booking.take(self.ledger, self.run_of, job, self.outdated, say) for key, job in jobs.items()}
         return {key: mine for key, mine in asked.items() if mine}
 
     def _ended(self, jobs: Jobs, taken: Taken, remaining: Remaining) -> Iterator[BuildEnd]:
@@ -107,8 +109,7 @@ class BuildRun:
         watched = ended.result is not None and ended.result.run == mine.submitted_by
         found = submitting.result_of(ended, mine.submitted_by if watched else self.run_of.id)
         if isinstance(found, BuildResult):  # of a worker that does not see the ledger
-            with self.ledger.judging(ended.key):
-                self.ledger.commit(found)
+            self.ledger.commit(found)
         return found
 
     def _judged(

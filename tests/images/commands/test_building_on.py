@@ -169,7 +169,7 @@ def down(*_rest: object) -> Found:
 
 @pytest.mark.parametrize(
     ("registry", "built_again"),
-    [(down, False), (lambda *_rest: None, True), (lambda *_rest: there(digest="sha256:" + "cd" * 32), True)],
+    [(down, False), (lambda *_rest: None, False), (lambda *_rest: there(digest="sha256:" + "cd" * 32), True)],
 )
 def test_what_could_not_be_judged_is_judged_by_resume_and_built_again_where_that_can_not_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Any, built_again: bool

@@ -139,6 +139,32 @@ def test_jobs_of_two_killed_runs_are_taken_over_by_one(tmp_path: Path) -> None:
     assert [one.key for one in executor.started] == [second.key], "the other has a record"
 
 
+def test_resume_builds_nothing_again_that_an_ended_run_built(tmp_path: Path) -> None:
+    first, second = job(label="a"), job(label="b")
+    assert built_of(built(tmp_path, answering(), first)) == [first]
+    killed(tmp_path, second)
+    executor, goes_on = answering(), resumed(tmp_path, first, second)
+    assert built_of(built(tmp_path, executor, first, second, goes_on=goes_on)) == [first, second]
+    assert [one.key for one in executor.started] == [second.key]
+
+
+def test_a_new_run_watches_nothing_of_a_dead_run_that_has_a_record(tmp_path: Path) -> None:
+    """Slurm lists such a job for a while: its result is the build before."""
+    killed(tmp_path, job(), kept=[job()])
+    executor = answering()
+    assert built_of(built(tmp_path, executor, job())) == [job()]
+    assert [one.cluster_id for one in executor.started] == [""]
+
+
+def test_a_record_that_was_made_since_the_command_began_is_not_built_again(tmp_path: Path) -> None:
+    executor, new = answering(), run(tmp_path, answering(), job())
+    BuildLedger(tmp_path).kept(job().key, lambda: result(job(), bytes=7))
+    new = replace(new, submission=submission(executor, new.run_of.id))
+    (end,) = new.outcomes([job()], lambda end: end)
+    assert isinstance(end, BuildEnd) and isinstance(end.result, BuildResult) and end.result.bytes == 7
+    assert not executor.started
+
+
 # --- killed, interrupted or refused on the way ------------------------------------------------------------------------
 
 

@@ -114,7 +114,9 @@ def run_of(*jobs: BuildJob) -> FleetRun:
 def run(folder: Path, executor: Obedient, *jobs: BuildJob, goes_on: FleetRun | None = None, **more: Any) -> BuildRun:
     """A new run of these jobs, or one that goes on."""
     of_jobs = goes_on or run_of(*jobs)
-    given = {"run_of": of_jobs, "ledger": BuildLedger(folder), "submission": submission(executor, of_jobs.id)}
+    ledger = BuildLedger(folder)
+    outdated = {} if goes_on else ledger.records_of(one.key for one in jobs)
+    given = {"run_of": of_jobs, "ledger": ledger, "submission": submission(executor, of_jobs.id), "outdated": outdated}
     return BuildRun(**{**given, "took": {}, **more})
 
 

@@ -82,8 +82,14 @@ def go(
     folder: Path, executor: Obedient, *jobs: Job, goes_on: FleetRun | None = None, **more: Any
 ) -> tuple[run.Outcome, ...]:
     placed = {ONE_MACHINE.plain: list(jobs)}
+    ledger = Ledger(folder)
     options = RunOptions(
-        fleet=ONE_MACHINE, ledger=Ledger(folder), executor=executor, say=lambda _key, _text: None, **more
+        fleet=ONE_MACHINE,
+        ledger=ledger,
+        executor=executor,
+        say=lambda _key, _text: None,
+        outdated={} if goes_on else ledger.records_of(one.key for one in jobs),
+        **more,
     )
     return run.run(goes_on or booking.new_run("obedient", [one.key for one in jobs]), placed, options)
 
@@ -136,6 +142,15 @@ def test_a_new_run_judges_what_has_a_record_whatever_the_clock_of_its_worker_say
     executor = Obedient({one.key: Ended(key=one.key, judged=judged(one))})
     (outcome,) = go(tmp_path, executor, one)
     assert outcome.verdict and executor.started == [one.key] and list(tmp_path.rglob("earlier"))
+
+
+def test_what_another_judged_since_the_plan_is_not_judged_again(tmp_path: Path) -> None:
+    one, ledger, executor = job(1), Ledger(tmp_path), Obedient({})
+    with ledger.judging(one.key):
+        ledger.commit(judged(one))
+    options = RunOptions(fleet=ONE_MACHINE, ledger=ledger, executor=executor, say=lambda _key, _text: None)
+    (outcome,) = run.run(booking.new_run("obedient", [one.key]), {ONE_MACHINE.plain: [one]}, options)
+    assert outcome.verdict and outcome.record == ledger.record(one.key)
 
 
 def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_path: Path) -> None:

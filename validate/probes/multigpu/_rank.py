@@ -63,6 +63,7 @@ def _end_at_once() -> NoReturn:
 
     Its threads free tensors when they come to run, and need the interpreter's lock for that. One that asks for it
     while the interpreter ends aborts the process (ProcessGroupGloo::runLoop, TensorImpl::decref_pyobject; torch 2.11).
+    All claims are measured by then; how an interpreter ends is none of them.
     """
     sys.stdout.flush()
     sys.stderr.flush()
