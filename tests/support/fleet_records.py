@@ -1,6 +1,6 @@
 """Jobs of a fleet and what workers give back for them, without an engine: evidence that a judge reads."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from images.fleet.model import FleetRecord, Job, Judged, WorkerInfo
@@ -38,11 +38,13 @@ def job(number: int, held_to: ClaimSet, **more: Any) -> Job:
     return Job(**{**given, "claims": data, **more})
 
 
-def judged(one: Job, held_to: ClaimSet, digest: str = "", gpus: tuple[str, ...] = (), **measured: Any) -> Judged:
-    """What a worker gives back that measured `measured` (subject -> evidence) and held it to these claims."""
+def judged(
+    one: Job, held_to: ClaimSet, digest: str = "", gpus: tuple[str, ...] = (), days: int = 0, **measured: Any
+) -> Judged:
+    """What a worker gave back, `days` ago, that measured `measured` (subject -> evidence) and held it to these claims."""
     found = tuple(Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items())
     record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) - timedelta(days=days)
     host = {"date": now.isoformat(), "gpus": [{"name": name} for name in gpus]}
     evidence = Evidence(image=NAME, digest=digest or one.digest, records=(record,), host=host, claims=held_to.claims)
     line = records.line_of(evidence, judge(held_to, evidence), "fleet")

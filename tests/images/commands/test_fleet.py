@@ -103,6 +103,19 @@ def test_run_ends_with_0_where_everything_asked_for_was_judged(
         assert call(tmp_path, NAME, "--tier", "static").exit_code == 0, "fresh by now"
 
 
+def test_run_judges_again_what_was_judged_too_long_ago(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, one = Ledger(tmp_path), job(1, PIP)
+    image = FleetImage(name=NAME, digest=one.digest, archs=(), ptx=(), claims=PIP, reference=one.reference)
+    monkeypatch.setattr(gather, "images", lambda *_rest: [Located(planned=image, found=None)])
+    old = judged(one, PIP, pip=installed(), days=30)
+    ledger.commit(old)
+    answer(executor, one)
+    assert call(tmp_path, NAME, "--tier", "static").exit_code == 0
+    assert executor.started == [one.key] and ledger.record(one.key) != old.record
+
+
 def test_an_engine_is_named_for_this_machine_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not reach workers of slurm"):
         call(tmp_path, NAME, "--on", "slurm", "--engine", "unix:///x")
