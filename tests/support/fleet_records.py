@@ -41,7 +41,7 @@ def job(number: int, held_to: ClaimSet, **more: Any) -> Job:
 def judged(
     one: Job, held_to: ClaimSet, digest: str = "", gpus: tuple[str, ...] = (), days: int = 0, **measured: Any
 ) -> Judged:
-    """What a worker gave back, `days` ago, that measured `measured` (subject -> evidence) and held it to these claims."""
+    """What a worker gave back `days` ago. It measured `measured` (subject -> evidence), held to these claims."""
     found = tuple(Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items())
     record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
     now = datetime.now(UTC) - timedelta(days=days)
