@@ -76,7 +76,7 @@ def build_all(images: Sequence[Image], wishes: BuildWishes) -> list[BuiltElsewhe
 def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRun:
     """A new run, or the one that is gone on with. Raises UserError."""
     ledger, name = BuildLedger(wishes.out / "builds"), wishes.how.on.partition(":")[0]
-    outdated = ledger.records_of(job.key for job in jobs)
+    outdated = {} if wishes.resume else ledger.records_of(job.key for job in jobs)
     run_of = running.resumed(ledger, jobs, name) if wishes.resume else booking.new_run(name, [job.key for job in jobs])
     if wishes.resume:
         left = running.without_record(ledger, run_of)
@@ -88,7 +88,7 @@ def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRu
         ledger=ledger,
         submission=Submission(fleet=fleet, executor=executor, run=run_of.id, say=executors.tell),
         took={image: one for image, one in seconds.items() if one},
-        outdated={} if wishes.resume else outdated,
+        outdated=outdated,
         wheel_mirror=wishes.inputs.wheel_mirror,
     )
 
@@ -186,10 +186,9 @@ def _named(
 def _labels(job: BuildJob, result: BuildResult, image: Image) -> Mapping[str, str]:
     """What the image in the registry says of itself: labels excuse pins, so a worker's word for them is not enough.
 
-    Raises UnusableError: it is not there, is another than the worker built, or says what the job did not allow.
-    Raises UserError: the registry does not answer.
+    Raises UnusableError: it is another than the worker built, or says what the job did not allow.
+    Raises UserError: the registry does not answer, or does not show it to this user.
     """
-    then = f"the same command with --resume builds it again; can this machine read {result.reference}?"
     found = travel.in_registry(Reference.parse(result.reference), job.platform)
     if found is None:
         cause = f"{result.reference} is not there, or not for this user"
@@ -197,6 +196,7 @@ def _labels(job: BuildJob, result: BuildResult, image: Image) -> Mapping[str, st
         raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
     if found.digest != result.digest:
         cause = f"{result.reference} is {found.digest[:19]} there; its worker built {result.digest[:19]}"
+        then = "the same command with --resume builds it again"
         raise UnusableError(Problem(where=job.key, cause=cause, then=then), code=1)
     labels = found.described.labels
     submitting.require_allowed(job, image, labels)
