@@ -136,8 +136,12 @@ class SizesData(TypedDict):
     order: NotRequired[list[str]]
 
 
+TOGETHER = "static and cpu"
+"""The tier of a run of both."""
+
+
 class TierRun(TypedDict):
-    """One validation of a built image."""
+    """One validation of a built image. `tier`: one, or `TOGETHER`."""
 
     tier: str
     claims: int
@@ -195,6 +199,7 @@ class DeliveryRun(TypedDict):
     side: str
     compression: str
     engine: str
+    """Its version; of this machine's own, that with a word that says so: a suite may have the same."""
     link: str
     image_id: str
     bytes: int
@@ -208,15 +213,23 @@ class DeliveryRun(TypedDict):
     load: Load
 
 
+class DeliveryGap(TypedDict):
+    """What was not measured, and why. `expected`: the engine is known not to read that compression."""
+
+    what: str
+    reason: str
+    expected: bool
+
+
 class DeliveryData(TypedDict):
-    """The part `delivery`. `blocked`: what was not measured, and why."""
+    """The part `delivery`."""
 
     image: str
     images: dict[str, str]
     """Side -> ID of the image as it was built."""
     pushes: list[DeliveryPush]
     runs: list[DeliveryRun]
-    blocked: list[str]
+    blocked: list[DeliveryGap]
 
 
 class MachineData(TypedDict):

@@ -7,6 +7,7 @@ the Docker Engine's, reach across. Python has no `setns` before 3.12, so libc is
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ _CLONE_NEWNET = 0x40000000
 LOOPBACK = "loopback"
 LINKS: Mapping[str, str] = {LOOPBACK: "", "10 Gb/s": "10gbit", "1 Gb/s": "1gbit"}
 """Link -> its rate as tc names it; empty: as fast as the machine."""
-_BURST = "8mb"
+BURST = 8 << 20
 """What may pass at once (tc-tbf(8)): at 10 Gb/s less of it than 5 MB makes the link slower than its name."""
 _RETRY = "`nox -s bench -- --only delivery`"
 
@@ -42,11 +43,17 @@ def own_network() -> Iterator[None]:
                 os.abort()  # all that follows would be done in the wrong network
 
 
+def bits_per_second(link: str) -> float:
+    """What passes at most; infinite for the loopback as it is."""
+    rate = LINKS[link]
+    return float(rate.removesuffix("gbit")) * 1e9 if rate else math.inf
+
+
 def shape(link: str) -> None:
     """Give the loopback of the network that this thread is in the speed of a link. Raises UserError."""
     _run("tc", "qdisc", "replace", "dev", "lo", "root", "noqueue")
     if rate := LINKS[link]:
-        _run("tc", "qdisc", "replace", "dev", "lo", "root", "tbf", "rate", rate, "burst", _BURST, "latency", "50ms")
+        _run("tc", "qdisc", "replace", "dev", "lo", "root", "tbf", "rate", rate, "burst", str(BURST), "latency", "50ms")
 
 
 def _run(*command: str) -> None:

@@ -45,6 +45,11 @@ def grows_linearly(counts: Sequence[int], runs: Sequence[Sequence[float]], toler
     return all(later <= earlier * tolerance for earlier, later in pairwise(slopes))
 
 
+def there_and_back(sides: Sequence[str], repeat: int) -> list[list[str]]:
+    """The order of each round, every second one backwards: what runs early in one runs late in the next."""
+    return [[*reversed(sides)] if number % 2 else [*sides] for number in range(repeat)]
+
+
 def turns(sides: Sequence[str], repeat: int) -> list[list[str]]:
     """The order of each round: every side goes first in turn, so that none is always helped by what ran before it."""
     return [[*sides[shift:], *sides[:shift]] for shift in (number % len(sides) for number in range(repeat))]

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,12 @@ from tests.support.sources import SOURCES
 
 STEP = """\
 FROM {base}
+RUN head -c {size} /dev/urandom >/random
 RUN sh -c 'printf "#!/bin/sh\\necho {told}\\n" >/bin/python3 && chmod 755 /bin/python3'
 """
+SIZE = 30_000_000
+"""Bytes of the image that nothing compresses: more than a link lets pass at once."""
+SLOW = "40 Mb/s"
 TOLD = json.dumps({"imported": 1e9, "stepped": 2e9, "loss": 6.5}).replace('"', r"\\\\\"")
 
 
@@ -53,26 +58,38 @@ def test_a_network_is_left_when_the_work_in_it_fails() -> None:
 
 
 def test_an_image_is_pushed_pulled_through_a_link_and_started(
-    engine: Engine, base: AcquiredBase, tmp_path: Path
+    engine: Engine, base: AcquiredBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=1)
+    monkeypatch.setattr(network, "LINKS", {**network.LINKS, SLOW: "0.04gbit"})
+    bench = BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=Progress(), repeat=2)
     data: DeliveryData = {"image": "i", "images": {}, "pushes": [], "runs": [], "blocked": []}
     store = tmp_path / "registry"
     store.mkdir()
     served = delivery.Served(loopback.program(store, bench.say), store)
     with loopback.serving(served.program, store) as host, small_base(engine, base) as small:
-        dockerfile = STEP.format(base=small.reference, told=TOLD).encode()
-        Pusher(bench, host, tmp_path / "push", data).side(ALL_ARCHS, {"Dockerfile": dockerfile})
-    delivery.pulls(bench, OWN, ["1 Gb/s"], served, data)
+        dockerfile = STEP.format(base=small.reference, size=SIZE, told=TOLD).encode()
+        Pusher(bench, served.program, host, tmp_path / "push", data).side(ALL_ARCHS, {"Dockerfile": dockerfile})
+    before = time.monotonic()
+    delivery.pulls(bench, OWN, [SLOW], served, tmp_path / "engine", data)
     assert [(one["compression"], one["by"]) for one in data["pushes"]] == [
-        ("gzip", "the engine"),
         ("gzip", "truetag"),
         ("zstd", "truetag"),
+        ("gzip", "the engine"),
+        ("gzip", "the engine"),
+        ("zstd", "truetag"),
+        ("gzip", "truetag"),
     ]
+    after = time.monotonic()
     runs = {run["compression"]: run for run in data["runs"]}
     assert runs["gzip"]["image_id"] == data["images"][ALL_ARCHS] and runs["gzip"]["loss"] == 6.5
-    assert runs["gzip"]["bytes"] == data["pushes"][1]["bytes"] and runs["gzip"]["cpu"] > 0
+    assert runs["gzip"]["bytes"] == data["pushes"][0]["bytes"] and runs["gzip"]["cpu"] > 0
+    assert len([run for run in data["runs"] if run["compression"] == "gzip"]) == 2
+    for run in data["runs"]:
+        assert run["seconds"] > 0.9 * (SIZE - network.BURST) * 8 / 40e6, "it passed a link that is not slow"
+        assert 1e9 - after < run["imported"] < 1e9 - before and run["stepped"] - run["imported"] == pytest.approx(1e9)
     if engine.facts.version.startswith("20."):
-        assert len(data["blocked"]) == 1 and "zstd" in data["blocked"][0] and "archive/tar" in data["blocked"][0]
-    assert not engine.find(data["images"][ALL_ARCHS]) and [path.name for path in tmp_path.iterdir()] != []
-    assert not list(tmp_path.glob("engine-*"))
+        (gap,) = data["blocked"]
+        assert "zstd" in gap["what"] and "archive/tar" in gap["reason"] and gap["expected"]
+    assert not engine.find(data["images"][ALL_ARCHS])
+    assert {path.name for path in tmp_path.iterdir()} == {"registry", "push"}
+    assert not list((tmp_path / "push").iterdir())

@@ -5,10 +5,12 @@ On the loopback alone: compression takes longer than a link of 1 Gb/s takes for 
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from images.bench import loopback
@@ -56,11 +58,13 @@ VARIANTS = (
 )
 
 
-def fill(bench: BenchmarkRun, project: ProjectCopy, image: Image, host: str, data: DeliveryData) -> None:
-    """Build each side, push it into a registry, and forget it."""
+def fill(
+    bench: BenchmarkRun, project: ProjectCopy, image: Image, registry: tuple[str, str], data: DeliveryData
+) -> None:
+    """Build each side, push it into a registry (its program and `HOST:PORT`), and forget it."""
     one_arch = project.image(f"{SUBJECT}-{ARCH}-{PROFILE}")
     base = bench.acquired(image)
-    pusher = Pusher(bench, host, project.root / "push", data)
+    pusher = Pusher(bench, *registry, project.root / "push", data)
     with bench.baseline(project, base) as baseline:
         locked = lock_file.read(image, project.root / "locks")
         pusher.side(CONVENTIONAL, conventional_context(image, locked, baseline.run_id, bench.host.files()))
@@ -74,29 +78,53 @@ class Pusher:
     """Pushes sides into one registry. `cache`: room for layers on their way; nothing is remembered in it."""
 
     bench: BenchmarkRun
+    program: str
+    """Of registries beside that one."""
     host: str
     cache: Path
     data: DeliveryData
 
     def side(self, side: str, context: Context) -> None:
-        """Build a side, push each of its variants, and ours by the engine for comparison."""
+        """Build a side and push each of its variants; the one that the engine pushes, too, as often as the run says."""
         with self.bench.builder() as builder, builder.nothing_at_all_kept():
             built = builder.build(context, builder.run_id, UNMARKED)
             self.data["images"][side] = built.image_id
             for one in VARIANTS:
                 if one.side == side:
                     self._push(builder, one)
-                    self.bench.keep(self.data)
+            if side == ALL_ARCHS:
+                self._compare(builder)
 
     def _push(self, builder: Builder, variant: Variant) -> None:
         place = Repository.parse(f"{self.host}/{_REPOSITORIES[variant.side]}")
         if variant.side == CONVENTIONAL:
             self._by_engine(builder, variant, place)
-            return
-        if variant == Variant(ALL_ARCHS, Compression.GZIP):
-            with loopback.registry(self.cache / "by-engine", say=self.bench.say) as other:
-                self._by_engine(builder, variant, replace(place, host=other))
-        self._by_us(builder, variant, place)
+        else:
+            self._by_us(builder, variant, place)
+        self.bench.keep(self.data)
+
+    def _compare(self, builder: Builder) -> None:
+        """Push by the engine, and again by us for each further round, into registries that are gone afterwards."""
+        by_us = [Variant(ALL_ARCHS, compression) for compression in (Compression.ZSTD, Compression.GZIP)]
+        for number in range(self.bench.repeat):
+            with self._registry() as other:
+                self._by_engine(builder, Variant(ALL_ARCHS, Compression.GZIP), Repository.parse(f"{other}/engine"))
+            for variant in by_us if number else ():
+                with self._registry() as other:
+                    self._by_us(builder, variant, Repository.parse(f"{other}/ours"))
+            self.bench.keep(self.data)
+
+    @contextmanager
+    def _registry(self) -> Iterator[str]:
+        with self._room() as folder, loopback.serving(self.program, folder) as host:
+            yield host
+
+    @contextmanager
+    def _room(self) -> Iterator[Path]:
+        """An empty folder, which is gone afterwards."""
+        self.cache.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.cache) as folder:
+            yield Path(folder)
 
     def _by_engine(self, builder: Builder, variant: Variant, place: Repository) -> None:
         engine, name = self.bench.engine, f"{place}:{variant.compression}"
@@ -108,17 +136,18 @@ class Pusher:
             engine.untag(name)
 
     def _by_us(self, builder: Builder, variant: Variant, place: Repository) -> None:
-        engine, cache = self.bench.engine, self.cache / variant.side
+        engine = self.bench.engine
         info = engine.inspect(builder.run_id)
         tally = Tally(where=str(place), total=info.size, on_event=ignore)
-        with Registry(place) as target:
-            job = PushJob(engine=engine, info=info, target=target, wanted=(variant.compression,), cache=cache)
+        with self._room() as room, Registry(place) as target:
+            job = PushJob(engine=engine, info=info, target=target, wanted=(variant.compression,), cache=room)
             with self._timed(variant, BY_US, place):
                 ((_, manifest),) = push(job, tally)
                 target.put(manifest, variant.compression)
 
     @contextmanager
     def _timed(self, variant: Variant, by: str, place: Repository) -> Iterator[None]:
+        os.sync()  # what was built before is no part of it
         with load_around() as load:
             start = time.monotonic()
             yield

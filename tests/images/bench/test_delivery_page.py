@@ -56,12 +56,33 @@ def test_the_worst_link_of_any_engine_counts() -> None:
 
 def test_no_time_of_one_engine_stands_beside_that_of_another() -> None:
     text = tables(delivered(CONVENTIONAL, run("all archs", "zstd", 10, engine="28.5.2")))
-    assert "pull until unpacked" not in text.partition("### From")[0]
+    assert "| pull until unpacked, all archs | <= 0.40 x conventional | not measured | undecided: not all" in text
+
+
+def gap(what: str, expected: bool = False) -> dict[str, Any]:
+    return {"what": what, "reason": "archive/tar: a | b", "expected": expected}
+
+
+def test_nothing_is_met_by_what_is_left_where_something_was_not_measured() -> None:
+    runs = [CONVENTIONAL, run("all archs", "zstd", 10)]
+    known = tables(delivered(*runs, blocked=[gap("zstd on engine 20.10", expected=True)]))
+    assert known.count("| met |") == 4
+    lacking = tables(delivered(*runs, blocked=[gap("engine 28.5")]))
+    assert "| met |" not in lacking and lacking.count("| undecided: not all was measured |") == 5
+    missed = tables(delivered(CONVENTIONAL, run("all archs", "zstd", 40), blocked=[gap("engine 28.5")]))
+    assert "| 0.80 x (26.1.5 loopback) | **missed** |" in missed
+
+
+def test_a_step_that_came_to_another_loss_is_told() -> None:
+    text = tables(delivered(CONVENTIONAL, run("all archs", "zstd", 10, loss=7.0)))
+    assert "| loss of the first step | one value | 2 of 2 runs | **missed** |" in text
 
 
 def test_a_push_is_judged_beside_the_engines_own_of_the_same_image() -> None:
     text = tables(delivered(CONVENTIONAL, pushes=[pushed("the engine", 100), pushed("truetag", 29)]))
     assert "| push, all archs, gzip, beside the engine's own | <= 0.30 x | 0.29 x | met |" in text
+    twice = [pushed("truetag", 20), pushed("the engine", 100), pushed("truetag", 60)]
+    assert "| 0.40 x | **missed** |" in tables(delivered(CONVENTIONAL, pushes=twice))
     busy = tables(delivered(CONVENTIONAL, pushes=[pushed("the engine", 100, busy=0.5), pushed("truetag", 29)]))
     assert "| 0.29 x | (machine busy: undecided) |" in busy
 
@@ -74,14 +95,14 @@ def test_an_image_that_became_another_on_the_way_is_told() -> None:
 
 
 def test_what_was_not_measured_is_said_with_its_reason() -> None:
-    text = tables(delivered(CONVENTIONAL, blocked=["all archs (zstd) on engine 20.10: archive/tar: a | b"]))
+    text = tables(delivered(CONVENTIONAL, blocked=[gap("all archs (zstd) on engine 20.10")]))
     assert "Not measured:\n\n- all archs (zstd) on engine 20.10: archive/tar: a \\| b\n" in text
     assert "Not measured" not in tables(delivered(CONVENTIONAL))
 
 
 def test_an_interrupted_run_shows_its_pushes_and_judges_nothing() -> None:
     text = tables(delivered(pushes=[pushed("the engine", 100)]), finished=False)
-    assert "| all archs | gzip | the engine | 3,000 | 100.0 | 1% |" in text
+    assert "| all archs | gzip | the engine | 3,000 | **100.0** | 100.0 | one run | 1% |" in text
     assert "Goals" not in text and "delivery.svg" not in text
 
 

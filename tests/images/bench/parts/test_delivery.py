@@ -29,8 +29,19 @@ def test_what_can_not_be_measured_is_said_and_kept() -> None:
     bench, said = bench_on(SimpleNamespace(), keep=kept.append)
     data: DeliveryData = {"image": "i", "images": {}, "pushes": [], "runs": [], "blocked": []}
     delivery.note(bench, data, "engine 28.5", UserError(Problem(where="mmdebstrap sid", cause="no mirror", then="do")))
-    assert data["blocked"] == ["engine 28.5: mmdebstrap sid: no mirror"] and kept == [data]
+    gap = {"what": "engine 28.5", "reason": "mmdebstrap sid: no mirror", "expected": False}
+    assert data["blocked"] == [gap] and kept == [data]
     assert said == ["engine 28.5 is not measured: mmdebstrap sid: no mirror"]
+    delivery.note(bench, data, "engine 28.5", FileNotFoundError(2, "No such file"), expected=True)
+    assert data["blocked"][1]["expected"] and "No such file" in data["blocked"][1]["reason"]
+
+
+def test_a_pull_that_its_link_can_not_have_passed_is_no_measurement() -> None:
+    delivery.require_slower_than("1 Gb/s", 125_000_000 + network.BURST, 1.0)
+    delivery.require_slower_than(network.LOOPBACK, 10**12, 0.1)
+    with pytest.raises(UserError, match=r"passed 133 MB in 0.8 s, which takes 0.9 s") as refused:
+        delivery.require_slower_than("1 Gb/s", 125_000_000 + network.BURST, 0.8)
+    assert "`tc qdisc show dev lo`" in refused.value.problems[0].then
 
 
 def container_that(code: int, stdout: str, stderr: str = "") -> Any:
