@@ -123,7 +123,7 @@ def _build(job: _Job) -> Built:
     evidence, verdict = _validate(job, result.image_id, prepared.claimed, attachment, tiers)
     info = _record(job, result, base, prepared)
     records.record_trial(job.folder, evidence, verdict)
-    withheld = _name_unless_withheld(job, info, verdict, tiers)
+    withheld = _name_unless_withheld(job, info, (evidence, verdict), tiers)
     return Built(name=job.name, info=info, result=result, verdict=verdict, withheld=withheld)
 
 
@@ -190,9 +190,10 @@ def _record(job: _Job, result: BuildResult, base: AcquiredBase, prepared: Prepar
     return info
 
 
-def _name_unless_withheld(job: _Job, info: ImageInfo, verdict: Verdict, tiers: Sequence[Tier]) -> str:
-    """Name the image if the verdict allows it. Returns why not; empty if it was named."""
-    withheld = validating.why_withheld(verdict, tiers)
+def _name_unless_withheld(job: _Job, info: ImageInfo, found: tuple[Evidence, Verdict], tiers: Sequence[Tier]) -> str:
+    """Name the image if evidence and verdict allow it. Returns why not; empty if it was named."""
+    evidence, verdict = found
+    withheld = validating.why_withheld(verdict, evidence, tiers)
     if not withheld:
         validating.give_name(job.engine, info.id, job.name)
     return withheld

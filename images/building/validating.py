@@ -13,9 +13,9 @@ from images.planning.image import Image
 from images.validation import limits, trial
 from validate import hints
 from validate.claims import ClaimSet, Tier
-from validate.evidence import Evidence, Record
+from validate.evidence import Evidence, Outcome, Record
 from validate.judge import Verdict, explain, judge
-from validate.judging import Status
+from validate.judging import Status, listed
 
 ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
@@ -65,15 +65,26 @@ def validate_image(
     return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
 
 
-def why_withheld(verdict: Verdict, tiers: Sequence[Tier]) -> str:
+def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Why an image stays a candidate; empty if it gets its name.
 
-    It gets it when the tiers that every machine can judge were judged, and no claim failed.
+    It gets it when the tiers that every machine can judge were judged, no claim failed, and each probe that was asked
+    for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
     """
     if failed := verdict.of(Status.FAIL):
         return f"{len(failed)} claims failed"
-    left_out = [tier for tier in ANYWHERE if tier not in tiers]
-    return f"the {' and '.join(left_out)} tier was left out" if left_out else ""
+    if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
+        return f"the {' and '.join(left_out)} tier was left out"
+    asked = [one.claim for one in verdict.claims if not one.claim.unproven]
+    if unseen := [f"{one.id} {one.subject}" for one in asked if not _was_run(evidence.of(one.probe))]:
+        return f"nobody measured {listed(unseen)}"
+    records = [record for probe in {one.probe for one in asked} if (record := evidence.of(probe))]
+    unended = sorted(record.probe for record in records if record.outcome is not Outcome.COMPLETED)
+    return f"{listed(unended)} did not run to the end" if unended else ""
+
+
+def _was_run(record: Record | None) -> bool:
+    return record is not None and record.outcome is not Outcome.MISSING
 
 
 def give_name(engine: Engine, image_id: str, name: str) -> None:

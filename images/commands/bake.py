@@ -115,7 +115,7 @@ def adopt_verb(
         info = docker_engine.inspect(reference)
         record = bake.adopted(inputs, info, image_labels.declared_missing(wanted, info.labels))
         tried = trials.tried(docker_engine, wanted, info.id, sources, trial)
-        withheld = validating.why_withheld(tried.verdict, tried.tiers)
+        withheld = validating.why_withheld(tried.verdict, tried.evidence, tried.tiers)
         if not withheld:
             validating.give_name(docker_engine, info.id, str(wanted.name))
     (folder / "build.json").write_text(json.dumps(record, indent=1) + "\n")

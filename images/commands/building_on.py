@@ -170,7 +170,7 @@ def _named(
     shutil.rmtree(folder / "context", ignore_errors=True)  # of an earlier build here: it is another one's
     took = f"on {worker.node} in {result.seconds:.0f} s, {result.bytes / 1e9:.2f} GB"
     executors.tell(job.key, f"{verdict.overall} {took}{end.left}")
-    withheld = submitting.why_withheld(job, claims, evidence, verdict)
+    withheld = submitting.why_withheld(job, evidence, verdict)
     if engine and not withheld:
         info = pulled(engine, result.reference, result.digest, str(image.platform))
         validating.give_name(engine, info.id, job.image)

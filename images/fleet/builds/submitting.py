@@ -24,7 +24,7 @@ from images.validation import limits, schemas
 from images.validation.claims.image import image_claims
 from validate import hints
 from validate.claims import ClaimSet
-from validate.evidence import Evidence, Outcome, Record
+from validate.evidence import Evidence
 from validate.judge import Verdict, explain, judge
 from validate.judging import listed
 
@@ -109,20 +109,12 @@ def judged(job: BuildJob, result: BuildResult, claims: ClaimSet, folder: Path) -
     return evidence, verdict
 
 
-def why_withheld(job: BuildJob, claims: ClaimSet, evidence: Evidence, verdict: Verdict) -> str:
+def why_withheld(job: BuildJob, evidence: Evidence, verdict: Verdict) -> str:
     """Why an image that a worker built gets no name; empty if it gets it.
 
-    A trial on this machine measures every claim that it can, or raises. Evidence from elsewhere may lack some, which is
-    UNPROVEN and no failure: an image is not named for what nobody looked at.
+    What an engine can't give is a reason for a trial on this machine alone: a worker could say anything.
     """
-    if withheld := validating.why_withheld(verdict, job.tiers):
+    if withheld := validating.why_withheld(verdict, evidence, job.tiers):
         return withheld
-    if lacking := limits.not_given(evidence):
-        return f"its worker says that it could not measure {listed(sorted(lacking))}"
-    asked = [claim for claim in claims.of(job.tiers).claims if not claim.unproven]
-    left_out = [f"{one.id} {one.subject}" for one in asked if not _was_tried(evidence.of(one.probe))]
-    return f"its worker did not measure {listed(left_out)}" if left_out else ""
-
-
-def _was_tried(record: Record | None) -> bool:
-    return record is not None and record.outcome is not Outcome.MISSING
+    lacking = limits.not_given(evidence)
+    return f"its worker says that it could not measure {listed(sorted(lacking))}" if lacking else ""

@@ -260,7 +260,7 @@ def test_an_image_with_a_failed_claim_or_without_the_cpu_tier_gets_no_name(
 def test_an_image_that_nobody_measured_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unmeasured = Evidence(image=NAME, digest=DIGEST, records=(), claims=PIP.claims)
     answered(monkeypatch, evidence=unmeasured.dumps())
-    with pytest.raises(UserError, match="did not measure S1 pip: it gets no name"):
+    with pytest.raises(UserError, match="nobody measured S1 pip: it gets no name"):
         call("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
 
 

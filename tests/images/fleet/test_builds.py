@@ -240,16 +240,16 @@ def test_what_is_kept_of_a_build_is_read_again_with_the_same_verdict(tmp_path: P
 def withheld(evidence: Evidence, held_to: ClaimSet = PIP) -> str:
     asked = job(tiers=(Tier.STATIC, Tier.CPU))
     verdict = judge(limits.of_evidence(held_to, evidence), evidence, asked.tiers)
-    return submitting.why_withheld(asked, held_to, evidence, verdict)
+    return submitting.why_withheld(asked, evidence, verdict)
 
 
 def test_an_image_gets_no_name_for_what_its_worker_did_not_measure() -> None:
-    """None of it is a failure: the verdict is UNPROVEN, which a trial on this machine may name."""
+    """None of it is a failure: the verdict is UNPROVEN."""
     whole = Evidence.loads(result(job()).evidence)
     missing = Record(probe="static.x", outcome=Outcome.MISSING, seconds=0.0)
     assert withheld(whole) == ""
-    assert withheld(replace(whole, records=())) == "its worker did not measure S1 pip"
-    assert withheld(replace(whole, records=(missing,))) == "its worker did not measure S1 pip"
+    assert withheld(replace(whole, records=())) == "nobody measured S1 pip"
+    assert withheld(replace(whole, records=(missing,))) == "nobody measured S1 pip"
     assert "could not measure S1 pip" in withheld(replace(whole, host={"not_given": {"S1 pip": "no reason"}}))
     open_here = claims(claim("pip"), claim("flash-attn", probe="static.y", unproven="no wheel is here"))
     assert withheld(whole, open_here) == "", "what this machine itself can not ask is no fault of the worker"

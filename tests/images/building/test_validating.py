@@ -1,0 +1,60 @@
+"""What an image must have shown before it gets its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from images.building import validating
+from tests.support.fleet_records import NAME, claim, claims
+from validate.claims import Claim, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import judge
+from validate.judging import Finding, Status
+
+STATIC = claim("pip", probe="static.pins")
+CPU = claim("torch", number="C1", tier=Tier.CPU, probe="cpu.imports")
+BOTH = (Tier.STATIC, Tier.CPU)
+
+
+def record(probe: str, subject: str, outcome: Outcome = Outcome.COMPLETED) -> Record:
+    measured = Measurement(subject=subject, seconds=0.1, evidence={})
+    return Record(probe=probe, outcome=outcome, seconds=0.1, measurements=(measured,), exit_code=0)
+
+
+GOOD = (record("static.pins", "pip"), record("cpu.imports", "torch"))
+
+
+def withheld(*records: Record, more: tuple[Claim, ...] = (), tiers: tuple[Tier, ...] = BOTH, status: str = "") -> str:
+    """Why it gets no name by these records. Who looked is asked here, not at what: each judge finds the same."""
+    held_to = claims(STATIC, CPU, *more)
+    evidence = Evidence(image=NAME, digest="sha256:1", records=records, claims=held_to.claims)
+    found = Finding(Status[status or "PASS"], "it was looked at")
+    verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("S1", "C1"), lambda *_: found))
+    return validating.why_withheld(verdict, evidence, tiers)
+
+
+def test_an_image_that_was_measured_as_a_whole_gets_its_name() -> None:
+    assert withheld(*GOOD) == ""
+
+
+def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
+    """A suite that is killed for its memory leaves records of the probes before it."""
+    assert withheld(GOOD[0]) == "nobody measured C1 torch"
+    assert withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING)) == "nobody measured C1 torch"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.SILENT])
+def test_a_probe_that_measured_well_and_then_ended_badly_gives_no_name(outcome: Outcome) -> None:
+    assert withheld(GOOD[0], record("cpu.imports", "torch", outcome)) == "cpu.imports did not run to the end"
+
+
+def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
+    absent = claim("flash-attn", number="C1", tier=Tier.CPU, probe="cpu.absent", unproven="no wheel is here")
+    gpu = claim("fp8", number="C1", tier=Tier.GPU, probe="gpu.fp8")
+    assert withheld(*GOOD, more=(absent, gpu)) == ""
+    assert withheld(*GOOD, status="UNPROVEN") == "", "a probe looked, and a judge could not tell"
+
+
+def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
+    assert withheld(*GOOD, status="FAIL") == "2 claims failed"
+    assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"
