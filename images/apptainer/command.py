@@ -63,7 +63,7 @@ def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str
 
 def not_given(spec: ContainerSpec) -> str:
     """What of a specification Apptainer can't give a container; empty: nothing. Bounds (memory, processes, /dev/shm)
-    are no part of it: nobody has them there (docs/fleet.md)."""
+    are no part of it: nobody has them there (docs/podman-apptainer.md)."""
     wanted = {
         "a user of its own": spec.user is not None,
         "volumes with the image's content": bool(spec.copied_volumes),
