@@ -175,7 +175,7 @@ def main() -> NoReturn:
 
 
 def _stopped() -> NoReturn:
-    _talk.print("[red]stopped[/]: nothing is left running, and nothing got a name")
+    _talk.print("[red]stopped[/]: nothing is left running, and no unfinished image was tagged")
     sys.exit(_INTERRUPTED)
 
 

@@ -249,10 +249,10 @@ def _tell_missing(job: _Job, missing: Mapping[str, str]) -> None:
     if missing and job.options.strict:
         then = f"`nox -s wheels -- {job.name}` compiles what `sources` in matrix.yaml has, or give --wheelhouse"
         raise UserError(
-            [Problem(where=job.name, cause=f"goes without {reason}", then=then) for reason in missing.values()], code=1
+            [Problem(where=job.name, cause=f"lacks {reason}", then=then) for reason in missing.values()], code=1
         )
     for reason in missing.values():
-        job.warn(f"goes without {reason}")
+        job.warn(f"lacks {reason}")
 
 
 def _summary(built: Built) -> str:

@@ -81,7 +81,7 @@ def _written(image: Image, base: str, pinned: dict[str, str], options: contexts.
     prepared = contexts.prepare(image, lock_file.read(image), base_context, options)
     files, folder = prepared.files, out / str(image.name)
     for reason in prepared.gathered.missing.values():
-        common.say(f"{image.name} goes without {reason}")
+        common.say(f"{image.name} lacks {reason}")
     records.write_context(files, folder / "context")
     dockerfile = files["Dockerfile"]
     rendered = Rendered(

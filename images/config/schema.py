@@ -187,7 +187,7 @@ class Profile(Row):
     """What the page names as optional, at one version or one for each torch: in the image where the facts allow it,
     left out with the reason elsewhere."""
     waived: dict[MinorText, dict[str, Sentence]] = {}
-    """Per torch minor, distributions that its packages require and the image goes without, each with the reason."""
+    """Per torch minor, distributions that its packages require and the image lacks, each with the reason."""
     extensions: list[str] = []
     """Rows of `sources` whose wheels have the compiled extensions of packages that are else installed as pure Python:
     where one was compiled for the image, it takes the other's place."""
@@ -199,7 +199,7 @@ class Profile(Row):
 
 
 class Prune(Row):
-    """What images for one GPU architecture go without."""
+    """What images for one GPU architecture lack."""
 
     nvidia: bool = False
     """Prune NVIDIA's own libraries, too. Their licence restricts modification (docs/arch-images.md)."""

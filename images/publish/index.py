@@ -138,13 +138,13 @@ def others(target: Registry, row: Sequence[str], mine: Sequence[str], suffix: st
         image = _published(target, f"{name}{suffix}", platform)
         try:
             if image is None:
-                left_out.append(f"{row[0]}{suffix} goes without {platform}: {name}{suffix} is not published here")
+                left_out.append(f"{row[0]}{suffix} lacks {platform}: {name}{suffix} is not published here")
             else:
                 found.append(how.admitted(image, name))
         except signing.CosignError:
             raise
         except UserError as error:
-            left_out.append(f"{row[0]}{suffix} goes without {platform}: {error.problems[0].cause}")
+            left_out.append(f"{row[0]}{suffix} lacks {platform}: {error.problems[0].cause}")
     return Others(images=found, left_out=left_out)
 
 

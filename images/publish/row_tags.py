@@ -68,4 +68,4 @@ class RowTags:
 
     def _tell(self, aliases: Collection[str], refusals: Mapping[str, str]) -> None:
         closed = [f"{platform}: {refusal}" for platform, refusal in refusals.items() if refusal]
-        self.left_out.extend(f"{', '.join(aliases)} goes without {one}" for one in closed if aliases)
+        self.left_out.extend(f"{', '.join(aliases)} lacks {one}" for one in closed if aliases)

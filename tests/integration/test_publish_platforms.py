@@ -253,7 +253,7 @@ def test_what_an_emulator_ran_opens_no_index_that_asks_for_the_cpu_tier(
     assert named(options.repository, AMD64, "latest") == [None, None], "nothing for most readers of the tag"
     done = publish(engine, pair, strict, AMD64)
     (told,) = done.left_out
-    assert told.startswith(f"{AMD64} goes without linux/arm64: the cpu tier was measured under qemu-user")
+    assert told.startswith(f"{AMD64} lacks linux/arm64: the cpu tier was measured under qemu-user")
     with Registry(options.repository) as source:
         assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64"]
     with pytest.raises(UserError, match="no matching manifest for linux/arm64"):
@@ -271,7 +271,7 @@ def test_an_image_joins_only_what_the_same_key_signed(
     signed, others = (replace(options, key=str(tmp_path / f"{name}.key")) for name in ("cosign", "other"))
     publish(engine, pair, others, ARM64)
     (told,) = publish(engine, pair, signed, AMD64).left_out
-    assert told.startswith(f"{AMD64} goes without linux/arm64: cosign verify")
+    assert told.startswith(f"{AMD64} lacks linux/arm64: cosign verify")
     done = publish(engine, pair, signed, ARM64)
     key, reference = str(tmp_path / "cosign.pub"), Reference(options.repository, AMD64)
     assert not done.left_out and not signing.signed_attachments(done.indexes[AMD64], key), "the index is signed"
@@ -383,7 +383,7 @@ def digest(result: PublishResult) -> str:
 
 def test_images_join_one_by_one_and_neither_goes_back(staging: Registry) -> None:
     arm = promoted(staging, ARM64, 5)
-    assert not arm.indexes and arm.left_out == (f"{AMD64} goes without linux/amd64: {AMD64} is not published here",)
+    assert not arm.indexes and arm.left_out == (f"{AMD64} lacks linux/amd64: {AMD64} is not published here",)
     assert named(_production(staging), AMD64) == [None]
     first = promoted(staging, AMD64, 3)
     assert listed(staging, AMD64) == {"linux/amd64": digest(first), "linux/arm64": digest(arm)}
@@ -405,7 +405,7 @@ def test_an_image_that_failed_since_is_left_out_and_aliases_lose_no_platform(sta
     with pytest.raises(UserError, match="is FAIL"):
         promote(Reference(_production(staging), AMD64), staging.repository, rules())
     done = promoted(staging, AMD64, 2)
-    assert done.left_out[0].startswith(f"{AMD64} goes without linux/arm64: S1 pip (static) is FAIL")
+    assert done.left_out[0].startswith(f"{AMD64} lacks linux/arm64: S1 pip (static) is FAIL")
     assert listed(staging, AMD64) == {"linux/amd64": digest(done)} != {"linux/amd64": digest(amd)}
     assert named(_production(staging), "latest") == before
     assert done.unmoved_aliases == ("latest stays: it has an image for linux/arm64, and this has none",)
@@ -468,7 +468,7 @@ def test_aliases_name_what_passed_the_whole_gate(staging: Registry) -> None:
     amd, arm = promoted(staging, AMD64, 1, by), promoted(staging, ARM64, 1, by, tiers=1)
     assert listed(staging, AMD64) == {"linux/amd64": digest(amd), "linux/arm64": digest(arm)}
     assert listed(staging, "latest") == {"linux/amd64": digest(amd)}
-    assert arm.left_out == ("latest goes without linux/arm64: the gpu tier was not judged",)
+    assert arm.left_out == ("latest lacks linux/arm64: the gpu tier was not judged",)
 
 
 def test_an_index_that_somebody_else_put_together_is_not_promoted(staging: Registry) -> None:

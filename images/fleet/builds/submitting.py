@@ -80,7 +80,7 @@ def require_allowed(job: BuildJob, image: Image, labels: Mapping[str, str]) -> N
     if job.base == base_images.AUTO and image_labels.on_custom_base(labels):
         causes.append("stands on a custom base, and none was asked for")
     if job.strict:
-        causes += [f"goes without {reason}" for reason in image_labels.declared_missing(image, labels).values()]
+        causes += [f"lacks {reason}" for reason in image_labels.declared_missing(image, labels).values()]
     if causes:
         raise UnusableError([Problem(where=job.key, cause=cause, then=_BUILD) for cause in causes], code=1)
 

@@ -23,7 +23,7 @@ def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
         if optional and (hopeless := [*uncompilable(candidate, name, version)]):
             yield warn(f"{'; '.join(hopeless)}: built without it, unless a wheelhouse has one (--wheelhouse)")
             continue
-        until = "the image goes without it until" if optional else "no image can be built before"
+        until = "the image lacks it until" if optional else "no image can be built before"
         command = f"`nox -s wheels -- {candidate.name} {name}`"
         yield warn(f"{_published(candidate, name, version)}: {until} {command} has compiled it")
 
@@ -33,7 +33,7 @@ def extensions_are_said(candidate: Candidate) -> Iterator[Finding]:
     """Whether the compiled extensions of a profile's packages can be had, and by which command."""
     possible = extensions_of(candidate)
     for name, row in _named_extensions(candidate).items():
-        what = f"{name} {candidate.pins.get(name, '')} goes without its compiled extensions"
+        what = f"{name} {candidate.pins.get(name, '')} lacks its compiled extensions"
         if name in possible:
             yield warn(f"{what} until `nox -s wheels -- {candidate.name} {row}` has compiled them")
         elif name in candidate.pins:

@@ -11,4 +11,4 @@ from images.planning.rules.rule import Finding, rule, warn
 @rule
 def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
     for name, reasons in candidate.declined.items():
-        yield warn(f"goes without {name} (optional): {'; '.join(reasons)}")
+        yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")

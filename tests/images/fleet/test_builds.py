@@ -264,7 +264,7 @@ def test_an_image_excuses_itself_from_no_more_than_its_job_allows() -> None:
         submitting.require_allowed(allowed, CONTROL.image, labels)
     with pytest.raises(UserError, match="custom base, and none was asked for"):
         submitting.require_allowed(job(), CONTROL.image, custom)
-    with pytest.raises(UserError, match=f"goes without {optional}"):
+    with pytest.raises(UserError, match=f"lacks {optional}"):
         submitting.require_allowed(job(strict=True), CONTROL.image, lacking)
 
 

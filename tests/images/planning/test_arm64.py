@@ -67,7 +67,7 @@ def test_a_gpu_of_arm_boards_is_refused_on_amd64_and_accepted_on_arm64() -> None
 def test_an_optional_package_without_a_wheel_is_left_out_and_said() -> None:
     found = planned("cu130-torch211-arm64")
     assert found.image and found.image.pin("flash-attn") is None
-    assert any("goes without flash-attn 2.8.3.post2 (optional): no wheel for aarch64" in one for one in found.warnings)
+    assert any("lacks flash-attn 2.8.3.post2 (optional): no wheel for aarch64" in one for one in found.warnings)
     assert image("cu130-torch211").pin("flash-attn")
 
 

@@ -165,7 +165,7 @@ def test_what_is_dead_is_refused_with_its_successor() -> None:
 def test_optional_packages_are_taken_where_they_fit_and_told_where_not() -> None:
     old, new = image("cu128-torch28-axolotl"), image("cu130-torch213-axolotl")
     assert old.pin("fbgemm-gpu-genai") is not None and new.pin("fbgemm-gpu-genai") is None
-    assert any("goes without vllm 0.11.0" in text and "xformers==0.0.32.post1" in text for text in old.warnings)
+    assert any("lacks vllm 0.11.0" in text and "xformers==0.0.32.post1" in text for text in old.warnings)
     assert any("fbgemm-gpu-genai 1.3.0 is built for CUDA 12" in text for text in new.warnings)
 
 
@@ -416,7 +416,7 @@ def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lo
     assert pin is not None
     assert (pin.compiled, pin.optional, pin.locked, pin.layer) == (True, True, False, "profile")
     assert pin.needs == ("ninja", "packaging") and str(pin.minimum_arch) == "sm_75"
-    told = "the image goes without it until `nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
+    told = "the image lacks it until `nox -s wheels -- cu130-torch213-axolotl causal-conv1d` has compiled it"
     assert any(told in text for text in one("cu130-torch213-axolotl").warnings)
 
 
@@ -494,7 +494,7 @@ def test_extensions_are_pins_of_the_profile_that_sources_make() -> None:
 def test_the_plan_says_which_extensions_can_be_compiled_and_which_cannot() -> None:
     (pin,) = (pin for pin in image("cu124-torch25-colossalai").pins if pin.name == "colossalai")
     assert (pin.extensions, str(pin.minimum_arch), pin.locked) == ("colossalai", "sm_75", True)
-    said = "colossalai 0.5.0 goes without its compiled extensions until `nox -s wheels -- cu124-torch25-colossalai"
+    said = "colossalai 0.5.0 lacks its compiled extensions until `nox -s wheels -- cu124-torch25-colossalai"
     assert any(said in warning for warning in one("cu124-torch25-colossalai").warnings)
     toolkits = {**SOURCES.matrix.toolkits}
     toolkits["12.4"] = toolkits["12.4"].model_copy(update={"compiler": None})

@@ -103,7 +103,7 @@ def test_an_official_wheel_of_another_build_is_none(changes: dict[str, Any]) -> 
     (told,) = (text for text in planned.warnings if "flash-attn" in text)
     assert told == (
         "no official wheel of flash-attn 2.8.3 is known for torch 2.7, CUDA 12, Python 3.11, new C++ ABI: the image "
-        "goes without it until `nox -s wheels -- cu126-torch27 flash-attn` has compiled it"
+        "lacks it until `nox -s wheels -- cu126-torch27 flash-attn` has compiled it"
     )
 
 
