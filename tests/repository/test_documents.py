@@ -1,14 +1,17 @@
-"""What README says ran on GPUs is what results/runs.jsonl has of the same digest."""
+"""What README and docs/ list is what there is: runs on GPUs by digest, verbs, claims, packages, references to pull."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from images import cli
 from tests.support.checkout import ROOT
+from validate.contracts.catalogue import CONTRACTS
 
 _ROW = re.compile(
     r"\| (?P<image>[a-z0-9-]+) \| `(?P<digest>[0-9a-f]{12})` \| (?P<tier>gpu|multigpu) \| [^|]+ "
@@ -36,3 +39,26 @@ def test_a_row_of_what_ran_on_gpus_is_a_recorded_run(
 def test_readme_counts_the_images_that_passed_their_gpu_tier() -> None:
     listed = {image for image, _digest, tier, _passed, _unproven in ROWS if tier == "gpu"}
     assert len(listed) == 12 and "Twelve images of the matrix passed their gpu tier" in README
+
+
+def test_readme_lists_every_verb() -> None:
+    table = README.partition("## Commands")[2].partition("## Documentation")[0]
+    assert not {verb for verb in cli.VERBS if not re.search(rf"`(?:nox -s |truetag )?{verb}\b", table)}
+
+
+def test_every_claim_is_a_row_of_the_page_on_validation() -> None:
+    rows = re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "validation.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(CONTRACTS)
+
+
+def test_the_layout_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layout = text.partition("## Layout")[2].partition("## ")[0]
+    packages = {path.parent.name for top in ("images", "validate") for path in (ROOT / top).glob("*/__init__.py")}
+    assert not {name for name in packages if not re.search(rf"\b{name}/", layout)}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
+def test_references_to_pull_are_those_that_publish_makes(path: Path) -> None:
+    """REGISTRY/REPOSITORY:NAME, for enroot REGISTRY#REPOSITORY:NAME: the name is the tag."""
+    assert not re.findall(r"\b(?:REGISTRY|HOST)[/#]cu\d+-torch\S+", path.read_text(encoding="utf-8"))
