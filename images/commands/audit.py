@@ -14,6 +14,7 @@ from images.audit.model import Severity
 from images.audit.reading import Limits
 from images.commands import common, trials
 from images.commands.options import EngineUrl, grouped
+from images.config import matrix
 from images.engine import gpus as gpu_access
 from images.errors import Problem, UserError
 from images.planning import plan
@@ -59,8 +60,11 @@ def audit_verb(
 ) -> None:
     """Look for faults in any image: what is broken, where it runs, what it weighs. An audit is no validation."""
     severities = failing(how.fail_on)
-    sources = common.sources()
-    images = [one.image for one in plan.plan(sources) if one.image]
+    sources = common.sources_if_any()
+    facts = sources.facts if sources else matrix.load_facts()
+    images = [one.image for one in plan.plan(sources) if one.image] if sources else []
+    if not sources:
+        common.say("no matrix.yaml is here: the audit names no nearest image")
     with trials.open_engine(engine) as docker_engine:
         if docker_engine.find(reference) is None:
             common.say(f"pulling {reference}")
@@ -73,7 +77,7 @@ def audit_verb(
             limits=Limits(container=how.timeout, run=how.timeout, probe=how.timeout / 2),
             say=lambda told: common.talk.print(text(told), style="dim", markup=False),
         )
-        found = conduct.audit(docker_engine, reference, sources.facts, images, options)
+        found = conduct.audit(docker_engine, reference, facts, images, options)
     console = common.results()
     for part in terminal.render(found.audit):
         console.print(part)

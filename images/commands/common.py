@@ -34,6 +34,11 @@ def sources() -> Sources:
     return loaded
 
 
+def sources_if_any() -> Sources | None:
+    """The same for verbs that need none: an installed package comes without a matrix."""
+    return sources() if paths.workspace().matrix.exists() else None
+
+
 def accepted(
     selectors: list[str], sources: Sources, *, default_index_only: bool = False, exactly_one: bool = False
 ) -> list[Image]:

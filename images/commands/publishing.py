@@ -26,6 +26,7 @@ from images.commands.options import (
 from images.commands.publishing_on import Publishing, PublishRequest
 from images.config import paths
 from images.config.matrix import Sources
+from images.config.schema import GATE
 from images.context.labels import LABELS
 from images.engine import Engine, gpus
 from images.engine.progress import Progress
@@ -206,7 +207,8 @@ def verify_verb(
     gate_text: GateTiers = "",
 ) -> None:
     """Check a published image: its signature, what is attached, and its labels against what was measured."""
-    policy = _policy_of_published(gate_text, common.sources())
+    sources = common.sources_if_any()
+    policy = _policy_of_published(gate_text, sources) if sources else _policy_without_matrix(gate_text)
     found = verify.verify(Reference.parse(reference), policy, key=key, unsigned=unsigned)
     common.results().print(tables.checks(found.reference, found.checks))
     raise typer.Exit(0 if found.passed else 1)
@@ -214,6 +216,18 @@ def verify_verb(
 
 def _policy_of_published(gate_text: str, sources: Sources) -> ReleasePolicy:
     return _policy(gate_text, sources, lambda labels: trials.claims_of_published(labels, sources))
+
+
+def _policy_without_matrix(gate_text: str) -> ReleasePolicy:
+    """For who has an installed package alone: the image is held to its own claims, and no tag is known."""
+    asked = gate.parse_tiers(gate_text) if gate_text else GATE
+    return ReleasePolicy(
+        gate=asked,
+        alias_gate=asked,
+        aliases_of=lambda _name: (),
+        claims_of=lambda _labels: None,
+        no_claims="no matrix.yaml is here",
+    )
 
 
 def _policy(

@@ -99,6 +99,14 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     return _plannable(Sources(wanted, known, matrix_file, tuple(problems), left_out))
 
 
+def load_facts(facts: Path = FACTS) -> Facts:
+    """The facts alone, which come with the code. Raises UserError."""
+    known, problems, _ = validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)))
+    if known is None or problems:
+        raise UserError(problems)
+    return known
+
+
 def _plannable(sources: Sources) -> Sources:
     """The same without what no plan can be made of, all of it told in `problems` already."""
     wanted = sources.matrix
@@ -116,7 +124,8 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        then = f"`git checkout {path.name}`, or name another one with --matrix"
+        here = f"`git checkout {path.name}`" if paths.is_checkout() else f"go to the folder that has your {path.name}"
+        then = f"{here}, or name another one with --matrix"
         raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(

@@ -16,6 +16,9 @@ from images.config.platforms import Platform
 from images.errors import UserError
 from validate.claims import Tier
 
+GATE = (Tier.STATIC, Tier.CPU, Tier.GPU)
+"""The gate of a matrix that names none, and of no matrix at all."""
+
 
 def _image_name(value: object) -> str:
     text = str(value)
@@ -271,7 +274,7 @@ class Matrix(Row):
     """NVIDIA's libraries in layers of their own, bottom first: patterns of distributions. The rest is one layer above
     them. Empty: all are one layer. Every image gets another digest when this changes (docs/benchmarks.md)."""
     aliases: dict[Alias, ImageNameText] = {}
-    gate: list[Tier] = Field(default=[Tier.STATIC, Tier.CPU, Tier.GPU], min_length=1)
+    gate: list[Tier] = Field(default=[*GATE], min_length=1)
     """Tiers whose required claims must all be PASS before an image is published, or an alias points at it."""
     nightly: Nightly = Nightly()
     xfail: list[ExpectedFailure] = []

@@ -84,5 +84,5 @@ def _check_gate(image: PublishedImage, policy: ReleasePolicy) -> Check:
         return Check.of(subject, [error.problems[0].cause], "")
     claims = policy.claims_of(image.labels)
     passed = sum(len(verdict.of(Status.PASS)) for verdict in verdicts)
-    known = "" if claims else " (matrix.yaml is of another revision: compared with the attestation's own claims alone)"
+    known = "" if claims else f" ({policy.no_claims}: compared with the attestation's own claims alone)"
     return Check.of(subject, gate.refusals(verdicts, policy.gate, claims), f"{passed} claims PASS{known}")

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from uv import find_uv_bin
 
 from images.config.paths import RESOURCES as ROOT
 from tests.support.commands import call
+from tests.support.installed import install, truetag
 
 ROWS = ("cu126-torch25", "cu124-torch25", "cu126-torch27")
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel's content, beside nothing of the checkout."""
-    folder = tmp_path_factory.mktemp("installed")
-    sources = folder / "sources"
-    for name in ("images", "validate", "templates", "examples"):
-        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources / name)
-    command = [
-        find_uv_bin(),
-        "pip",
-        "install",
-        "-q",
-        "--compile-bytecode",
-        "--offline",
-        "--no-deps",
-        "--no-build-isolation",
-    ]
-    command += ["--python", sys.executable, "--target", str(folder / "site"), str(sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    shutil.rmtree(sources)
-    return folder / "site"
+    return install(tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +39,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ROWS[:2]:
         shutil.copytree(ROOT / "locks" / name, folder / "locks" / name)
     return folder
-
-
-def truetag(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the console script does, without the checkout on the path."""
-    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", "from images.cli import main; main()", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Path) -> None:
@@ -115,3 +84,4 @@ def test_messages_name_the_installed_command(installed: Path, workspace: Path, t
     assert "`truetag lock cu126-torch27` makes it" in " ".join(done.stderr.split())
     done = truetag(installed, tmp_path, "plan")
     assert done.returncode == 2 and "matrix.yaml: is missing" in done.stderr and "--matrix" in done.stderr
+    assert "git checkout" not in done.stderr, "here is nothing to check out"

@@ -1,0 +1,72 @@
+"""What people do who have the installed package alone, in a folder without matrix.yaml: verify an image, audit one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.bench import loopback
+from images.context.base_images import AcquiredBase
+from images.engine import Engine
+from images.registry.client import Registry
+from images.registry.reference import Repository
+from tests.support.checkout import ROOT
+from tests.support.installed import install, truetag
+from tests.support.published import days_ago, published
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[Registry]:
+    with loopback.registry(tmp_path / "registry") as host, Registry(Repository(host, "some/images")) as found:
+        yield found
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
+def test_an_image_is_verified_and_the_output_says_what_was_not_compared(
+    installed: Path, repository: Registry, empty: Path
+) -> None:
+    image = published(repository, "one", date=days_ago(1))
+    done = truetag(installed, empty, "verify", image.reference, "--unsigned", "--gate", "static,gpu")
+    told = " ".join(done.stdout.replace("│", " ").split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 claims PASS (no matrix.yaml is here: compared with the attestation's own claims alone)" in told
+    assert truetag(installed, empty, "verify", image.reference, "--gate", "static").returncode == 1, "not signed"
+    done = truetag(installed, empty, "verify", image.reference, "--unsigned")
+    assert done.returncode == 1 and "the cpu tier was not judged" in done.stdout, "the gate is the default one"
+
+
+def test_what_moves_tags_or_signs_needs_the_matrix(installed: Path, repository: Registry, empty: Path) -> None:
+    """Aliases, rows of several platforms and the claims that a statement speaks of stand there alone."""
+    image = published(repository, "one", date=days_ago(1))
+    for words in (("promote", image.reference, "--to", "127.0.0.1:9/x"), ("attest", image.reference, "--out", "out")):
+        done = truetag(installed, empty, *words)
+        assert done.returncode == 2 and "matrix.yaml: is missing" in done.stderr, done.stderr
+        assert "go to the folder that has your matrix.yaml" in " ".join(done.stderr.split())
+
+
+@pytest.mark.engine
+def test_an_image_is_audited_as_a_pull_request_is(
+    installed: Path, engine: Engine, base: AcquiredBase, empty: Path
+) -> None:
+    (line,) = re.findall(r"(?m)^ *- run: truetag (audit candidate .*)$", (ROOT / "docs/audit-workflow.yml").read_text())
+    words = [base.reference if word == "candidate" else word for word in shlex.split(line)]
+    done = truetag(installed, empty, *words, "--engine", engine.facts.url)
+    assert done.returncode == 0, done.stderr
+    assert "no matrix.yaml is here: the audit names no nearest image" in " ".join(done.stderr.split())
+    found = json.loads((empty / "audit" / "audit.json").read_text())
+    assert found["audit"]["image"] == base.reference and found["audit"]["checks"]

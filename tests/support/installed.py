@@ -1,0 +1,47 @@
+"""The package as `pip install` leaves it, in a folder of its own, and its command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from images.config.paths import RESOURCES as ROOT
+
+
+def install(folder: Path) -> Path:
+    """A folder with the wheel's content, beside nothing of the checkout."""
+    sources = folder / "sources"
+    for name in ("images", "validate", "templates", "examples"):
+        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources / name)
+    command = [
+        find_uv_bin(),
+        "pip",
+        "install",
+        "-q",
+        "--compile-bytecode",
+        "--offline",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    command += ["--python", sys.executable, "--target", str(folder / "site"), str(sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(sources)
+    return folder / "site"
+
+
+def truetag(
+    installed: Path, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What the console script does, without the checkout on the path."""
+    own = {**os.environ, **(environment or {}), "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", "from images.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
