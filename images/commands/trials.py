@@ -52,12 +52,15 @@ def claims_of(image: Image, labels: Mapping[str, str], sources: Sources) -> Clai
 
 
 def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
-    """The same of a published image; None where it was built from another matrix."""
+    """The same of a published image; None where today's matrix makes another image of this name, or none.
+
+    An alias or a new row gives the whole matrix another revision, and changes nothing of this image.
+    """
     name, revision = (labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
-    planned = next((one for one in plan.plan(sources) if one.name == name), None)
-    if planned is None or planned.image is None or revision != planned.image.revision:
+    image = next((one.image for one in plan.plan(sources) if one.name == name), None)
+    if image is None or (revision != image.revision and not image_labels.describe(labels, image)):
         return None
-    return claims_of(planned.image, labels, sources)
+    return claims_of(image, labels, sources)
 
 
 def tried(

@@ -17,28 +17,18 @@ _CUSTOM_FORMERLY = "given"
 
 def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
     """What the image says of itself: OCI's own keys, and ours."""
-    pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    of_row = _of_row(image, missing, custom_base=base_context.origin == Origin.CUSTOM)
     ours = {
-        "image": str(image.name),
-        "platform": str(image.platform) if image.platform.suffix else "",
-        "torch": pins["torch"],
-        "python": str(image.python),
-        "wheel-cuda": str(image.wheel_cuda),
-        "toolkit-cuda": str(image.toolkit_cuda),
-        "archs": " ".join(map(str, image.archs)),
-        "pruned": _pruned(image) if base_context.origin != Origin.CUSTOM else "",
-        "min-driver": image.min_driver,
-        "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
+        **of_row,
         "matrix-revision": image.revision,
         "base": base_context.reference,
         "base-origin": base_context.origin,
         "base-digest": base_context.digest,
-        "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
     }
     oci = {
         "org.opencontainers.image.title": str(image.name),
         "org.opencontainers.image.description": (
-            f"CUDA training image: torch {pins['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
+            f"CUDA training image: torch {of_row['torch']}, CUDA {image.wheel_cuda} wheel, toolkit {image.toolkit_cuda}"
         ),
         "org.opencontainers.image.version": image.revision,
         "org.opencontainers.image.base.name": base_context.reference,
@@ -46,6 +36,30 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
     }
     own = {f"{LABELS}.{key}": value for key, value in ours.items()}
     return {key: value for key, value in sorted({**oci, **own}.items()) if value}
+
+
+def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> dict[str, str]:
+    """Those that change only with what the matrix and the facts say of this very image."""
+    pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    return {
+        "image": str(image.name),
+        "platform": str(image.platform) if image.platform.suffix else "",
+        "torch": pins["torch"],
+        "python": str(image.python),
+        "wheel-cuda": str(image.wheel_cuda),
+        "toolkit-cuda": str(image.toolkit_cuda),
+        "archs": " ".join(map(str, image.archs)),
+        "pruned": _pruned(image) if not custom_base else "",
+        "min-driver": image.min_driver,
+        "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
+        "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
+    }
+
+
+def describe(labels: Mapping[str, str], image: Image) -> bool:
+    """Whether a build of this image would write the same labels, on whatever base and by whatever matrix revision."""
+    today = _of_row(image, declared_missing(image, labels), custom_base=on_custom_base(labels))
+    return all(labels.get(f"{LABELS}.{key}", "") == value for key, value in today.items())
 
 
 def _pruned(image: Image) -> str:
@@ -61,6 +75,8 @@ def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:
     try:
         said = json.loads(labels.get(f"{LABELS}.missing", "{}"))
     except ValueError:
+        return {}
+    if not isinstance(said, dict):
         return {}
     excused = {pin.name for pin in image.pins if pin.optional}
     excused |= {pin.lacking for pin in image.pins if pin.extensions}

@@ -23,7 +23,7 @@ class ReleasePolicy:
     """Image name -> its aliases."""
     claims_of: Callable[[Mapping[str, str]], ClaimSet | None]
     """Labels of an image -> the claims that the matrix writes today; None where the matrix doesn't know the image."""
-    no_claims: str = "matrix.yaml is of another revision"
+    no_claims: str = "matrix.yaml makes another image of this name, or none"
     """Why `claims_of` answers None."""
     row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
     """Image name -> the images of its row in the matrix, one a platform. Of several, one tag names an index."""

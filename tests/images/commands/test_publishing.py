@@ -1,8 +1,13 @@
 """`publish --all-platforms`: the images of a row, whose claims hold for which, and what can't go together."""
 
+from dataclasses import replace
+
 import pytest
 
-from images.commands import common, publishing
+from images.commands import common, publishing, trials
+from images.config.matrix import Sources
+from images.context import labels as image_labels
+from images.context.base_context import BaseContext
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.commands import call
@@ -48,6 +53,53 @@ def test_each_image_of_a_row_is_held_to_its_own_claims() -> None:
         "it was published before: its attestation's own claims hold"
     )
     assert claimed([amd64], "something-else", "x") == AMD64, "what is published as a name is held to that name"
+
+
+def changed(**keys: object) -> Sources:
+    """The matrix with other values of some keys: all its images are of another revision."""
+    return replace(SOURCES, matrix=SOURCES.matrix.model_copy(update=keys))
+
+
+def built(name: str, **missing: str) -> dict[str, str]:
+    """The labels of an image as a build by today's matrix writes them."""
+    return image_labels.labels(image(name), BaseContext(reference="debian:bookworm-slim", origin="tag"), missing)
+
+
+def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_same() -> None:
+    other_alias = changed(aliases={})
+    flash_attn = {"flash-attn": "its official wheel could not be fetched"}
+    for labels in (built("cu126-torch27"), built("cu126-torch27", **flash_attn), built(ARM64)):
+        found = trials.claims_of_published(labels, other_alias)
+        assert labels["dev.truetag.matrix-revision"] != other_alias.revision
+        assert found is not None and found.claims == _claims_today(labels)
+
+
+def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
+    return trials.claims_of(image(labels["dev.truetag.image"]), labels, SOURCES).claims
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"pins": "{}"},
+        {"archs": "sm_90"},
+        {"min-driver": "1.0"},
+        {"pruned": "sm_90"},
+        {"missing": '{"torch": "nobody may lack it"}'},
+        {"missing": "5"},
+        {"image": "cu126-torch99"},
+    ],
+)
+def test_an_image_of_another_row_is_held_to_its_own_claims(edited: dict[str, str]) -> None:
+    labels = {**built("cu126-torch27"), **{f"dev.truetag.{key}": value for key, value in edited.items()}}
+    assert trials.claims_of_published(labels, changed(aliases={})) is None
+
+
+def test_an_image_whose_row_has_changed_is_held_to_its_own_claims() -> None:
+    stacks = {**SOURCES.matrix.stacks, "2.7": {**SOURCES.matrix.stacks["2.7"], "datasets": "4.4.2"}}
+    other = changed(stacks=stacks)
+    assert plan.select(["cu126-torch27"], other)[0].accepted
+    assert trials.claims_of_published(built("cu126-torch27"), other) is None
 
 
 @pytest.mark.parametrize("option", ["--image", "--attestation"])
