@@ -37,8 +37,15 @@ CREDENTIALS = {"awskms": "AWS_", "gcpkms": "GOOGLE_", "azurekms": "AZURE_", "has
 """Scheme of a key -> how the variables begin that its service takes credentials from."""
 _NO_SIGNATURE = (10, 12)
 """Statuses of `cosign verify` for none and none of this key (cosign's cmd/cosign/errors/exit_codes.go)."""
-_NO_MATCH = "no matching attestations"
-"""What cosign 3 says of a bundle that another key signed. Its status is 1, as for everything else."""
+_NO_MATCH = (
+    "no matching attestations",
+    "invalid signature when validating",
+    "ecdsa: Invalid IEEE_P1363",
+    "crypto/rsa: verification error",
+    "failed to verify signature",
+)
+"""What it says of what another key signed, or nobody: cosign 3 of a bundle, both of bytes, by a key for ECDSA (in two
+ways), RSA or Ed25519. Its status is 1, as for everything else."""
 
 
 class CosignError(UserError):
@@ -98,6 +105,8 @@ def _is_signed(image: str, key: str, attachments: Collection[str]) -> bool:
     with public_file(key) as public:
         try:
             return signed_attachments(image, public) >= set(attachments)
+        except CosignError:
+            raise
         except UserError:
             return False
 
@@ -150,7 +159,7 @@ def sign_bytes(content: bytes, key: str) -> str:
 
 
 def is_signature(signature: str, content: bytes, public: PublicKey) -> bool:
-    """Is it a signature of this key over these bytes? In base64."""
+    """Is it a signature of this key over these bytes? In base64. Raises CosignError where cosign could not tell."""
     with tempfile.TemporaryDirectory(prefix="truetag-verify-") as name:
         files = {"key": public.pem.encode(), "signature": signature.encode(), "content": content}
         for file, data in files.items():
@@ -159,6 +168,8 @@ def is_signature(signature: str, content: bytes, public: PublicKey) -> bool:
         try:
             arguments = ["verify-blob", "--insecure-ignore-tlog=true", "--key", key, "--signature", signed, subject]
             _cosign(arguments, "a statement")
+        except CosignError:
+            raise
         except UserError:
             return False
     return True
@@ -207,7 +218,7 @@ def _cosign(arguments: Sequence[str], image: str) -> str:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         words = "; ".join(lines[-2:]) or f"status {done.returncode}"
-        unsigned = done.returncode in _NO_SIGNATURE or _NO_MATCH in done.stderr
+        unsigned = done.returncode in _NO_SIGNATURE or any(said in done.stderr for said in _NO_MATCH)
         problem = Problem(where=image, cause=f"cosign {arguments[0]}: {words}", then=_then(arguments[0]))
         raise (UserError if unsigned else CosignError)(problem, code=1)
     return done.stdout

@@ -79,6 +79,25 @@ def program(release: str) -> Path:
     return unpacked("cosign", "oras", suite=COSIGNS[release]) / "usr" / "bin" / "cosign"
 
 
+OTHER_KINDS = {
+    "Ed25519": """-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEABILye5YAkzOQODdTGUtjPStO4ccoJkq5TBlg9zxIRXM=
+-----END PUBLIC KEY-----
+""",
+    "RSA": """-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAv6CtcrtZCSHZ7jkmL4U3
+qWwG0mFwNPN6v4VWpXDxF+O+u6cjfDnzl92LZtKK0iAQnzbeBzDY3wrLd4pGKVzP
+HMrXVHBT3+tgxB/AoG4g9yn6Me7RmR5fmXsFPe6W3yWy3Oz6UCfTtZUtDlKk3DNr
+KUyywCtpgIQNi+Me3pAOhKU72NQltssvh7QCDM6qkZto3IB/DRf2LOXVEzZs129G
+i8kGuZGaqNTCpff8MShiPGjlur49fqzFAWYrBWjAH/PfkUwCcXNsMU69GI35uWk+
+u73JFkvhCEbr3hzIsciuPH/As2LlMus6UTqUJBTq6FfddssHuZm+nsdu13JuklH0
+4wIDAQAB
+-----END PUBLIC KEY-----
+""",
+}
+"""Public keys that are none for ECDSA, which cosign makes."""
+
+
 def verify_attestation(
     release: str, image: str, keys: Path, *options: str, kind: str = intoto.TEST_RESULT, key: str = "cosign.pub"
 ) -> subprocess.CompletedProcess[str]:
@@ -242,3 +261,23 @@ def test_attest_signs_an_image_that_was_published_before(
     unknown = published(target, "unknown", date=days_ago(1))
     done = call("attest", unknown.reference, "--key", str(keys / "cosign.key"))
     assert done.returncode == 1 and "matrix.yaml does not know this image" in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("signer", COSIGNS, indirect=True)
+def test_a_failure_of_cosign_is_not_taken_for_a_missing_signature(
+    keys: Path, signer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, other = (signing.public_key(str(keys / f"{name}.key")) for name in ("cosign", "other"))
+    signature = signing.sign_bytes(b"said", str(keys / "cosign.key"))
+    assert signing.is_signature(signature, b"said", key)
+    assert not signing.is_signature(signature, b"not said", key)
+    assert not signing.is_signature("bm8gc2lnbmF0dXJl", b"said", key)
+    for wrong in (other, *(replace(key, pem=pem) for pem in OTHER_KINDS.values())):
+        assert not signing.is_signature(signature, b"said", wrong)
+    with pytest.raises(signing.CosignError, match="public key"):
+        signing.is_signature(signature, b"said", replace(key, pem="damaged"))
+    with pytest.raises(signing.CosignError, match=r"cosign verify: .*connection refused"):
+        signing.sign(f"127.0.0.1:9/some/image@sha256:{'0' * 64}", str(keys / "cosign.key"), [])
+    monkeypatch.setenv("PATH", str(keys))
+    with pytest.raises(signing.CosignError, match="can't be run"):
+        signing.is_signature(signature, b"said", key)
