@@ -57,6 +57,8 @@ def _sign(kind: FailureKind, cause: str, then: str, *alternatives: str) -> _Sign
     return _Sign(kind, re.compile("|".join(alternatives), re.IGNORECASE), cause, then)
 
 
+_MORE_MEMORY = "give the engine more memory, or lower MAX_JOBS and --jobs"
+
 # The first sign that fits wins, so the definite ones come first: a compile whose log also holds a download that was
 # repeated with success is a compile error; a wheel "failed to build" because its index was away is a network error.
 _SIGNS = (
@@ -82,12 +84,17 @@ _SIGNS = (
     _sign(
         FailureKind.MEMORY,
         "the step ran out of memory",
-        "give the engine more memory, or lower MAX_JOBS and --jobs",
+        _MORE_MEMORY,
+        r"virtual memory exhausted",
+        r"cannot allocate memory",  # BuildKit adds it to an exit code of 137 where the kernel says so
+        r"\bMemoryError\b",
+    ),
+    _sign(
+        FailureKind.MEMORY,
+        "the step was killed, which is often for lack of memory",
+        f"does the kernel say why (`dmesg | grep -i oom`)? If memory was short, {_MORE_MEMORY}",
         r"killed signal terminated program",
         r"exit code:? 137\b",
-        r"virtual memory exhausted",
-        r"cannot allocate memory",
-        r"\bMemoryError\b",
     ),
     _sign(
         FailureKind.COMPILE,
@@ -238,24 +245,35 @@ class EngineErrorKind(StrEnum):
         return self in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE)
 
 
-# The first that fits wins: "executable file not found" is not a registry's "not found".
+def _any_of(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+# The first that fits wins. A registry's refusal has words of its own: a socket's and a file's "permission denied" and
+# "not found" are none of it.
 _ENGINE_SIGNS = (
-    (EngineErrorKind.ULIMIT, ("rlimit",)),
-    (EngineErrorKind.NO_COMMAND, ("executable file not found",)),
-    (EngineErrorKind.BAD_REFERENCE, ("invalid reference",)),
+    (EngineErrorKind.ULIMIT, _any_of(r"rlimit")),
+    (EngineErrorKind.NO_COMMAND, _any_of(r"executable file not found")),
+    (EngineErrorKind.BAD_REFERENCE, _any_of(r"invalid reference")),
     (
         EngineErrorKind.REGISTRY_REFUSAL,
-        ("manifest unknown", "not found", "denied", "unauthorized", "authentication required"),
+        _any_of(
+            r"(?:manifest|name) unknown",
+            r"\b(?:manifest|repository|tag|page|http 404)\b.*\bnot found",
+            r"[\w.-]+(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found",  # containerd: a whole reference
+            r"(?<!permission )\bdenied:",
+            r"access (?:to the resource is )?denied",
+            r"\bunauthorized\b|authentication required",
+        ),
     ),
 )
 
 
 def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
     """The kind of an error from the engine's words. `not_found`: it answered with status 404."""
-    lower = text.lower()
-    kinds = [kind for kind, words in _ENGINE_SIGNS if any(word in lower for word in words)]
+    kinds = [kind for kind, sign in _ENGINE_SIGNS if sign.search(text)]
     of_container = EngineErrorKind.ULIMIT in kinds or EngineErrorKind.NO_COMMAND in kinds
-    if not_found and "image" in lower and not of_container:
+    if not_found and "image" in text.lower() and not of_container:
         return EngineErrorKind.NO_SUCH_IMAGE
     return kinds[0] if kinds else EngineErrorKind.OTHER
 

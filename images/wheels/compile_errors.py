@@ -17,10 +17,8 @@ _ERRORS = (
     re.compile(r"(?P<text>(?:\w+\.)*\w*(?:Error|Exception): .+)"),
     re.compile(r"(?P<text>error: .+)"),
 )
-_OUT_OF_MEMORY = re.compile(
-    r"died due to signal 9|killed signal terminated|cannot allocate memory|out of memory|exit code:? 137\b|^killed$",
-    re.IGNORECASE,
-)
+_OUT_OF_MEMORY = re.compile(r"cannot allocate memory|out of memory", re.IGNORECASE)
+_KILLED = re.compile(r"died due to signal 9|killed signal terminated|exit code:? 137\b|^killed$", re.IGNORECASE)
 
 
 def explained(wanted: Recipe, lines: Sequence[str], failed: BuildFailed, log: Path) -> Problem:
@@ -29,8 +27,10 @@ def explained(wanted: Recipe, lines: Sequence[str], failed: BuildFailed, log: Pa
     if failed.failure.kind is FailureKind.DISK:
         return Problem(where=where, cause=failed.failure.cause, then=f"{failed.failure.then}; the log is {log}")
     texts = [line.strip() for line in (*lines, *failed.error.splitlines())]
-    if killed := next((text for text in texts if _OUT_OF_MEMORY.search(text)), None):
-        cause = f"a compiler ran out of memory ({killed})"
+    said = {sign: next(filter(sign.search, texts), None) for sign in (_OUT_OF_MEMORY, _KILLED)}
+    if short := said[_OUT_OF_MEMORY] or said[_KILLED]:
+        what = "ran out of memory" if said[_OUT_OF_MEMORY] else "was killed, which is often for lack of memory"
+        cause = f"a compiler {what} ({short})"
         then = f"compile fewer at once: --jobs N (finished objects are kept); the log is {log}"
         return Problem(where=where, cause=cause, then=then)
     for pattern in _ERRORS:

@@ -73,6 +73,24 @@ def test_kinds(kind: FailureKind, line: str) -> None:
     assert failure.then
 
 
+KILLED = 'process "/bin/sh -c make" did not complete successfully: exit code: 137'
+
+
+@pytest.mark.parametrize(
+    ("error", "log", "cause"),
+    [
+        (KILLED, ["[3/9] nvcc"], "the step was killed, which is often for lack of memory"),
+        (EXIT_1, ["g++: fatal error: Killed signal terminated program cc1plus"], "the step was killed, which is often"),
+        (f"{KILLED}: cannot allocate memory", ["[3/9] nvcc"], "the step ran out of memory"),
+        (KILLED, ["numpy._ArrayMemoryError: x", "MemoryError"], "the step ran out of memory"),
+    ],
+)
+def test_a_killed_step_is_short_of_memory_only_where_something_says_so(error: str, log: list[str], cause: str) -> None:
+    failure = classify(error, log)
+    assert failure.kind is FailureKind.MEMORY
+    assert failure.cause.startswith(cause) and "give the engine more memory" in failure.then
+
+
 def test_a_compile_error_after_a_repeated_download_is_no_network_trouble() -> None:
     log = [
         "WARNING: Retrying (Retry(total=4)) after connection broken by 'ConnectionResetError'",
@@ -122,6 +140,16 @@ def test_step_names_are_cut_to_one_line() -> None:
         (EngineErrorKind.REGISTRY_REFUSAL, "manifest for a:1 not found: manifest unknown", False),
         (EngineErrorKind.REGISTRY_REFUSAL, "can't be pushed: unauthorized: authentication required", False),
         (EngineErrorKind.REGISTRY_REFUSAL, "requested access to the resource is denied", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "pull access denied for a/b, repository does not exist or", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "denied: permission_denied: write_package", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "name unknown: repository name not known to registry", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, "failed to resolve reference: ghcr.test/a/b:1: not found", False),
+        (EngineErrorKind.REGISTRY_REFUSAL, 'error parsing HTTP 404 response body: "404 page not found"', False),
+        (EngineErrorKind.OTHER, "dial unix /var/run/docker.sock: connect: permission denied", False),
+        (EngineErrorKind.OTHER, "failed to register layer: open /etc/x: permission denied: unknown", False),
+        (EngineErrorKind.OTHER, "network truetag-x not found", True),
+        (EngineErrorKind.OTHER, "content digest sha256:ab12: not found", False),
+        (EngineErrorKind.OTHER, "mount /var/lib/docker/x: not found", False),
         (EngineErrorKind.ULIMIT, "error setting rlimits for ready process: operation not permitted", False),
         (EngineErrorKind.NO_COMMAND, 'exec: "python3": executable file not found in $PATH: unknown', False),
         (EngineErrorKind.NO_COMMAND, 'in the image: exec: "x": executable file not found in $PATH', True),

@@ -24,8 +24,9 @@ from tests.support.recipes import recipe_of
         ),
         (["nvcc fatal   : Unsupported gpu architecture 'compute_53'"], "Unsupported gpu architecture", "read"),
         (["  RuntimeError: the sources need CUDA 12"], "RuntimeError: the sources need CUDA 12", "read"),
-        (["nvcc error   : 'cicc' died due to signal 9 (Kill signal)"], "ran out of memory", "--jobs N"),
-        (["c++: fatal error: Killed signal terminated program cc1plus"], "ran out of memory", "--jobs N"),
+        (["nvcc error   : 'cicc' died due to signal 9 (Kill signal)"], "was killed, which is often for", "--jobs N"),
+        (["c++: fatal error: Killed signal terminated program cc1plus"], "was killed, which", "--jobs N"),
+        (["c++: fatal error: Killed signal", "cc1plus: out of memory"], "ran out of memory", "--jobs N"),
     ],
 )
 def test_a_failed_compilation_names_package_file_error_and_log(lines: list[str], cause: str, then: str) -> None:
