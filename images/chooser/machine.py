@@ -8,6 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from images.chooser import models
 from images.config.names import Arch
+from images.config.platforms import Platform
 from images.errors import Problem, UserError
 from images.hardware.inventory import Inventory
 from validate.compute_capability import ON_ARM_ALONE
@@ -28,11 +29,14 @@ class Machine:
         return f"{', '.join(self.gpus)} ({', '.join(map(str, self.archs))}), {driver}"
 
 
-def detected(found: Inventory) -> Machine:
-    """The machine as its driver describes it: no table is asked."""
+def detected(found: Inventory, processor: Platform | None) -> Machine:
+    """The machine as its driver and its kernel describe it: no table is asked.
+
+    A GPU does not tell its processor: sm_90 is an H100 beside x86-64, and a GH200.
+    """
     archs = sorted({Arch(*gpu.capability) for gpu in found.gpus})
     gpus = tuple(dict.fromkeys(gpu.name for gpu in found.gpus))
-    arm = all(arch.pair in ON_ARM_ALONE for arch in archs)
+    arm = processor is Platform.ARM64
     return Machine(gpus=gpus, archs=tuple(archs), driver=parse_driver(found.driver) if found.driver else "", arm=arm)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,7 +25,7 @@ from images.commands.options import (
     grouped,
 )
 from images.commands.publishing_on import Publishing, PublishRequest
-from images.config import paths
+from images.config import paths, platforms
 from images.config.matrix import Sources
 from images.config.schema import GATE
 from images.context.labels import LABELS
@@ -349,5 +350,5 @@ def _machine(wanted: MachineArguments) -> choose_machine.Machine:
     if found is None:
         then = "say which one is meant: --gpu 'RTX 4090' --driver 550.90, or --arch sm89"
         raise UserError(Problem(where="choose", cause="no NVIDIA GPU can be read on this machine", then=then))
-    machine = choose_machine.detected(found)
+    machine = choose_machine.detected(found, platforms.of_machine(platform.machine()))
     return replace(machine, driver=choose_machine.parse_driver(wanted.driver)) if wanted.driver else machine

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import platform
 import re
 
 import pytest
@@ -14,6 +15,8 @@ from images.chooser.machine import Machine
 from images.config import matrix
 from images.config.facts import DeviceCode
 from images.config.names import Arch
+from images.config.platforms import Platform
+from images.engine import gpus
 from images.errors import UserError
 from images.hardware.inventory import Gpu, Inventory
 from images.planning import plan
@@ -163,8 +166,33 @@ def test_a_machine_of_two_kinds_needs_code_for_both() -> None:
 
 def test_a_host_is_read_without_any_table() -> None:
     gpu = Gpu(name="NVIDIA Something New", capability=(9, 0), memory=1)
-    machine = choose_machine.detected(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"))
+    machine = choose_machine.detected(Inventory(driver="575.57.08", gpus=(gpu, gpu), source="NVML"), Platform.AMD64)
+    assert not machine.arm
     assert (machine.archs, machine.driver, machine.gpus) == ((Arch(9, 0),), "575.57.08", ("NVIDIA Something New",))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [("NVIDIA GH200 480GB", (9, 0)), ("NVIDIA GB200", (10, 0)), ("NVIDIA GB300", (10, 3)), ("NVIDIA GB10", (12, 1))],
+)
+def test_a_host_with_an_arm_processor_gets_an_image_for_it(name: str, capability: tuple[int, int]) -> None:
+    found = Inventory(driver="580.95.05", gpus=(Gpu(name=name, capability=capability, memory=1),), source="NVML")
+    machine = choose_machine.detected(found, Platform.ARM64)
+    fitting = choose.choose(OF_THE_MATRIX, machine, Wish(), MATRIX.facts).fitting
+    assert fitting and all(one.name.endswith("-arm64") for one in fitting)
+
+
+@pytest.mark.parametrize(("processor", "for_arm"), [("aarch64", True), ("x86_64", False)])
+def test_this_machine_is_asked_for_its_processor(
+    processor: str, for_arm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(name="NVIDIA GH200 480GB", capability=(9, 0), memory=1)
+    monkeypatch.setattr(gpus, "inventory", lambda _folder: Inventory(driver="580.95", gpus=(gpu,), source="NVML"))
+    monkeypatch.setattr(platform, "machine", lambda: processor)
+    (best, *_) = json.loads(call("choose", "--json").stdout)["fitting"]
+    assert best["name"].endswith("-arm64") == for_arm
+    (best, *_) = json.loads(call("choose", "--json", "--gpu", "H100").stdout)["fitting"]
+    assert not best["name"].endswith("-arm64"), "what is named has nothing to do with this machine"
 
 
 def test_wrong_words_are_told() -> None:
