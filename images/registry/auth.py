@@ -72,9 +72,14 @@ class RegistryAuth(AuthBase):
         repositories: Sequence[Repository],
         credentials: CredentialStore,
         token_session: requests.Session,
+        scheme: str,
     ) -> None:
-        """The first repository may be written to; the others are read. Tokens are fetched by `token_session`."""
+        """The first repository may be written to; the others are read. Tokens are fetched by `token_session`.
+
+        `scheme`: the registry's. Over another one its login is not sent, whatever a redirect says.
+        """
         self._repository, *self._others = repositories
+        self._origin = (scheme, self._repository.api_host)
         self._credentials = credentials
         self._session = token_session
         self._authorization = ""
@@ -86,7 +91,8 @@ class RegistryAuth(AuthBase):
         return request
 
     def _is_registry(self, url: str | None) -> bool:
-        return urlsplit(url or "").netloc == self._repository.api_host
+        parts = urlsplit(url or "")
+        return (parts.scheme, parts.netloc) == self._origin
 
     def _authorize(self, request: requests.PreparedRequest) -> None:
         if self._authorization:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -75,9 +75,9 @@ class Registry:
         self._retry = retry or retries.POLICY
         self._session = _session(repository.host, self._retry)
         self._single = _session(repository.host, 0)
-        self._session.auth = RegistryAuth([repository, *mount_from], credentials, self._session)
-        self._single.auth = self._session.auth
         self.scheme = self._scheme()
+        self._session.auth = RegistryAuth([repository, *mount_from], credentials, self._session, self.scheme)
+        self._single.auth = self._session.auth
         self._root = f"{self.scheme}://{repository.api_host}/v2/{repository.name}/"
 
     def __enter__(self) -> Registry:
@@ -314,7 +314,7 @@ class Registry:
 
         What `session` has repeated already is a RegistryError.
         """
-        url = path if "://" in path else f"{self._root}{path}"
+        url = self._secured(path) if "://" in path else f"{self._root}{path}"
         try:
             answer = session.request(method, url, **{"timeout": SECONDS, **more})
         except requests.exceptions.SSLError as error:
@@ -328,6 +328,21 @@ class Registry:
         if not answer.ok:
             raise refusal(self.repository, answer)
         return answer
+
+    def _secured(self, url: str) -> str:
+        """What a registry named, over https where it is reached so itself. Raises RegistryError.
+
+        A proxy that ends TLS and does not say so (X-Forwarded-Proto) has the registry name itself over http. Docker
+        goes there, without its login, and is refused.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "http" or self.scheme == "http":
+            return url
+        if parts.netloc == self.repository.api_host:
+            return parts._replace(scheme="https").geturl()
+        cause = f"it names an unencrypted address, http://{parts.netloc}"
+        then = "tell who runs the registry: what it names must begin with https://"
+        raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
 
     def _scheme(self) -> str:
         """https; on this machine's loopback http too, as Docker has it, where nobody speaks https."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from images.host.hashing import oci_digest
 from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Manifest, index, referrer
 
+_TLS_HANDSHAKE = b"\x16"
+"""The first byte of a connection that speaks TLS."""
 Reply = tuple[int, dict[str, str], bytes]
 Answer = Callable[[str, str, dict[str, str], bytes], Reply | None]
 """Method, path, headers, body -> status, headers, body. None drops the connection without an answer."""
@@ -27,6 +31,8 @@ class Server:
     takes: Callable[[str, str], int | None] = lambda *_: None
     """Method, path -> after how many bytes of its body the connection breaks; None: never. `answer` gets those."""
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    unencrypted: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    """Those of them that came over plain HTTP."""
 
     def count(self, method: str, path: str = "") -> int:
         """Requests of a method, with `path` in theirs."""
@@ -34,8 +40,11 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    """A server that runs meanwhile. A `Content-Length` among an answer's headers is kept: bodies can break off."""
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """A server that runs meanwhile. A `Content-Length` among an answer's headers is kept: bodies can break off.
+
+    With `tls`, it speaks HTTPS and HTTP on its one port, as a proxy does on two.
+    """
     found = Server()
 
     class Handler(BaseHTTPRequestHandler):
@@ -44,11 +53,18 @@ def serving() -> Iterator[Server]:
         wbufsize = -1
         disable_nagle_algorithm = True
 
+        def setup(self) -> None:
+            if tls and self.request.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE:
+                self.request = tls.wrap_socket(self.request, server_side=True)
+            super().setup()
+
         def reply(self) -> None:
             cut = found.takes(self.command, self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0) if cut is None else cut)
             headers = dict(self.headers.items())
             found.seen.append((self.command, self.path, headers))
+            if not isinstance(self.request, ssl.SSLSocket):
+                found.unencrypted.append((self.command, self.path, headers))
             answer = found.answer(self.command, self.path, headers, body)
             if answer is None or cut is not None:
                 self.close_connection = True

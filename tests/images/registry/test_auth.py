@@ -2,6 +2,9 @@
 
 import base64
 import json
+import socket
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,7 +16,10 @@ from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from tests.support.http_server import Reply, Server, serving
+from tests.images.registry.test_uploads import InMemory
+from tests.support import certificate
+from tests.support.blob_registry import BlobRegistry
+from tests.support.http_server import Answer, Reply, Server, serving
 
 KNOWN = Credentials(user="me", password="secret-word")
 BASIC = "Basic " + base64.b64encode(b"me:secret-word").decode()
@@ -120,6 +126,74 @@ def test_an_upload_elsewhere_gets_no_login(server: Server) -> None:
             registry.put_blob(b"content")
         assert [method for method, *_ in elsewhere.seen] == ["PUT"]
         assert not any("Authorization" in headers for *_, headers in elsewhere.seen)
+
+
+@pytest.fixture
+def encrypted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+    """`registry.test`, which has a certificate; whose plain HTTP reaches it, too. It asks for a password."""
+    trusted = certificate.write(tmp_path)
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *more: resolve("127.0.0.1" if host == "registry.test" else host, *more)
+    )
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(trusted))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "registry.test")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(trusted)
+    with serving(context) as found:
+        found.host = found.host.replace("127.0.0.1", "registry.test")
+        yield found
+
+
+def with_password(answer: Answer) -> Answer:
+    def guarded(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        if headers.get("Authorization") != BASIC:
+            return 401, {"WWW-Authenticate": 'Basic realm="r"'}, b""
+        return answer(method, path, headers, body)
+
+    return guarded
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_upload_goes_over_https_though_a_proxy_names_http(encrypted: Server, streamed: bool) -> None:
+    """A proxy that does not say that it speaks https (X-Forwarded-Proto)."""
+    stored = BlobRegistry()
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        found = stored.answer(method, path, headers, body)
+        if found and "Location" in found[1]:
+            found[1]["Location"] = f"http://{encrypted.host}{found[1]['Location']}"
+        return found
+
+    encrypted.answer = with_password(answer)
+    with client(encrypted) as registry:
+        if streamed:
+            registry.put_stream(InMemory(b"content"))
+        else:
+            registry.put_blob(b"content")
+    assert list(stored.blobs["staging/images"].values()) == [b"content"] and not encrypted.unencrypted
+
+
+def test_no_upload_goes_elsewhere_over_plain_http(encrypted: Server) -> None:
+    def answer(method: str, *_: object) -> Reply:
+        return (202, {"Location": "http://elsewhere.test/u"}, b"") if method == "POST" else (404, {}, b"")
+
+    encrypted.answer = with_password(answer)
+    with client(encrypted) as registry, pytest.raises(RegistryError, match="unencrypted address, http://elsewhere"):
+        registry.put_blob(b"content")
+
+
+def test_a_redirect_to_plain_http_gets_no_login(encrypted: Server) -> None:
+    plain = {"Location": f"http://{encrypted.host}/v2/staging/images/manifests/moved"}
+
+    def answer(_method: str, path: str, *_: object) -> Reply:
+        return SERVED if path.endswith("moved") else (307, plain, b"")
+
+    encrypted.answer = with_password(answer)
+    with client(encrypted) as registry, pytest.raises(RegistryError, match="HTTP 401"):
+        registry.get("latest")
+    assert encrypted.unencrypted and not any("Authorization" in headers for *_, headers in encrypted.unencrypted)
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential-not-there")
