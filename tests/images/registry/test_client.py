@@ -1,8 +1,11 @@
 """The registry client against a server of the test's own: mounts, referrers, pages, wrong content."""
 
+import tracemalloc
+
 import pytest
 
 from images.errors import UserError
+from images.host.hashing import oci_digest
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest, referrers_tag
 from images.registry.errors import RegistryError
@@ -35,6 +38,30 @@ def test_content_that_does_not_fit_its_digest_is_refused(server: Server) -> None
             registry.blob(Descriptor(media_type="x", digest=wanted, size=2))
         with pytest.raises(UserError, match="too many"):
             registry.blob(Descriptor(media_type="x", digest=wanted, size=10**12))
+
+
+def test_of_more_than_was_declared_little_is_read(server: Server) -> None:
+    """Whoever may attach something may lie about its size."""
+    content = bytes(64 << 20)
+    server.answer = lambda *_: (200, {"Content-Type": OCI_MANIFEST}, content)
+    tracemalloc.start()
+    try:
+        with client(server) as registry:
+            with pytest.raises(RegistryError, match="more bytes than the 2 that are declared"):
+                registry.blob(Descriptor(media_type="x", digest=oci_digest(content), size=2))
+            with pytest.raises(RegistryError, match="its manifest has more than 4194304 bytes"):
+                registry.get("latest")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(content) // 2
+
+
+def test_a_manifest_of_the_largest_size_is_read(server: Server) -> None:
+    content = b" " * (4 << 20)
+    server.answer = lambda *_: (200, {"Content-Type": OCI_MANIFEST}, content)
+    with client(server) as registry:
+        assert registry.get("latest").content == content
 
 
 def test_what_is_not_there_is_none_or_told(server: Server) -> None:

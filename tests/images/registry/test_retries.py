@@ -78,6 +78,12 @@ def test_a_body_that_breaks_off_is_asked_for_again(server: Server, pauses: list[
     assert server.count("GET", "/blobs/") == 3
 
 
+def test_a_refusal_that_breaks_off_is_asked_for_again(server: Server, pauses: list[float]) -> None:
+    failing(server, 2, (404, {"Content-Length": "100"}, b"half"), lambda *_: (200, {}, CONTENT), lambda *_: True)
+    with client(server) as registry:
+        assert registry.blob(Descriptor.of("x", CONTENT)) == CONTENT
+
+
 def test_a_layer_that_breaks_off_is_read_anew(server: Server, pauses: list[float]) -> None:
     failing(server, 2, (200, {"Content-Length": "100"}, b"half"), lambda *_: (200, {}, CONTENT), lambda *_: True)
     with client(server) as registry:

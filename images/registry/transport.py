@@ -1,0 +1,150 @@
+"""Requests to one repository of a registry: sessions, the scheme, logins, and which failures are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
+from urllib3.exceptions import MaxRetryError
+
+from images.errors import Problem
+from images.registry import retries
+from images.registry.auth import SECONDS, CredentialStore, RegistryAuth, anonymous
+from images.registry.errors import RegistryError, TransientError, problem, refusal, registry_message, root_message
+from images.registry.reference import Repository, is_loopback
+
+_CHUNK = 1 << 18
+
+Taken = TypeVar("Taken")
+
+
+class Transport:
+    """The way to one repository."""
+
+    def __init__(
+        self, repository: Repository, credentials: CredentialStore, retry: Retry, mount_from: Sequence[Repository]
+    ) -> None:
+        """`mount_from`: other repositories of this registry, to read. Raises UserError."""
+        self.repository = repository
+        self.retry = retry
+        self._repeating = _session(repository.host, retry)
+        self._single = _session(repository.host, 0)
+        self.scheme = self._scheme()
+        self._repeating.auth = RegistryAuth([repository, *mount_from], credentials, self._repeating, self.scheme)
+        self._single.auth = self._repeating.auth
+        self._root = f"{self.scheme}://{repository.api_host}/v2/{repository.name}/"
+
+    def close(self) -> None:
+        self._repeating.close()
+        self._single.close()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, most: int, headers: Mapping[str, str] | None = None) -> tuple[Mapping[str, str], bytes]:
+        """Headers and content of an answer. Of one with more than `most` bytes, a little more than these are read."""
+
+        def take(answer: requests.Response) -> tuple[Mapping[str, str], bytes]:
+            content = bytearray()
+            for chunk in self.chunks(answer):
+                content += chunk
+                if len(content) > most:
+                    break
+            return answer.headers, bytes(content)
+
+        return self.streamed(path, take, headers)
+
+    def streamed(
+        self, path: str, take: Callable[[requests.Response], Taken], headers: Mapping[str, str] | None = None
+    ) -> Taken:
+        """What `take` makes of an answer whose content it reads, at each attempt. Raises RegistryError."""
+
+        def read() -> Taken:
+            with self.send("GET", path, headers=headers, stream=True) as answer:
+                return take(answer)
+
+        return retries.repeat(read, self.retry)
+
+    def chunks(self, answer: requests.Response) -> Iterator[bytes]:
+        """Raises TransientError."""
+        try:
+            yield from answer.iter_content(_CHUNK)
+        except requests.exceptions.RequestException as error:
+            raise TransientError(self._problem(f"the connection broke: {root_message(error)}")) from None
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def request(self, method: str, path: str, *, missing_ok: bool = False, **more: Any) -> requests.Response | None:
+        """A request that may be repeated. None for 404 where `missing_ok`. Raises RegistryError."""
+        try:
+            return retries.repeat(lambda: self.send(method, path, repeats=True, **more), self.retry)
+        except RegistryError as error:
+            if missing_ok and error.status == requests.codes.not_found:
+                return None
+            raise
+
+    def send(self, method: str, path: str, *, repeats: bool = False, **more: Any) -> requests.Response:
+        """A request to the repository, or to a whole URL. Raises TransientError, RegistryError.
+
+        `repeats`: as the policy says; what fails then is a RegistryError.
+        """
+        session = self._repeating if repeats else self._single
+        url = self._secured(path) if "://" in path else f"{self._root}{path}"
+        try:
+            answer = session.request(method, url, **{"timeout": SECONDS, **more})
+            if not answer.ok:
+                answer.content  # noqa: B018  # what is read in parts may break off here, too
+        except requests.exceptions.SSLError as error:
+            raise RegistryError(self._problem(f"its certificate is not accepted: {root_message(error)}")) from None
+        except requests.exceptions.RequestException as error:
+            broken = self._problem(f"the connection broke: {root_message(error)}")
+            repeated = repeats and error.args and isinstance(error.args[0], MaxRetryError)
+            raise (RegistryError(broken) if repeated else TransientError(broken)) from None
+        if answer.status_code in retries.STATUSES and not repeats:
+            raise TransientError(self._problem(registry_message(answer)), answer)
+        if not answer.ok:
+            raise refusal(self.repository, answer)
+        return answer
+
+    def _secured(self, url: str) -> str:
+        """What a registry named, over https where it is reached so itself. Raises RegistryError.
+
+        A proxy that ends TLS and does not say so (X-Forwarded-Proto) has the registry name itself over http. Docker
+        goes there, without its login, and is refused.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "http" or self.scheme == "http":
+            return url
+        if parts.netloc == self.repository.api_host:
+            return parts._replace(scheme="https").geturl()
+        cause = f"it names an unencrypted address, http://{parts.netloc}"
+        then = "tell who runs the registry: what it names must begin with https://"
+        raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
+
+    def _scheme(self) -> str:
+        """https; on this machine's loopback http too, as Docker has it, where nobody speaks https."""
+        host = self.repository.host
+        if not is_loopback(host):
+            return "https"
+        try:
+            self._single.get(f"https://{host}/v2/", auth=anonymous, timeout=SECONDS)
+        except requests.exceptions.SSLError as error:
+            return "https" if "CERTIFICATE_VERIFY_FAILED" in str(error) else "http"
+        except requests.exceptions.RequestException:
+            return "http"
+        return "https"
+
+    def _problem(self, cause: str) -> Problem:
+        return problem(self.repository, cause)
+
+
+def _session(host: str, retry: Retry | int) -> requests.Session:
+    session = requests.Session()
+    session.mount("https://", HTTPAdapter(max_retries=retry))
+    session.mount("http://", HTTPAdapter(max_retries=retry))
+    if is_loopback(host):
+        session.trust_env = False  # as Docker: a proxy can't reach this machine's loopback
+    return session
