@@ -141,8 +141,9 @@ def signature_tag(digest: str) -> str:
 
 
 def _mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
-    for digest in dict.fromkeys(blob.digest for blob in (manifest.config, *manifest.layers)):
-        if not target.mount(digest, source.repository):
+    sizes = {blob.digest: blob.size for blob in (manifest.config, *manifest.layers)}
+    for digest, size in sizes.items():
+        if not target.mount(digest, source.repository, size):
             cause = f"the registry does not mount {digest[:19]} of {source.repository}"
             then = "both repositories must be readable with the same login"
             raise UserError(Problem(where=str(target.repository), cause=cause, then=then), code=1)

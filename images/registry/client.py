@@ -150,41 +150,64 @@ class Registry:
         """
         return self._http.streamed(f"blobs/{digest}", lambda answer: take(self._http.chunks(answer)))
 
-    def has_blob(self, digest: str) -> bool:
-        return self.blob_size(digest) is not None
+    def has_blob(self, digest: str, size: int | None = None) -> bool:
+        """Whether a blob is there. Raises RegistryError, also for one that has other than `size` bytes there.
+
+        Such a blob is damaged, by a lost power say. Registries take no second copy of what they have.
+        """
+        there, held = self._held(digest)
+        if there and None not in (held, size) and held != size:
+            where = str(Reference(self.repository, digest))
+            cause = f"the registry holds {held} bytes of it, not {size}: its store is damaged"
+            then = "have who runs the registry delete this blob from its store; then give the command again"
+            raise RegistryError(Problem(where=where, cause=cause, then=then))
+        return there
 
     def blob_size(self, digest: str) -> int | None:
-        """Bytes of a blob that is there; None for one that isn't. Raises RegistryError."""
-        answer = self._http.request("HEAD", f"blobs/{digest}", missing_ok=True)
-        return None if answer is None else int(answer.headers.get("Content-Length") or 0)
+        """Bytes of a blob that is there; None for one that isn't, or whose size isn't said. Raises RegistryError."""
+        return self._held(digest)[1]
+
+    def _held(self, digest: str) -> tuple[bool, int | None]:
+        """Whether a blob is there, and its size where the registry says it."""
+        headers = {"Accept-Encoding": "identity"}  # so that the length is the blob's
+        answer = self._http.request("HEAD", f"blobs/{digest}", headers=headers, missing_ok=True)
+        length = "" if answer is None else answer.headers.get("Content-Length", "")
+        return answer is not None, int(length) if length.isdecimal() else None
 
     def put_blob(self, content: bytes) -> str:
-        """Store a blob unless it is there. Returns its digest. Raises RegistryError."""
+        """Store a blob unless it is there. Returns its digest. Raises RegistryError, also for a damaged one there."""
         digest = oci_digest(content)
 
         def upload() -> None:
-            if not self.has_blob(digest):
+            if not self.has_blob(digest, len(content)):
                 self._upload(content, digest)
 
         retries.repeat(upload, self._http.retry)
         return digest
 
     def put_stream(self, blob: Blob) -> None:
-        """Store a blob of any size, unless it is there. Raises RegistryError, and what the blob's chunks raise."""
+        """Store a blob of any size, unless it is there.
+
+        Raises RegistryError, also for a damaged one there, and what the blob's chunks raise.
+        """
 
         def start() -> str:
-            return "" if self.has_blob(blob.digest) else self._start_upload()
+            return "" if self.has_blob(blob.digest, blob.size) else self._start_upload()
 
         Upload(blob, self._http.send, start).run(self._http.retry)
 
-    def mount(self, digest: str, source: Repository) -> bool:
-        """Link a blob from another repository of this registry. False where the registry doesn't grant it."""
-        if self.has_blob(digest):
+    def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
+        """Link a blob from another repository of this registry. False where the registry doesn't grant it.
+
+        Raises RegistryError, also where it has other than `size` bytes then.
+        """
+        if self.has_blob(digest, size):
             return True
         location = self._start_upload(f"?mount={digest}&from={source.name}", repeats=True)
         if location:
             self._cancel_upload(location)
-        return not location
+            return False
+        return size is None or self.has_blob(digest, size)
 
     def _upload(self, content: bytes, digest: str) -> None:
         """One attempt, in an upload session of its own. Raises TransientError, RegistryError."""

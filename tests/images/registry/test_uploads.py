@@ -104,6 +104,27 @@ def test_one_that_is_there_is_not_sent(server: Server) -> None:
     assert server.count("POST") == server.count("PATCH") == 0
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_one_that_is_there_in_part_is_told(server: Server, streamed: bool) -> None:
+    """A registry that lost its power. It would take a second copy, and keep the first."""
+    server.answer = Sessions(stored={oci_digest(CONTENT): b""}).answer
+    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
+        with pytest.raises(RegistryError, match=r"holds 0 bytes of it, not 1048576(.|\n)*next: have who runs"):
+            registry.put_stream(InMemory()) if streamed else registry.put_blob(CONTENT)
+        with pytest.raises(RegistryError, match="holds 0 bytes"):
+            registry.mount(oci_digest(CONTENT), Repository(server.host, "y"), len(CONTENT))
+    assert server.count("POST") == 0
+
+
+def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
+    """The specification asks for it with "SHOULD"."""
+    server.answer = lambda *_: (200, {"Content-Length": ""}, b"")
+    with Registry(Repository(server.host, "x"), credentials=lambda _: None) as registry:
+        registry.put_stream(InMemory())
+        assert registry.has_blob("sha256:1", 5) and registry.blob_size("sha256:1") is None
+    assert server.count("POST") == 0
+
+
 @pytest.mark.parametrize("resumes", [True, False])
 def test_after_a_connection_that_broke_in_a_layer_only_the_rest_is_sent(server: Server, resumes: bool) -> None:
     breaks = [300_000, 200_000]
