@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,13 +24,17 @@ from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
 from images.publish.compression import CompressedLayer, Compression, SpooledBlob, compress
 from images.publish.known_blobs import KnownBlob, KnownBlobs
+from images.registry import retries
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
+from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 
 _AT_ONCE = 4
 """Blobs that are sent at a time, and layers that lie compressed on the disk."""
 _CHUNK = 1 << 18
+_NO_ANSWER = (HTTPStatus.UNAUTHORIZED, *retries.STATUSES)
+"""Statuses below 500 that do not say whether a mount is granted."""
 _Key = tuple[Compression, str]
 """A compression and a diff ID."""
 
@@ -163,13 +168,23 @@ def _is_there(job: PushJob, known: KnownBlob) -> bool:
     if job.target.blob_size(known.digest) == known.size:
         return True
     places = [one for one in job.siblings if str(one) in known.repositories]
-    return any(job.target.mount(known.digest, one) for one in places)
+    return any(_mounts(job, one, known.digest, known.size) for one in places)
+
+
+def _mounts(job: PushJob, place: Repository, digest: str, size: int | None = None) -> bool:
+    """Mount a blob. Where a registry refuses that, in whatever words, the blob can be sent. Raises RegistryError."""
+    try:
+        return job.target.mount(digest, place, size)
+    except RegistryError as error:
+        if HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status not in _NO_ANSWER:
+            return False
+        raise
 
 
 def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
     """What the engine must give: nothing where the registry has all of it, as an export would be of everything."""
     here = not missing and (
-        job.target.has_blob(job.info.id) or any(job.target.mount(job.info.id, one) for one in job.siblings)
+        job.target.has_blob(job.info.id) or any(_mounts(job, one, job.info.id) for one in job.siblings)
     )
     size = job.target.blob_size(job.info.id) if here else None
     if size is None:

@@ -170,6 +170,34 @@ def test_a_sibling_that_lost_its_layers_costs_a_send_and_no_more(place: Place) -
     assert place.push(image, to="images", siblings=["staging"]) == first
 
 
+@pytest.mark.parametrize("status", [400, 403, 404, 405])
+def test_a_mount_that_is_refused_costs_a_send_and_no_more(place: Place, status: int) -> None:
+    image = Layers()
+    first = place.push(image)
+    place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
+    assert place.push(image, to="images", siblings=["staging"]) == first
+    assert place.server.count("POST", "?mount=")
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_what_says_nothing_of_a_mount_ends_the_push(place: Place, status: int) -> None:
+    place.push(Layers())
+    place.registry.before = lambda _method, path: (status, {}, b"") if "?mount=" in path else True
+    with pytest.raises(UserError, match=f"HTTP {status}"):
+        place.push(Layers(), to="images", siblings=["staging"])
+
+
+def test_a_mount_that_brings_a_damaged_layer_is_told(place: Place) -> None:
+    image = Layers()
+    place.push(image)
+    damaged = next(digest for digest in place.registry.blobs["staging"] if digest != image.info.id)
+    place.registry.blobs["staging"][damaged] = b"part"
+    place.registry.manifests.clear()
+    with pytest.raises(UserError, match="holds 4 bytes of it"):
+        place.push(image, to="images", siblings=["staging"])
+    assert not place.registry.manifests
+
+
 @pytest.mark.parametrize("failure", [(500, {}, b""), (429, {"Retry-After": "1"}, b""), None], ids=["500", "429", "cut"])
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PATCH", "PUT"])
 def test_a_registry_that_fails_now_and_then_gets_the_image(place: Place, method: str, failure: Reply | None) -> None:
