@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from images.engine import Engine, ImageInfo, ImagePart
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
@@ -161,7 +161,21 @@ def _there(job: PushJob) -> dict[_Key, Descriptor]:
 
     keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
     with ThreadPoolExecutor(max_workers=_AT_ONCE * 2) as pool:
-        return {key: blob for key, blob in zip(keys, pool.map(placed, keys), strict=True) if blob}
+        asking = {key: pool.submit(placed, key) for key in keys}
+        try:
+            wait(asking.values(), return_when=FIRST_EXCEPTION)
+            _require_no_failure(asking.values())
+        except BaseException:
+            job.target.stop()  # nobody waits for pauses of the others
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {key: blob for key, one in asking.items() if (blob := one.result())}
+
+
+def _require_no_failure(threads: Iterable[Future[Any]]) -> None:
+    """Raises what one of those that are done raised."""
+    for done in [one for one in threads if one.done()]:
+        done.result()
 
 
 def _is_there(job: PushJob, known: KnownBlob) -> bool:
@@ -253,8 +267,7 @@ class _Sender:
 
     def require_no_failure(self) -> None:
         """Raises what an upload raised."""
-        for done in [one for one in self._sending if one.done()]:
-            done.result()
+        _require_no_failure(self._sending)
 
     def _send(self, layer: CompressedLayer, lacking: dict[_Key, SpooledBlob]) -> None:
         try:
@@ -282,6 +295,15 @@ class _Sender:
             if kind is None:
                 wait(self._sending, return_when=FIRST_EXCEPTION)
                 self.require_no_failure()
+            else:
+                self._end()
+        except BaseException:
+            self._end()
+            raise
         finally:
-            self._stop.set()
             self._pool.shutdown(cancel_futures=True)
+
+    def _end(self) -> None:
+        """Of uploads under way: with the piece that is being sent, without another attempt."""
+        self._stop.set()
+        self._job.target.stop()

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urljoin
 
 import requests
-from urllib3 import Retry
 
 from images.errors import Problem
 from images.host.hashing import oci_digest
@@ -32,6 +31,7 @@ from images.registry.distribution import (
 )
 from images.registry.errors import RegistryError, json_object
 from images.registry.reference import Reference, Repository, is_digest
+from images.registry.retries import RegistryRetry
 from images.registry.transport import Taken, Transport
 from images.registry.uploads import Blob, Upload
 
@@ -51,7 +51,7 @@ class Registry:
         repository: Repository,
         *,
         credentials: CredentialStore = docker_credentials,
-        retry: Retry | None = None,
+        retry: RegistryRetry | None = None,
         mount_from: Sequence[Repository] = (),
     ) -> None:
         """`retry` replaces the policy of `retries.py`; `mount_from`: other repositories of this registry, to read.
@@ -69,6 +69,10 @@ class Registry:
 
     def close(self) -> None:
         self._http.close()
+
+    def stop(self) -> None:
+        """Let requests of other threads end without another attempt: they raise Stopped. For good."""
+        self._http.stopping.set()
 
     @property
     def scheme(self) -> str:

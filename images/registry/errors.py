@@ -20,6 +20,10 @@ class RegistryError(UserError):
         self.status = status
 
 
+class Stopped(Exception):  # noqa: N818  # not an error of anyone's
+    """A request was not repeated because `Registry.stop` was called from elsewhere."""
+
+
 class TransientError(RegistryError):
     """A failure that a later attempt may not meet. `answer` is the registry's, None where the connection broke."""
 

@@ -18,13 +18,14 @@ says, at most a minute. A layer's attempts count from each one that brought more
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from urllib3 import BaseHTTPResponse, Retry
 from urllib3.exceptions import InvalidHeader, MaxRetryError
 
-from images.registry.errors import TransientError
+from images.registry.errors import Stopped, TransientError
 
 STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _LONGEST_PAUSE = 60.0
@@ -33,7 +34,24 @@ Result = TypeVar("Result")
 
 
 class RegistryRetry(Retry):
-    """urllib3's policy, with a bound on what a registry may ask for."""
+    """urllib3's policy, with a bound on what a registry may ask for, and pauses that end when all is to stop."""
+
+    def __init__(self, *arguments: Any, stop: threading.Event | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._stop = stop or threading.Event()
+
+    def new(self, **changes: Any) -> Self:
+        return super().new(**{"stop": self._stop, **changes})
+
+    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
+        """The pause before the next attempt. Raises Stopped."""
+        asked = None if response is None else self.get_retry_after(response)
+        self.wait(asked or self.get_backoff_time())
+
+    def wait(self, seconds: float) -> None:
+        """Raises Stopped."""
+        if self._stop.wait(seconds):
+            raise Stopped
 
     def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
         """Seconds of `Retry-After`, at most a minute; None where it can't be read."""
@@ -66,7 +84,7 @@ def repeat(work: Callable[[], Result], policy: Retry) -> Result:
 
 
 def pause(policy: Retry, error: TransientError) -> Retry:
-    """Wait before the next attempt: what is left of the policy. Raises the error where it was the last one."""
+    """Wait before the next attempt: what is left of the policy. Raises Stopped; the error where it was the last one."""
     raw = None if error.answer is None else error.answer.raw
     try:
         left = policy.increment(response=raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from images.registry import retries
 from images.registry.auth import SECONDS, CredentialStore, RegistryAuth, anonymous
 from images.registry.errors import RegistryError, TransientError, problem, refusal, registry_message, root_message
 from images.registry.reference import Repository, is_loopback
+from images.registry.retries import RegistryRetry
 
 _CHUNK = 1 << 18
 
@@ -26,12 +28,18 @@ class Transport:
     """The way to one repository."""
 
     def __init__(
-        self, repository: Repository, credentials: CredentialStore, retry: Retry, mount_from: Sequence[Repository]
+        self,
+        repository: Repository,
+        credentials: CredentialStore,
+        retry: RegistryRetry,
+        mount_from: Sequence[Repository],
     ) -> None:
         """`mount_from`: other repositories of this registry, to read. Raises UserError."""
         self.repository = repository
-        self.retry = retry
-        self._repeating = _session(repository.host, retry)
+        self.stopping = threading.Event()
+        """Once it is set, each request that is to be repeated raises Stopped."""
+        self.retry = retry.new(stop=self.stopping)
+        self._repeating = _session(repository.host, self.retry)
         self._single = _session(repository.host, 0)
         self.scheme = self._scheme()
         self._repeating.auth = RegistryAuth([repository, *mount_from], credentials, self._repeating, self.scheme)

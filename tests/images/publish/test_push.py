@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from tests.support.checkout import ROOT
 from tests.support.http_server import Reply, Server, serving
 
 BOTH = tuple(Compression)
+REAL_SLEEP = RegistryRetry.sleep
+LATER: Reply = (429, {"Retry-After": "60"}, b"")
 
 
 def layer(number: int, size: int = 3 << 17) -> bytes:
@@ -227,6 +230,49 @@ def test_a_registry_that_fails_for_good_is_told_and_the_same_push_finishes(place
     sent = {path.partition("digest=")[2] for method, path, _ in place.server.seen if method == "PUT"}
     assert not sent & set(there), "what arrived is sent again"
     assert place.registry.tags("staging") == set()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
+    place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    monkeypatch.setattr(RegistryRetry, "sleep", REAL_SLEEP)
+    told = threading.Event()
+
+    def before(method: str, _path: str) -> Reply | bool:
+        if method != "PATCH":
+            return True
+        first = not told.is_set()
+        told.set()
+        return LATER if first else (403, {}, b"")
+
+    def parts(info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+        config, one, other = Layers.parts(image, info, wanted)
+        yield config
+        yield one
+        told.wait()
+        if interrupted:
+            raise KeyboardInterrupt
+        yield other
+
+    place.registry.before = before
+    image = Layers(layers=(layer(1), layer(2)))
+    broken = replace(image)
+    broken.parts = parts  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt if interrupted else UserError, match=None if interrupted else "HTTP 403"):
+        place.push(broken, [Compression.ZSTD])
+    assert place.server.count("PATCH") == (1 if interrupted else 2) and place.server.count("GET", "uploads") == 0
+
+
+def test_a_refusal_waits_for_no_pause_of_other_questions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Layers(layers=(layer(1), layer(2)))
+    place.push(image, [Compression.ZSTD])
+    monkeypatch.setattr(RegistryRetry, "sleep", REAL_SLEEP)
+    place.fails([LATER, (403, {}, b"")], lambda method, _path: method == "HEAD")
+    place.server.seen.clear()
+    with pytest.raises(UserError, match="HTTP 403"):
+        place.push(image, [Compression.ZSTD])
+    assert place.server.count("HEAD") == 2
 
 
 def test_a_killed_push_is_finished_by_the_same_command(place: Place) -> None:

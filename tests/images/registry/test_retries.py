@@ -15,6 +15,7 @@ from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
+from images.registry.retries import RegistryRetry
 from tests.support.http_server import Answer, Reply, Server, registry_answers
 
 MANIFEST = Manifest(media_type=OCI_MANIFEST, content=b'{"schemaVersion": 2}')
@@ -24,10 +25,11 @@ CONTENT = b"content"
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that urllib3 would have slept."""
+    """Seconds that are not waited."""
     found: list[float] = []
     now = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
-    monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(sleep=found.append, time=lambda: now))
+    monkeypatch.setattr(urllib3.util.retry, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(RegistryRetry, "wait", lambda _, seconds: found.append(seconds) if seconds else None)
     return found
 
 
