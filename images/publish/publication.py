@@ -169,6 +169,7 @@ class Publication:
             listed = [*(image for _, at, image in stored if at == suffix), *others.images]
             if index.is_complete(listed):
                 moves += of_row.moves(suffix, listed)
+        self.target.relist_referrers()
         tags.move(self.target, moves)
         self.stopwatch.lap("tags")
         changes = [change for _, of_one in moves for change in of_one]

@@ -122,6 +122,7 @@ class UnpublishedImage:
         packages = functools.cache(self._sbom)
         for variant in every:
             self._attach(target, variant.manifest, packages, list(known.values()))
+        target.relist_referrers()
         stopwatch.lap("attach")
         stored = tuple((one.suffix, attachments.load(target, one.manifest)) for one in every)
         for _, image in stored:

@@ -60,6 +60,8 @@ class Registry:
         """
         self.repository = repository
         self._http = Transport(repository, credentials, retry or retries.POLICY, mount_from)
+        self._listed: dict[str, dict[str, Descriptor]] = {}
+        """Subject -> digest -> what was put into its referrers tag here."""
 
     def __enter__(self) -> Registry:
         return self
@@ -252,8 +254,22 @@ class Registry:
         answer = self.put(manifest)
         entry = referrer(manifest)
         if answer.headers.get("OCI-Subject") != manifest.subject:
-            self._add_to_referrers_tag(manifest.subject, entry)
+            self._add_to_referrers_tag(manifest.subject, [entry])
+            self._listed.setdefault(manifest.subject, {})[entry.digest] = entry
         return entry
+
+    def relist_referrers(self) -> None:
+        """List again what was stored here, where another writer, who read the list before, dropped it.
+
+        Registries without the referrers API have no conditional write: the later this is done, the fewer such writers
+        are left. Raises RegistryError.
+        """
+        for subject, entries in self._listed.items():
+            listed = {one.digest for one in self._by_referrers_tag(subject)}
+            dropped = [one for one in entries.values() if one.digest not in listed]
+            # What another writer has removed on purpose is not there any more.
+            if left := [one for one in dropped if self.find(one.digest)]:
+                self._add_to_referrers_tag(subject, left)
 
     def referrers(self, subject: str) -> tuple[Descriptor, ...]:
         """What refers to a digest: by the referrers API, else by the referrers tag."""
@@ -269,6 +285,7 @@ class Registry:
 
     def detach(self, subject: str, digest: str) -> bool:
         """Remove what refers to a digest. False where the registry goes on to list it. Raises RegistryError."""
+        self._listed.get(subject, {}).pop(digest, None)
         listed = self._by_referrers_tag(subject)
         kept = [one for one in listed if one.digest != digest]
         if len(kept) < len(listed):
@@ -284,14 +301,20 @@ class Registry:
         found = self.find(referrers_tag(subject))
         return found.manifests if found else ()
 
-    def _add_to_referrers_tag(self, subject: str, entry: Descriptor) -> None:
-        """The specification's tag schema. Reading back detects a concurrent writer that overwrote our entry."""
-        for _ in range(_REFERRERS_WRITES):
+    def _add_to_referrers_tag(self, subject: str, entries: Sequence[Descriptor]) -> None:
+        """The specification's tag schema. Reading back detects a concurrent writer that overwrote our entries."""
+        for writes_left in reversed(range(_REFERRERS_WRITES + 1)):
             listed = self._by_referrers_tag(subject)
-            if any(one.digest == entry.digest for one in listed):
+            digests = {one.digest for one in listed}
+            missing = [one for one in entries if one.digest not in digests]
+            if not missing:
                 return
-            self.put(index([*listed, entry]), referrers_tag(subject))
-        raise self._invalid(subject, "concurrent writers keep overwriting its list of referrers")
+            if writes_left:
+                self.put(index([*listed, *missing]), referrers_tag(subject))
+        where = str(Reference(self.repository, subject))
+        cause = "concurrent writers keep overwriting its list of referrers"
+        then = "give the command again when no other machine publishes this image"
+        raise RegistryError(Problem(where=where, cause=cause, then=then))
 
     # --- pages ------------------------------------------------------------------------------------------------------
 

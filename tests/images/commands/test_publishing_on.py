@@ -32,13 +32,13 @@ from images.fleet.results import ToldProblem
 from images.fleet.travel import Found
 from images.host import cache as host_cache
 from images.host.hashing import oci_digest
-from images.publish import publication, sbom, signing
+from images.publish import attachments, publication, sbom, signing
 from images.publish.compression import Compression
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import PublishResult
 from images.publish.unpublished_image import PublishOptions
 from images.registry.client import Registry
-from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
+from images.registry.distribution import OCI_CONFIG, OCI_INDEX, Descriptor, image_manifest, index
 from images.registry.reference import Repository
 from images.registry.retries import RegistryRetry
 from tests.images.fleet.test_builds import Obedient
@@ -285,6 +285,34 @@ def test_a_worker_without_a_docker_engine_says_so(site: Site) -> None:
     site.engine.facts.podman = True
     assert "Podman's layers are not sent from here\n    next: give the workers" in refused(site.publish(wish)[0])
     assert site.tags() == set()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_writer_drops_from_the_list_of_referrers_is_listed_again(site: Site, late: bool) -> None:
+    """Of a registry without the referrers API: right after all are attached, or before the tags move."""
+    wish = site.wish(site.built(site.engine), compressions=(Compression.GZIP,))
+    asked: list[bool] = []
+    """Whether a dated tag or the name was asked for: requests since all three were listed."""
+
+    def before(_method: str, path: str) -> bool:
+        found = site.registry.manifests.items()
+        lists = [key for key, (_, content) in found if key.startswith("images:sha256-") and _has_three(content)]
+        if lists:
+            asked.append(f"/images/manifests/{NAME}" in path)
+            if (asked.count(True) == 1 and asked[-1]) if late else len(asked) == 2:  # the first reads the list back
+                site.registry.manifests[lists[0]] = (OCI_INDEX, index([]).content)
+        return True
+
+    site.registry.before = before
+    (done,) = map(published, site.publish(wish))
+    assert any(asked)
+    with Registry(Repository(site.host, "images")) as target:
+        image = attachments.load(target, target.get(NAME))
+    assert [len(image.of(kind)) for kind in attachments.NAMES] == [1, 1, 1] and image.reference == done.reference
+
+
+def _has_three(content: bytes) -> bool:
+    return len(json.loads(content).get("manifests", ())) == 3
 
 
 # --- what counts of the answer ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.registry.client import Registry
-from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest, referrers_tag
+from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest, index, referrers_tag
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 from tests.support.http_server import Reply, Server, registry_answers
@@ -103,6 +103,45 @@ def test_attachments_are_found_with_and_without_the_api(server: Server, referrer
         assert (registry.find(referrers_tag(MANIFEST.digest)) is None) == referrers_api
         (layer,) = registry.get(one.digest).layers
         assert registry.blob(layer) == b"[]"
+
+
+def test_what_another_writer_dropped_from_the_list_is_listed_again(server: Server) -> None:
+    """It had read the list before ours was in it. What was removed on purpose stays away."""
+    server.answer = registry_answers(referrers_api=False)
+    with client(server) as registry, client(server) as other:
+        registry.put(MANIFEST, "latest")
+        ours, removed, gone = (registry.attach(MANIFEST.descriptor, f"application/x.{name}", []) for name in "abc")
+        registry.detach(MANIFEST.digest, removed.digest)
+        other.detach(MANIFEST.digest, gone.digest)
+        other.put(index([]), referrers_tag(MANIFEST.digest))
+        theirs = other.attach(MANIFEST.descriptor, "application/x.theirs", [])
+        assert registry.referrers(MANIFEST.digest) == (theirs,)
+        registry.relist_referrers()
+        assert registry.referrers(MANIFEST.digest) == (theirs, ours)
+        writes = server.count("PUT", referrers_tag(MANIFEST.digest))
+        registry.relist_referrers()
+        assert server.count("PUT", referrers_tag(MANIFEST.digest)) == writes
+
+
+@pytest.mark.parametrize(("overwritten", "listed"), [(4, True), (5, False)])
+def test_the_last_of_five_writes_counts(server: Server, overwritten: int, listed: bool) -> None:
+    right, left = registry_answers(referrers_api=False), [overwritten]
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        if method == "PUT" and path.endswith(referrers_tag(MANIFEST.digest)) and left[0]:
+            left[0] -= 1
+            return 201, {}, b""
+        return right(method, path, headers, body)
+
+    server.answer = answer
+    with client(server) as registry:
+        if listed:
+            entry = registry.attach(MANIFEST.descriptor, "application/x.one", [])
+            assert registry.referrers(MANIFEST.digest) == (entry,)
+        else:
+            with pytest.raises(RegistryError, match="concurrent writers"):
+                registry.attach(MANIFEST.descriptor, "application/x.one", [])
+    assert server.count("PUT", referrers_tag(MANIFEST.digest)) == 5
 
 
 @pytest.mark.parametrize(
