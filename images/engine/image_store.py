@@ -99,6 +99,8 @@ class ImagePart:
     size: int
     chunks: Iterator[bytes]
     """In any size. Of an export, they can be read until the next part is asked for."""
+    following: int = 0
+    """The sizes of all layers that come after this part; 0 where they are not known."""
 
 
 def parts(api: DockerApi, info: ImageInfo, wanted: Collection[str], store: Path | None) -> Iterator[ImagePart]:
@@ -111,10 +113,17 @@ def parts(api: DockerApi, info: ImageInfo, wanted: Collection[str], store: Path 
     stored = layer_store.layers(store, info.layers) if store else {}
     config = layer_store.config(store, info.id) if store else None
     if stored and config is not None:
-        yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]))
         layers = [stored[diff_id] for diff_id in dict.fromkeys(wanted)]
+        following = sum(layer.size for layer in layers)
+        yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]), following=following)
         for layer in sorted(layers, key=lambda one: one.size, reverse=True):
-            yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=_readable(layer_store.tar(layer), info.id))
+            following -= layer.size
+            yield ImagePart(
+                digest=layer.diff_id,
+                size=layer.size,
+                chunks=_readable(layer_store.tar(layer), info.id),
+                following=following,
+            )
     else:
         yield from _exported_parts(api, info, wanted)
 

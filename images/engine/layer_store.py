@@ -24,7 +24,7 @@ _FILE, _SEGMENT = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class StoredLayer:
-    """A layer in the store. `diff_id` is the digest of its tar, `size` its bytes."""
+    """A layer in the store. `diff_id` is the digest of its tar, `size` the bytes of its files, no headers."""
 
     diff_id: str
     size: int

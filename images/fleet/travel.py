@@ -69,7 +69,7 @@ def send(
     siblings = known_blobs(cache).siblings(repository, wanted, info.layers)
     with Registry(repository, mount_from=siblings) as registry:
         job = PushJob(engine=engine, info=info, target=registry, wanted=wanted, cache=cache, siblings=siblings)
-        with Tally(where=str(repository), total=info.size, on_event=on_event) as tally:
+        with Tally(where=str(repository), on_event=on_event) as tally:
             ((_, manifest),) = push(job, tally)
     return f"{repository}@{manifest.digest}"
 

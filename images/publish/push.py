@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -77,8 +77,9 @@ class Tally:
     """How far a push is, in bytes. Told as progress of one step; used from several threads."""
 
     where: str
-    total: int
     on_event: Callable[[BuildEvent], None]
+    total: int = 0
+    """What the engine notes of the layers that it is to give; 0 where it does not say that."""
     sent: int = 0
     read: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -91,6 +92,20 @@ class Tally:
             self.on_event(
                 StepProgress(step=self.where, name=self._name, what=what, current=self.read, total=self.total)
             )
+
+    @contextmanager
+    def layer(self, size: int) -> Iterator[Callable[[int], None]]:
+        """Takes how much of a layer is read, which counts `size` in all: an engine notes its files, without headers."""
+        left = size
+
+        def read(count: int) -> None:
+            nonlocal left
+            counts = min(count, left)
+            left -= counts
+            self.add(read=counts)
+
+        yield read
+        self.add(read=left)
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
@@ -118,14 +133,10 @@ def push(job: PushJob, tally: Tally) -> tuple[tuple[Compression, Manifest], ...]
     with _Sender(job, tally) as sender:
         for part in _parts(job, missing):
             if part.digest == job.info.id:
-                config = b"".join(part.chunks)
+                config, tally.total = b"".join(part.chunks), part.following
                 continue
-
-            def on_read(count: int) -> None:
-                tally.add(read=count)
-                sender.require_no_failure()
-
-            layer, lacking = _compressed(job, part, placed, on_read)
+            with tally.layer(part.size) as on_read:
+                layer, lacking = _compressed(job, part, placed, _until(sender, on_read))
             placed.update({key: _descriptor(key[0], blob.digest, blob.size) for key, blob in lacking.items()})
             sender.send(layer, lacking)
     if oci_digest(config) != job.info.id:
@@ -134,6 +145,14 @@ def push(job: PushJob, tally: Tally) -> tuple[tuple[Compression, Manifest], ...]
         raise _changed(job, f"layer {lost[0]}, which the engine does not give,")
     job.target.put_blob(config)
     return tuple((one, _store_manifest(job, one, config, placed)) for one in job.wanted)
+
+
+def _until(sender: _Sender, on_read: Callable[[int], None]) -> Callable[[int], None]:
+    def read(count: int) -> None:
+        on_read(count)
+        sender.require_no_failure()
+
+    return read
 
 
 def _store_manifest(job: PushJob, compression: Compression, config: bytes, placed: dict[_Key, Descriptor]) -> Manifest:

@@ -87,7 +87,7 @@ class EngineContent:
             cache=self.options.cache,
             siblings=self.options.siblings(self.info),
         )
-        with Tally(where=str(target.repository), total=self.info.size, on_event=self.on_event) as tally:
+        with Tally(where=str(target.repository), on_event=self.on_event) as tally:
             pushed = push(job, tally)
         self.say(f"sent {tally.sent / 1e6:.0f} MB of layers as {' and '.join(wanted)}")
         return pushed

@@ -138,7 +138,7 @@ class Pusher:
     def _by_us(self, builder: Builder, variant: Variant, place: Repository) -> None:
         engine = self.bench.engine
         info = engine.inspect(builder.run_id)
-        tally = Tally(where=str(place), total=info.size, on_event=ignore)
+        tally = Tally(where=str(place), on_event=ignore)
         with self._room() as room, Registry(place) as target:
             job = PushJob(engine=engine, info=info, target=target, wanted=(variant.compression,), cache=room)
             with self._timed(variant, BY_US, place):

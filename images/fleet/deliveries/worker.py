@@ -85,7 +85,7 @@ def _made(engine: Engine, job: DeliveryJob) -> Mapping[str, Any]:
             siblings=siblings,
             at_hand=at_hand,
         )
-        with Tally(where=job.to, total=info.size, on_event=ignore) as tally:
+        with Tally(where=job.to, on_event=ignore) as tally:
             pushed = push(pushing, tally)
     manifests = {compression: manifest.digest for compression, manifest in pushed}
     return {"manifests": manifests, "sent": tally.sent, "packages": asdict(sbom.read(engine, info.id))}

@@ -9,11 +9,12 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from images.engine import layer_store
+from images.engine import ImageInfo, image_store, layer_store
+from images.engine.docker_api import DockerApi
 from images.host.hashing import oci_digest
 
 FILES = {"bin/program": b"x" * 3000, "bin/empty": b"", b"caf\xe9".decode(errors="surrogateescape"): b"latin"}
@@ -68,6 +69,18 @@ def test_a_layers_tar_comes_back_byte_for_byte(store: tuple[Path, list[str], byt
     found = layer_store.layers(root, diff_ids)
     assert list(found) == diff_ids
     assert b"".join(layer_store.tar(found[diff_ids[1]])) == whole
+
+
+def test_what_the_engine_gives_is_said_before(store: tuple[Path, list[str], bytes]) -> None:
+    root, diff_ids, whole = store
+    config = root / "image/overlay2/imagedb/content/sha256" / oci_digest(b"{}").removeprefix("sha256:")
+    config.parent.mkdir(parents=True)
+    config.write_bytes(b"{}")
+    values: dict[str, Any] = dict.fromkeys(ImageInfo.__dataclass_fields__, "")
+    info = ImageInfo(**{**values, "id": oci_digest(b"{}"), "layers": tuple(diff_ids)})
+    for wanted in (diff_ids, diff_ids[1:], []):
+        parts = list(image_store.parts(cast("DockerApi", None), info, wanted, root))
+        assert [part.following for part in parts] == [len(whole) * left for left in reversed(range(len(wanted) + 1))]
 
 
 def test_an_image_of_which_a_layer_cannot_be_read_is_not_read_here_at_all(

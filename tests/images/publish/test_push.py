@@ -47,11 +47,13 @@ def layer(number: int, size: int = 3 << 17) -> bytes:
 class Layers:
     """An engine in the little that a push asks of it. `unnamed`: its exports don't say which layer is which.
 
-    `asked`: the layers that were wanted last; None where it was not asked at all.
+    `asked`: the layers that were wanted last; None where it was not asked at all. `headers`: bytes of each tar that its
+    size does not count.
     """
 
     layers: Sequence[bytes] = tuple(layer(number) for number in range(4))
     unnamed: bool = False
+    headers: int = 0
     asked: tuple[str, ...] | None = None
 
     @property
@@ -66,11 +68,14 @@ class Layers:
 
     def parts(self, _info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
         self.asked = tuple(wanted)
-        yield ImagePart(digest=oci_digest(self.config), size=0, chunks=iter([self.config]))
-        for content in self.layers:
-            if self.unnamed or oci_digest(content) in wanted:
-                digest = "" if self.unnamed else oci_digest(content)
-                yield ImagePart(digest=digest, size=len(content), chunks=iter([content]))
+        given = [one for one in self.layers if self.unnamed or oci_digest(one) in wanted]
+        sizes = [len(content) - self.headers for content in given]
+        following = 0 if self.unnamed else sum(sizes)
+        config = self.config
+        yield ImagePart(digest=oci_digest(config), size=0, chunks=iter([config]), following=following)
+        for content, size in zip(given, sizes, strict=True):
+            digest = "" if self.unnamed else oci_digest(content)
+            yield ImagePart(digest=digest, size=size, chunks=iter([content]))
 
 
 @dataclass
@@ -102,7 +107,7 @@ class Place:
                 cache=self.cache,
                 siblings=others,
             )
-            with Tally(where=to, total=image.info.size, on_event=on_event) as self.tally:
+            with Tally(where=to, on_event=on_event) as self.tally:
                 return dict(push(job, self.tally))
 
     def fails(self, failures: Sequence[Reply | None], fits: Callable[[str, str], bool]) -> None:
@@ -328,12 +333,29 @@ def test_a_layer_that_the_engine_does_not_give_is_told(place: Place) -> None:
     assert not place.registry.manifests
 
 
-def test_progress_is_told_in_bytes(place: Place) -> None:
+@pytest.mark.parametrize("headers", [0, 1000])
+@pytest.mark.parametrize("there", [0, 3])
+def test_progress_ends_at_the_bytes_that_were_missing(place: Place, there: int, headers: int) -> None:
+    image = Layers(headers=headers)
+    if there:
+        place.push(Layers(layers=image.layers[:there]), [Compression.ZSTD])
+    told = progress(place, image)
+    missing = sum(len(content) - headers for content in image.layers[there:])
+    assert {event.total for event in told} == {missing} and max(event.current for event in told) == missing
+    assert told[-1].current == missing
+    assert told[-1].what.startswith("sent 2 MB" if not there else "sent 0 MB")
+
+
+def test_where_the_engine_does_not_say_how_much_it_gives_no_total_is_told(place: Place) -> None:
+    image = Layers(unnamed=True)
+    told = progress(place, image)
+    assert {event.total for event in told} == {0} and told[-1].current == image.info.size
+
+
+def progress(place: Place, image: Layers) -> list[StepProgress]:
     events: list[BuildEvent] = []
-    image = Layers()
     place.push(image, [Compression.ZSTD], on_event=events.append)
-    last = [event for event in events if isinstance(event, StepProgress)][-1]
-    assert last.current == image.info.size == last.total and last.what.startswith("sent 2 MB")
+    return [event for event in events if isinstance(event, StepProgress)]
 
 
 # --- variants -------------------------------------------------------------------------------------------------------
