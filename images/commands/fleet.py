@@ -125,7 +125,7 @@ def act(
         given = PlanInputs(
             fleet=fleet,
             now=datetime.now(UTC),
-            known=gather.known(ledger, [paths.workspace().results], [one.planned for one in located]),
+            known=gather.known(ledger, before, [paths.workspace().results], [one.planned for one in located]),
             tiers=trial.tiers or tuple(Tier),
             booked=gather.booked(ledger),
         )

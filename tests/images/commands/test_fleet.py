@@ -15,7 +15,7 @@ from images.fleet import gather
 from images.fleet.executors.executor import Ended
 from images.fleet.gather import Located
 from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, FleetRun, Job
+from images.fleet.model import Booking, FleetRecord, FleetRun, Job
 from images.fleet.planning import FleetImage
 from tests.images.fleet.test_run import Obedient
 from tests.support import commands
@@ -25,11 +25,11 @@ PIP = claims(claim("pip"))
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def call(folder: Path, *arguments: str) -> Result:
+def call(folder: Path, *arguments: str, action: str = "run") -> Result:
     """Raises UserError as the verb does."""
     file = folder / "fleet.yaml"
     file.write_text("workers: {cpu: {}}\n")
-    words = ["fleet", "run", *arguments, "--fleet", str(file), "--out", str(folder)]
+    words = ["fleet", action, *arguments, "--fleet", str(file), "--out", str(folder)]
     return CliRunner().invoke(cli.app, words, catch_exceptions=False)
 
 
@@ -114,6 +114,29 @@ def test_run_judges_again_what_was_judged_too_long_ago(
     answer(executor, one)
     assert call(tmp_path, NAME, "--tier", "static").exit_code == 0
     assert executor.started == [one.key] and ledger.record(one.key) != old.record
+
+
+@pytest.mark.parametrize("action", ["plan", "run"])
+def test_what_is_known_of_a_job_is_read_once(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    ledger, jobs = Ledger(tmp_path), [job(1, PIP), job(2, PIP)]
+    images = [
+        FleetImage(name=NAME, digest=one.digest, archs=(), ptx=(), claims=PIP, reference=one.reference) for one in jobs
+    ]
+    monkeypatch.setattr(gather, "images", lambda *_rest: [Located(planned=one, found=None) for one in images])
+    ledger.note(jobs)
+    for one in jobs:
+        ledger.commit(judged(one, PIP, pip=installed()))
+    read, record = list[str](), Ledger.record
+
+    def watched(self: Ledger, key: str) -> FleetRecord | None:
+        read.append(key)
+        return record(self, key)
+
+    monkeypatch.setattr(Ledger, "record", watched)
+    assert call(tmp_path, NAME, "--tier", "static", action=action).exit_code == 0
+    assert read == sorted(one.key for one in jobs) and not executor.started
 
 
 def test_an_engine_is_named_for_this_machine_alone(tmp_path: Path) -> None:
