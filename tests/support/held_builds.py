@@ -91,14 +91,17 @@ def main(folder: Path, *, resume: bool) -> None:
     """Submit the jobs and tell what came of them, as JSON; lines of progress go to stderr."""
     fleet, jobs, ledger = config.read(folder / "fleet.yaml"), list(JOBS.values()), HeldBuilds(folder).ledger
     executor = executors.executor("slurm", folder, fleet)
-    run_of = running.resumed(ledger, jobs, "slurm") if resume else booking.new_run("slurm", [job.key for job in jobs])
+    keys = [job.key for job in jobs]
+    if resume:
+        running.left_run(ledger, keys, "slurm")
+    run_of = booking.new_run("slurm", keys)
 
     def say(key: str, text: str) -> None:
         known = "its start is known" if key in executor.running() else "its start is not known"
         sys.stderr.write(f"{key.split('-')[-2]}: {text} ({known})\n")
 
     submission = Submission(fleet=fleet, executor=executor, run=run_of.id, say=say)
-    outdated = {} if resume else ledger.records_of(job.key for job in jobs)
+    outdated = {} if resume else ledger.records_of(keys)
     run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS}, outdated=outdated)
     held = held_builds.HeldBuild  # not that of __main__: a node imports it
     with patch.object(submitting, "BuildAssignment", held):

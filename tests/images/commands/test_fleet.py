@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from images import cli
 from images.commands import executors
 from images.errors import UserError
-from images.fleet import gather
+from images.fleet import booking, gather
 from images.fleet.executors.executor import Ended
 from images.fleet.gather import Located
 from images.fleet.ledger import Ledger
@@ -42,15 +42,16 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Obedient:
     return made
 
 
-def note(ledger: Ledger, word: str, *jobs: Job, days: int, known: bool = True) -> None:
+def note(ledger: Ledger, word: str, *jobs: Job, days: int, known: bool = True, on: str = "local") -> FleetRun:
     """A run that was killed."""
     keys = tuple(one.key for one in jobs)
     if known:
         ledger.note(jobs)
     begun = NOW - timedelta(days=days)
-    left = FleetRun(id=word, owner=word, started=begun, executor="local", jobs=keys)
+    left = FleetRun(id=word, owner=word, started=begun, executor=on, jobs=keys)
     with ledger.running(left):
         ledger.note_run(left)
+    return left
 
 
 def answer(executor: Obedient, *jobs: Job) -> None:
@@ -68,8 +69,56 @@ def test_resume_ends_a_run_with_nothing_left_and_goes_on_with_an_older_one(tmp_p
     assert call(tmp_path, "--resume").exit_code == 0
     assert executor.started == [older.key]
     assert all(one.ended for one in ledger.runs())
-    with pytest.raises(UserError, match="left anything to judge"):
+    with pytest.raises(UserError, match="left anything to judge") as told:
         call(tmp_path, "--resume")
+    assert told.value.code == 2, "as `build --resume`: an option that does not fit"
+
+
+def test_resume_of_a_run_whose_jobs_were_all_judged_since_ends_it(tmp_path: Path, executor: Obedient) -> None:
+    """Slurm's jobs went on after their submitter was killed."""
+    ledger, one = Ledger(tmp_path), job(1, PIP)
+    left = note(ledger, "one", one, days=1)
+    with ledger.running(left):
+        ledger.book(booking.booking(left, one.key, "7"), one)
+    ledger.commit(judged(one, PIP, pip=installed()))
+    assert call(tmp_path, "--resume").exit_code == 0
+    assert not executor.started and [bool(each.ended) for each in ledger.runs()] == [True]
+    assert ledger.booked(one.key) is None
+
+
+def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, executor: Obedient) -> None:
+    """What was left here goes on here, though a newer run was on the cluster."""
+    ledger, one, two = Ledger(tmp_path), job(1, PIP), job(2, PIP)
+    left = note(ledger, "one", one, days=1, on="slurm")
+    with ledger.running(left):
+        ledger.book(booking.booking(left, one.key, "7"), one)
+    note(ledger, "two", two, days=2)
+    answer(executor, two)
+    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [two.key]
+    with pytest.raises(UserError, match="--on local: one was on slurm\n    next: add --on slurm") as told:
+        call(tmp_path, "--resume")
+    booked = ledger.booked(one.key)
+    assert told.value.code == 2 and booked and booked.cluster_id == "7" and executor.started == [two.key]
+
+
+def test_resume_says_what_another_process_still_judges_and_does_not_end_with_0(
+    tmp_path: Path, executor: Obedient
+) -> None:
+    ledger, one, two = Ledger(tmp_path), job(1, PIP), job(2, PIP)
+    note(ledger, "left", one, two, days=2)
+    answer(executor, one)
+    other = FleetRun(id="other", owner="ann", started=NOW, executor="local", jobs=(two.key,))
+    with ledger.running(other):
+        ledger.book(booking.booking(other, two.key), two)
+        ledger.note_run(other)
+        assert call(tmp_path, "--resume").exit_code == 1 and executor.started == [one.key]
+        with pytest.raises(UserError, match="other goes on: ann") as told:
+            call(tmp_path, "--resume")
+        assert told.value.code == 1
+    answer(executor, two)
+    executor.started.clear()
+    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [two.key]
+    assert all(each.ended for each in ledger.runs())
 
 
 def test_resume_names_what_nobody_knows_any_more_and_ends_nothing(tmp_path: Path, executor: Obedient) -> None:
