@@ -123,7 +123,7 @@ class JobLedger(Generic[JobT, RecordT]):
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other and other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
+            if other and other.run != booking.run and self.lives(other.run):  # our own lives, too
                 return other
             _replace(folder / "job.json", job.model_dump_json())
             _replace(folder / "booking.json", booking.after(other).model_dump_json())

@@ -129,7 +129,7 @@ def _told(jobs: Jobs, taken: Taken, built: Mapping[str, BuildResult]) -> Iterato
 
 
 def left_run(ledger: BuildLedger, keys: Sequence[str], executor: str) -> FleetRun:
-    """The newest run that left any of these jobs on this executor. Raises UserError: there is none."""
+    """The newest run that left any of these jobs. Raises UserError: there is none; else as resuming.newest_left."""
     found = resuming.newest_left(ledger, executor, keys)
     if found:
         return found
