@@ -74,13 +74,14 @@ def build_all(images: Sequence[Image], wishes: BuildWishes) -> list[BuiltElsewhe
 
 
 def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRun:
-    """A new run, or the one that is gone on with. Raises UserError."""
+    """A new run, which takes over what another left, or has all built. Raises UserError."""
     ledger, name = BuildLedger(wishes.out / "builds"), wishes.how.on.partition(":")[0]
-    outdated = {} if wishes.resume else ledger.records_of(job.key for job in jobs)
-    run_of = running.resumed(ledger, jobs, name) if wishes.resume else booking.new_run(name, [job.key for job in jobs])
+    keys = [job.key for job in jobs]
+    outdated = {} if wishes.resume else ledger.records_of(keys)
     if wishes.resume:
-        left = running.without_record(ledger, run_of)
-        executors.tell(run_of.id, f"goes on: {len(left)} of {len(run_of.jobs)} jobs are left")
+        last = running.left_run(ledger, keys, name)
+        executors.tell(last.id, f"goes on: {sum(not ledger.done(key) for key in keys)} of {len(keys)} jobs are left")
+    run_of = booking.new_run(name, keys)
     executor = executors.executor(wishes.how.on, wishes.out, fleet)
     seconds = {job.image: records.recorded_seconds(wishes.out / job.image) for job in jobs}
     return BuildRun(

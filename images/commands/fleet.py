@@ -23,7 +23,7 @@ from images.config.matrix import Sources
 from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.fleet import booking, config, gather, planning, run, travel
+from images.fleet import booking, config, gather, planning, resuming, run, travel
 from images.fleet.config import Fleet
 from images.fleet.gather import Holding, Located, Places, RequestedImage
 from images.fleet.ledger import Ledger
@@ -107,7 +107,7 @@ def act(
         raise executors.no_engine_of(engine, how.on)
     context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
     if action == "run" and how.resume:
-        _finish(context, *_unfinished(ledger, fleet))
+        _finish(context, *_resumed(context))
         return
     sources = common.sources()
     with executors.local_engine(engine) as docker_engine:
@@ -125,7 +125,7 @@ def act(
         given = PlanInputs(
             fleet=fleet,
             now=datetime.now(UTC),
-            known=gather.known(ledger, [paths.workspace().results], [one.planned for one in located]),
+            known=gather.known(ledger, before, [paths.workspace().results], [one.planned for one in located]),
             tiers=trial.tiers or tuple(Tier),
             booked=gather.booked(ledger),
         )
@@ -139,7 +139,7 @@ def act(
         fleet_kubernetes.write(jobs, located, holding, fleet, ledger)
         return
     keys = [job.key for group in jobs.values() for job in group]
-    _finish(replace(context, outdated=before), booking.new_run(how.on.partition(":")[0], keys), jobs, planned)
+    _finish(replace(context, outdated=before), booking.new_run(context.executor, keys), jobs, planned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +153,11 @@ class RunContext:
     engine: str
     outdated: Mapping[str, FleetRecord] = field(default_factory=dict)
     """The records that the plan knew, by the keys of their jobs: those of jobs that are due are made anew."""
+
+    @property
+    def executor(self) -> str:
+        """Its name, without an address."""
+        return self.on.partition(":")[0]
 
     def options(self) -> RunOptions:
         """Raises UserError: the executor can't be had."""
@@ -216,37 +221,34 @@ def _report(ledger: Ledger, outcome: Outcome) -> None:
         records.record_trial(ledger.pair(outcome.job.key), evidence, explain(outcome.verdict, hints.known()))
 
 
-def _unfinished(ledger: Ledger, fleet: Fleet) -> tuple[FleetRun, dict[str, list[Job]]]:
-    """The last run that left something, and its jobs without a record. Raises UserError: none did."""
-    left = [one for one in ledger.runs() if one.ended is None and not ledger.lives(one.id)]
-    if not left:
-        then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
-        raise UserError(Problem(where="--resume", cause=f"no run in {ledger.folder} left anything to judge", then=then))
-    for one in reversed(left):
-        run_of = one.model_copy(update={"owner": booking.owner()})
-        jobs = _left(ledger, fleet, run_of)
-        executors.tell(run_of.id, f"goes on: {sum(map(len, jobs.values()))} of {len(run_of.jobs)} jobs are left")
-        if jobs:
-            return run_of, jobs
-        ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))  # an older one may have left something
-    return run_of, {}
+def _resumed(context: RunContext) -> tuple[FleetRun, dict[str, list[Job]]]:
+    """A new run of what the last one left that left anything. Raises UserError: none did."""
+    ledger = context.ledger
+    over = ledger.end_runs()
+    for one in over:
+        executors.tell(one.id, "has ended: nothing of it is left")
+    last = resuming.newest_left(ledger, context.executor)
+    if last is None:
+        if not over:
+            cause = f"no run in {ledger.folder} left anything to judge"
+            then = "`nox -s fleet -- run SELECTOR...` begins one; `nox -s fleet -- status` shows those that go on"
+            raise UserError(Problem(where="--resume", cause=cause, then=then))
+        return booking.new_run(context.executor, ()), {}
+    keys = resuming.undone(ledger, last)
+    jobs = _placed(ledger, context.fleet, last, keys)
+    executors.tell(last.id, f"goes on: {len(keys)} of {len(last.jobs)} jobs are left")
+    return booking.new_run(context.executor, keys), jobs
 
 
-def _left(ledger: Ledger, fleet: Fleet, run_of: FleetRun) -> dict[str, list[Job]]:
-    """Machines -> the jobs of a run without a record. Raises UserError for those that nobody knows."""
+def _placed(ledger: Ledger, fleet: Fleet, last: FleetRun, keys: Sequence[str]) -> dict[str, list[Job]]:
+    """Machines -> the jobs that a run left. Raises UserError for those that nobody knows."""
+    found = {key: ledger.job(key) for key in keys}
     jobs: dict[str, list[Job]] = {}
-    unknown = []
-    for key in run_of.jobs:
-        job, record = ledger.job(key), ledger.record(key)
-        if record:
-            ledger.release(key, run_of.id)  # judged after its submitter was killed
-        elif job:
-            jobs.setdefault(_machines(job, fleet), []).append(job)
-        else:
-            unknown.append(key)
-    then = f"begin a new run of these images, and take runs/{run_of.id}.json in {ledger.folder} away"
-    if unknown:
-        cause = f"{run_of.id} was to judge it, and its job.json is missing"
+    for job in filter(None, found.values()):
+        jobs.setdefault(_machines(job, fleet), []).append(job)
+    then = f"begin a new run of these images, and take runs/{last.id}.json in {ledger.folder} away"
+    if unknown := [key for key, job in found.items() if job is None]:
+        cause = f"{last.id} was to judge it, and its job.json is missing"
         raise UserError([Problem(where=key, cause=cause, then=then) for key in unknown], code=1)
     return jobs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
@@ -15,7 +15,7 @@ from images.errors import Problem, UserError
 from images.fleet import planning, travel
 from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.model import Pair
+from images.fleet.model import FleetRecord, Pair
 from images.fleet.planning import FleetImage, Known
 from images.fleet.travel import Found
 from images.planning.image import Image
@@ -121,17 +121,21 @@ def by_tag(tags: Sequence[str], places: Places, platform: Platform) -> Found | N
     return None
 
 
-def known(ledger: Ledger, results: Sequence[Path], planned: Iterable[FleetImage]) -> dict[Pair, Known]:
-    """What was judged of these images before: by this fleet, and in results/runs.jsonl."""
-    return planning.newest([*_of_ledger(ledger, planned), *_of_results(results)])
+def known(
+    ledger: Ledger, judged_before: Mapping[str, FleetRecord], results: Sequence[Path], planned: Iterable[FleetImage]
+) -> dict[Pair, Known]:
+    """What was judged of these images before: by this fleet (job's key -> record), and in results/runs.jsonl."""
+    return planning.newest([*_of_ledger(ledger, judged_before, planned), *_of_results(results)])
 
 
-def _of_ledger(ledger: Ledger, planned: Iterable[FleetImage]) -> Iterator[tuple[Pair, Known]]:
+def _of_ledger(
+    ledger: Ledger, judged_before: Mapping[str, FleetRecord], planned: Iterable[FleetImage]
+) -> Iterator[tuple[Pair, Known]]:
     """What the evidence says by today's claims: a claim may have changed since its record was written."""
     today = {(one.name, one.digest): one.claims for one in planned}
-    for key in ledger.job_keys():
-        job, record = ledger.job(key), ledger.record(key)
-        if job is None or record is None or (job.image, job.digest) not in today:
+    for key, record in judged_before.items():
+        job = ledger.job(key)
+        if job is None or (job.image, job.digest) not in today:
             continue
         date, source = record.ended.astimezone(UTC), f"{record.worker.node}, {record.worker.executor}"
         try:

@@ -7,6 +7,7 @@
     pairs/KEY/earlier/    records that were too old, or failed
 
 `build --on` keeps its jobs so, too: no evidence.json and no failed.json, the record has it all (builds/ledger.py).
+A run is one process. Who resumes begins another, so a booking lives if the process that made it does.
 
 A file appears whole or not at all. Of two who write a record (a link to a finished file) one succeeds.
 A lock is the kernel's: it goes with the process that held it, however that one ended. So a booking is left behind when
@@ -19,8 +20,9 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Generic, TypeVar
 
@@ -55,26 +57,42 @@ class JobLedger(Generic[JobT, RecordT]):
     # --- runs -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def running(self, run: FleetRun) -> Iterator[FleetRun | None]:
-        """Hold a run's lock. Yields what is noted of the run under it; None: the run is new, and is to be noted.
-
-        Raises UserError where another process goes on with the same run, or has ended it meanwhile.
-        """
+    def running(self, run: FleetRun) -> Iterator[None]:
+        """Hold a run's lock. Raises UserError where another process has the same run."""
         path = self._run(run.id)
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.with_suffix(".lock"), patience=_PATIENCE) as held:
             if not held:
                 then = "wait for its end; of `fleet run`, `nox -s fleet -- status` shows how far it is"
                 raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
-            noted = _find(FleetRun, path)
-            if noted and noted.ended:
-                cause, then = "another process has ended this run meanwhile", "without --resume a new run begins"
-                raise UserError(Problem(where=run.id, cause=cause, then=then), code=1)
-            yield noted
+            yield
 
     def note_run(self, run: FleetRun) -> None:
-        """Keep what a run is about, and that it ended by itself. The caller holds its lock."""
+        """Keep what a run is about. Its own process does so, once; all that changes later is that it ended."""
         _replace(self._run(run.id), run.model_dump_json())
+
+    def end_runs(self, keys: Collection[str] = ()) -> list[FleetRun]:
+        """Note the end of dead runs whose jobs are all done, whoever did them, and give back what they had booked.
+
+        `keys`: of those that have any of these jobs; without, of all.
+        """
+        ended = list[FleetRun]()
+        for file in (self.folder / _RUNS).glob("*.json"):
+            with suppress(UserError, OSError):  # no failure of the caller's: whoever resumes that one is told
+                run = _read(FleetRun, file)
+                if run.ended is None and not (keys and set(run.jobs).isdisjoint(keys)) and self._over(run):
+                    self._end(run)
+                    ended.append(run)
+        return ended
+
+    def _over(self, run: FleetRun) -> bool:
+        return all(map(self.done, run.jobs)) and not self.lives(run.id)
+
+    def _end(self, run: FleetRun) -> None:
+        for key in run.jobs:
+            if self.booked(key):
+                self.release(key, run.id)
+        self.note_run(run.model_copy(update={"ended": datetime.now(UTC)}))
 
     def runs(self) -> tuple[FleetRun, ...]:
         """Every run, oldest first. Raises UserError for a file that is no run."""
@@ -105,7 +123,7 @@ class JobLedger(Generic[JobT, RecordT]):
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other and other.run != booking.run and self.lives(other.run):  # our own: left by the process before us
+            if other and other.run != booking.run and self.lives(other.run):  # our own lives, too
                 return other
             _replace(folder / "job.json", job.model_dump_json())
             _replace(folder / "booking.json", booking.after(other).model_dump_json())
@@ -128,6 +146,11 @@ class JobLedger(Generic[JobT, RecordT]):
     def booked(self, key: str) -> Booking | None:
         """Who has a job; None: nobody."""
         return _find(Booking, self.pair(key) / "booking.json")
+
+    def held(self, key: str) -> Booking | None:
+        """The booking of a process that lives; None: nobody does the job now."""
+        found = self.booked(key)
+        return found if found and self.lives(found.run) else None
 
     @contextmanager
     def _booking(self, key: str) -> Iterator[None]:
@@ -159,6 +182,10 @@ class JobLedger(Generic[JobT, RecordT]):
     def record(self, key: str) -> RecordT | None:
         """What a job came to; None: there is no record yet."""
         return _find(self._records, self.pair(key) / _RECORD)
+
+    def done(self, key: str) -> bool:
+        """Whether a job leaves nothing to be done: a record of no use is put aside."""
+        return (self.pair(key) / _RECORD).exists()
 
     def records_of(self, keys: Iterable[str]) -> dict[str, RecordT]:
         """Those of these jobs that have one."""

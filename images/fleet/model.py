@@ -137,7 +137,7 @@ class Booking(Row):
 
 
 class FleetRun(Row):
-    """One `fleet run` or `build --on`: its jobs. `--resume` goes on with it."""
+    """One process of `fleet run` or `build --on`, and its jobs. `--resume` begins another with what is left."""
 
     schema_version: Literal[1] = 1
     id: str
@@ -147,7 +147,7 @@ class FleetRun(Row):
     jobs: tuple[str, ...]
     """Keys."""
     ended: AwareDatetime | None = None
-    """When its last job had a record. None: it goes on, was killed, or lost a job: `--resume` does the rest."""
+    """When its last job was seen to be done, by whomever. None: it goes on, was killed, or lost a job."""
 
 
 class Failure(Row):

@@ -62,8 +62,7 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
         with booking.handed_over(ledger, run_of, taken, options.executor) as started:
             for outcome in _judged(run_of, jobs, taken, options, started):
                 outcomes.append(outcome)
-        if all(outcome.record for outcome in outcomes) and len(outcomes) == sum(map(len, jobs.values())):
-            ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))
+    ledger.end_runs(run_of.jobs)
     return tuple(outcomes)
 
 

@@ -143,6 +143,32 @@ def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
     assert slurm.queue() == []
 
 
+def until(holds: Callable[[], object], told: Callable[[], object]) -> None:
+    """Wait. `told`: what is said where it takes too long."""
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.1)
+
+
+def killed_with_one_built(builds: HeldBuilds, environment: Mapping[str, str]) -> str:
+    """Kills the submitter of builds once one has a record and the others go on. Returns the label of the one."""
+    submitter = builds.start(environment)
+
+    def until_there(holds: Callable[[], object]) -> None:
+        until(lambda: holds() or submitter.poll() is not None, builds.began)
+        assert submitter.poll() is None, submitter.communicate()
+
+    until_there(builds.began)
+    first = builds.began()[0]
+    builds.let_end(first)
+    until_there(lambda: builds.ledger.record(JOBS[first].key))
+    until_there(lambda: builds.began() == sorted(JOBS))
+    submitter.kill()
+    submitter.communicate()
+    return first
+
+
 def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
     slurm: Slurm, fleet_file: Path, tmp_path: Path
 ) -> None:
@@ -150,38 +176,46 @@ def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
 
     The cluster, the submitters and the kill are real; a build is a worker that waits for a file.
     """
-    builds, environment = HeldBuilds(tmp_path), dict(slurm.environment)
+    builds, environment = HeldBuilds(tmp_path, "slurm"), dict(slurm.environment)
     shutil.copy(fleet_file, tmp_path / "fleet.yaml")
-
-    def until(holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 120
-        while not holds():
-            assert submitter.poll() is None or killed, submitter.communicate()
-            assert time.monotonic() < deadline, slurm.queue()
-            time.sleep(0.1)
-
-    submitter, killed = builds.start(environment), False
-    builds.let_end("a")
-    until(lambda: builds.ledger.record(JOBS["a"].key))
-    until(lambda: builds.began() == ["a", "b", "c"])
-    submitter.kill()
-    submitter.communicate()
-    killed = True
-    builds.let_end("b")
-    until(lambda: builds.ledger.record(JOBS["b"].key))
+    first = killed_with_one_built(builds, environment)
+    second, last = sorted(JOBS.keys() - {first})
+    builds.let_end(second)
+    until(lambda: builds.ledger.record(JOBS[second].key), slurm.queue)
     submitted = jobs_of(slurm)
 
     resumed = builds.start(environment, "--resume")
     lines = iter(resumed.stderr.readline, "") if resumed.stderr else iter(())
     told = next(lines)
-    assert told.startswith("c: runs on n") and "takes about 60 min (its start is known)" in told, told
-    builds.let_end("c")
+    assert told.startswith(f"{last}: runs on n") and "takes about 60 min (its start is known)" in told, told
+    builds.let_end(last)
     stdout, _ = resumed.communicate()
     assert resumed.returncode == 0 and set(json.loads(stdout).values()) == {"sha256:" + "ab" * 32}, stdout
-    assert builds.began() == ["a", "b", "c"] and jobs_of(slurm) == submitted
+    assert builds.began() == sorted(JOBS) and jobs_of(slurm) == submitted
     ledger = builds.ledger
     assert all(one.ended for one in ledger.runs()) and not [key for key in ledger.job_keys() if ledger.booked(key)]
     assert slurm.queue() == []
+
+
+def test_what_came_back_from_ray_is_taken_over_from_a_killed_submitter_and_the_rest_built(
+    ray: Mapping[str, str], fleet_file: Path, tmp_path: Path
+) -> None:
+    """Ray ends the tasks of a killed submitter. A build is a worker that waits for a file."""
+    builds = HeldBuilds(tmp_path, "ray")
+    shutil.copy(fleet_file, tmp_path / "fleet.yaml")
+    first = killed_with_one_built(builds, ray)
+    until(lambda: not builds.workers(), builds.workers)
+
+    others = sorted(JOBS.keys() - {first})
+    resumed = builds.start(ray, "--resume")
+    for label in others:
+        builds.let_end(label)
+    stdout, stderr = resumed.communicate()
+    assert resumed.returncode == 0 and set(json.loads(stdout).values()) == {"sha256:" + "ab" * 32}, stderr
+    assert builds.began() == sorted([*JOBS, *others])
+    ledger = builds.ledger
+    assert all(one.ended for one in ledger.runs()) and not [key for key in ledger.job_keys() if ledger.booked(key)]
+    until(lambda: not builds.workers(), builds.workers)
 
 
 def jobs_of(slurm: Slurm) -> set[str]:
@@ -206,9 +240,17 @@ def test_names_that_killed_workers_left_are_taken_away_and_no_others(engine: Eng
         engine.untag(others)
 
 
-def test_ray_gives_the_verdicts_of_one_machine(command: FleetCommand, local: Mapping[str, Any], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Mapping[str, str]]:
+    """What makes a command talk to a cluster with two engines."""
     with ray_cluster() as address:
-        done = command.on("ray", {"RAY_ADDRESS": address}).run(tmp_path)
+        yield {"RAY_ADDRESS": address}
+
+
+def test_ray_gives_the_verdicts_of_one_machine(
+    command: FleetCommand, local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
+) -> None:
+    done = command.on("ray", ray).run(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert fleet_faults.verdicts(tmp_path) == local
     assert all(record.worker.executor == "ray" and record.worker.id for record in Ledger(tmp_path).records())
@@ -276,6 +318,20 @@ def test_every_pair_is_judged_once_whoever_is_killed(
     assert killing.round([fleet_faults.SUBMITTER]) == 1
     killing.interrupted()
     assert killing.names() == named, "nothing gets a name"
+
+
+def test_ray_judges_every_pair_once_though_its_submitter_is_killed(
+    engine: Engine, command: FleetCommand, slow: Sequence[str], ray: Mapping[str, str], tmp_path: Path
+) -> None:
+    """In the middle of a trial, when one record has come back."""
+    of_slow = FleetCommand(images=tuple(slow), options=command.options, environment=command.environment)
+    killing = fleet_faults.Killing(command=of_slow.on("ray", ray), engine=engine, folder=tmp_path)
+    left = len(slow) - killing.submitter_killed(tmp_path)
+    told = killing.command.run(tmp_path, "run", "--resume").stderr
+    assert f"goes on: {left} of {len(slow)} jobs are left" in told, told
+    assert told.count("PASS on") + told.count("FAIL on") == left, told
+    killing.check(tmp_path, told)
+    assert sorted(overall for overall, _ in killing.expected.values()) == ["FAIL", "PASS", "PASS"]
 
 
 WAITS = b"""\

@@ -1,4 +1,4 @@
-"""Kills workers, their containers and submitters of a fleet on Slurm, and holds what is left to what was promised.
+"""Kills workers, their containers and submitters of a fleet, and holds what is left to what was promised.
 
 By hand, with a cluster and a registry of its own, about six seconds a kill:
 
@@ -89,12 +89,13 @@ def verdicts(folder: Path) -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
 
 @dataclass(kw_only=True)
 class Killing:
-    """A fleet on Slurm whose processes are killed."""
+    """A fleet whose processes are killed."""
 
     command: FleetCommand
-    slurm: Slurm
     engine: Engine
     folder: Path
+    slurm: Slurm | None = None
+    """The cluster; None: the command is on Ray, and submitters alone are killed."""
     dice: random.Random = field(default_factory=random.Random)
     rounds: int = 0
     expected: Mapping[str, Any] = field(default_factory=dict)
@@ -122,6 +123,15 @@ class Killing:
         self.check(folder, told)
         return killed
 
+    def submitter_killed(self, folder: Path) -> int:
+        """Kill a submitter in the middle of a trial, once one image is judged. Returns how many are."""
+        process, ledger = self.command.start(folder), Ledger(folder)
+        self._until(lambda: any(ledger.records()) and bool(self._containers("running")), process)
+        assert process.poll() is None, process.communicate()
+        process.kill()
+        process.communicate()
+        return len(list(ledger.records()))
+
     def interrupted(self) -> None:
         """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is booked."""
         self.rounds += 1
@@ -131,7 +141,7 @@ class Killing:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=_PATIENCE)
         assert process.returncode == 130 and "stopped" in told, told
-        self._until(lambda: not self.slurm.queue())
+        self._until(lambda: not self._queue())
         self._until(lambda: not self._containers())
         ledger = Ledger(folder)
         assert not [key for key in ledger.job_keys() if ledger.booked(key)]
@@ -146,7 +156,7 @@ class Killing:
         assert not list(folder.rglob("earlier")), "a pair was judged twice"
         ledger = Ledger(folder)
         assert not [key for key in ledger.job_keys() if ledger.booked(key)]
-        self._until(lambda: not self.slurm.queue())
+        self._until(lambda: not self._queue())
         self.engine.sweep()
         assert not self._containers()
 
@@ -157,7 +167,7 @@ class Killing:
     def _kill(self, victim: str, submitter: subprocess.Popen[str], *, at_random: bool) -> bool:
         """In the middle of a trial; or at any moment after something was submitted. Whether there was one to kill."""
         if at_random:
-            self._until(lambda: bool(self.slurm.queue()), submitter)
+            self._until(lambda: bool(self._queue()), submitter)
             time.sleep(self.dice.uniform(0, 4))
         else:
             self._until(lambda: bool(self._containers("running")), submitter)
@@ -171,8 +181,12 @@ class Killing:
         workers = self._workers()
         return bool(workers) and _kill_process(self.dice.choice(workers))
 
+    def _queue(self) -> list[str]:
+        return self.slurm.queue() if self.slurm else []
+
     def _workers(self) -> list[int]:
-        """Python processes of jobs on the nodes."""
+        """Python processes of jobs on Slurm's nodes."""
+        assert self.slurm
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -193,7 +207,7 @@ class Killing:
         while not holds():
             if process is not None and process.poll() is not None:
                 return
-            assert time.monotonic() < deadline, self.slurm.queue()
+            assert time.monotonic() < deadline, self._queue()
             time.sleep(0.1)
 
 

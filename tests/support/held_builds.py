@@ -1,6 +1,6 @@
-"""Builds on Slurm whose workers wait for a file in place of building: their submitter is killed meanwhile.
+"""Builds by workers that wait for a file in place of building: their submitter is killed meanwhile.
 
-python -m tests.support.held_builds FOLDER [--resume]
+python -m tests.support.held_builds FOLDER slurm|ray [--resume]
 """
 
 import json
@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Self
 from unittest.mock import patch
 
 from images.commands import executors
@@ -36,17 +38,18 @@ SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class HeldBuilds:
-    """The folder of a run. Its workers see it, too."""
+    """The folder of a run, which its workers see, too; and what runs its jobs."""
 
     folder: Path
+    executor: str
 
     @property
     def ledger(self) -> BuildLedger:
         return BuildLedger(self.folder / "builds")
 
-    def start(self, environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
+    def start(self, environment: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
         """A submitter, which goes on."""
-        command = [sys.executable, "-m", "tests.support.held_builds", str(self.folder), *options]
+        command = [sys.executable, "-m", "tests.support.held_builds", str(self.folder), self.executor, *options]
         return subprocess.Popen(
             command,
             cwd=ROOT,
@@ -57,8 +60,16 @@ class HeldBuilds:
         )
 
     def began(self) -> list[str]:
-        """Label of each build that a worker began, in this order."""
-        return sorted((self.folder / "began").read_text().split()) if (self.folder / "began").exists() else []
+        """Label of each build that a worker began, sorted."""
+        return sorted(label for label, _ in self._began())
+
+    def workers(self) -> set[int]:
+        """Processes of workers that began a build and live."""
+        return {int(process) for _, process in self._began() if Path(f"/proc/{process}").exists()}
+
+    def _began(self) -> list[list[str]]:
+        file = self.folder / "began"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
     def let_end(self, label: str) -> None:
         (self.folder / f"end-{label}").touch()
@@ -66,17 +77,24 @@ class HeldBuilds:
     def wait(self, label: str) -> None:
         """What a worker does in place of a build."""
         with (self.folder / "began").open("a") as file:
-            file.write(f"{label}\n")
+            file.write(f"{label} {os.getpid()}\n")
         while not (self.folder / f"end-{label}").exists():
             time.sleep(0.1)
 
 
+@dataclass(frozen=True, kw_only=True)
 class HeldBuild(BuildAssignment):
     """A build that ends when it is let."""
 
+    folder: str = ""
+    """Of the run, where the worker is not told the ledger."""
+
+    def elsewhere(self) -> Self:
+        return replace(self, matrix="", ledger="", folder=str(Path(self.ledger).parent))
+
     def perform(self, context: TaskContext) -> BuildResult:
         job, started = BuildJob.model_validate_json(self.job), datetime.now(UTC)
-        HeldBuilds(Path(self.ledger).parent).wait(job.label)
+        HeldBuilds(Path(self.folder or Path(self.ledger).parent), self.executor).wait(job.label)
         return BuildResult(
             key=job.key,
             run=self.run,
@@ -87,18 +105,22 @@ class HeldBuild(BuildAssignment):
         )
 
 
-def main(folder: Path, *, resume: bool) -> None:
+def main(folder: Path, on: str, *, resume: bool) -> None:
     """Submit the jobs and tell what came of them, as JSON; lines of progress go to stderr."""
-    fleet, jobs, ledger = config.read(folder / "fleet.yaml"), list(JOBS.values()), HeldBuilds(folder).ledger
-    executor = executors.executor("slurm", folder, fleet)
-    run_of = running.resumed(ledger, jobs, "slurm") if resume else booking.new_run("slurm", [job.key for job in jobs])
+    fleet, jobs, ledger = config.read(folder / "fleet.yaml"), list(JOBS.values()), HeldBuilds(folder, on).ledger
+    keys = [job.key for job in jobs]
+    if resume:
+        running.left_run(ledger, keys, on)
+    if on == "ray":
+        _let_travel()
+    executor, run_of = executors.executor(on, folder, fleet), booking.new_run(on, keys)
 
     def say(key: str, text: str) -> None:
         known = "its start is known" if key in executor.running() else "its start is not known"
         sys.stderr.write(f"{key.split('-')[-2]}: {text} ({known})\n")
 
     submission = Submission(fleet=fleet, executor=executor, run=run_of.id, say=say)
-    outdated = {} if resume else ledger.records_of(job.key for job in jobs)
+    outdated = {} if resume else ledger.records_of(keys)
     run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS}, outdated=outdated)
     held = held_builds.HeldBuild  # not that of __main__: a node imports it
     with patch.object(submitting, "BuildAssignment", held):
@@ -108,5 +130,13 @@ def main(folder: Path, *, resume: bool) -> None:
     sys.stdout.write(json.dumps(digests))
 
 
+def _let_travel() -> None:
+    """Ray's workers get no tests with the checkout: what is defined here goes with the task."""
+    import ray
+
+    pickler: Any = ray.cloudpickle
+    pickler.register_pickle_by_value(held_builds)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), resume="--resume" in sys.argv)
+    main(Path(sys.argv[1]), sys.argv[2], resume="--resume" in sys.argv)

@@ -31,8 +31,11 @@ def main(engines: Sequence[str]) -> None:
     small = {"object_store_memory": 100_000_000, "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
     nodes: list[dict[str, Any]] = [{"env_vars": {"DOCKER_HOST": url}} for url in engines] or [{}, {}]
-    for node in nodes:
-        cluster.add_node(num_cpus=1, resources={"engine": 1}, **small, **node)
+    for number, node in enumerate(nodes):
+        # Nodes of one machine would share a folder, where each unpacks the checkout and first removes what is there:
+        # tasks of another node import from it meanwhile.
+        own = {"runtime_env_dir_name": f"runtime-{number}"}
+        cluster.add_node(num_cpus=1, resources={"engine": 1}, **own, **small, **node)
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()
     sys.stdin.read()

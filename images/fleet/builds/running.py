@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import chain
 from typing import TypeVar
 
 from images.errors import Problem, UserError
-from images.fleet import booking
+from images.fleet import booking, resuming
 from images.fleet.builds import submitting
 from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
@@ -62,25 +61,23 @@ class BuildRun:
     ) -> list[OutcomeT | UserError]:
         """What `judge` makes of each job: of those that are built already, then of the others as they end.
 
-        The run has ended once each of its jobs was judged. What was begun is cancelled on any way out.
+        A run has ended once each of its jobs was judged, by whomever. What was begun is cancelled on any way out.
         Raises UserError.
         """
         by_key = {job.key: job for job in jobs}
         placed = self._placed(by_key)  # before anything is booked: it may raise
         self.ledger.note(by_key.values())  # before the run names them: `--resume` reads them
-        with self.ledger.running(self.run_of) as noted:
-            run_of = _with_jobs(self.run_of, noted)
+        with self.ledger.running(self.run_of):
             taken = self._taken(by_key)
-            self.ledger.note_run(run_of)
+            self.ledger.note_run(self.run_of)
             built = self.ledger.records_of(taken)
             waiting = [replace(placed[key], cluster_id=taken[key].cluster_id) for key in taken if key not in built]
             remaining = Remaining.of({one.key: by_key[one.key].image for one in waiting}, self.took)
-            with booking.handed_over(self.ledger, run_of, taken, self.submission.executor) as started:
+            with booking.handed_over(self.ledger, self.run_of, taken, self.submission.executor) as started:
                 self.submission.start(waiting, started, remaining.before)
                 ends = chain(_told(by_key, taken, built), self._ended(by_key, taken, remaining))
-                outcomes, judged = self._judged(ends, judge)
-            if judged >= set(run_of.jobs):
-                self.ledger.note_run(run_of.model_copy(update={"ended": datetime.now(UTC)}))
+                outcomes = [self._judged(end, judge) for end in ends]
+        self.ledger.end_runs(by_key)
         return outcomes
 
     def _placed(self, jobs: Jobs) -> dict[str, Placed]:
@@ -112,19 +109,14 @@ class BuildRun:
             self.ledger.commit(found)
         return found
 
-    def _judged(
-        self, ends: Iterable[BuildEnd], judge: Callable[[BuildEnd], OutcomeT | UserError]
-    ) -> tuple[list[OutcomeT | UserError], set[str]]:
-        """What is made of the jobs, and the keys of those that were judged. A record that is of no use is put aside."""
-        outcomes, judged = list[OutcomeT | UserError](), set[str]()
-        for end in ends:
-            outcome = judge(end)
-            outcomes.append(outcome)
-            if isinstance(outcome, UnusableError):
-                self.ledger.put_aside(end.job.key)
-            elif isinstance(end.result, BuildResult) and not isinstance(outcome, UserError):
-                judged.add(end.job.key)
-        return outcomes, judged
+    def _judged(self, end: BuildEnd, judge: Callable[[BuildEnd], OutcomeT | UserError]) -> OutcomeT | UserError:
+        """What is made of a job. A record that is of no use is put aside."""
+        outcome = judge(end)
+        if isinstance(outcome, UnusableError):
+            self.ledger.put_aside(end.job.key)
+        elif isinstance(end.result, BuildResult) and not isinstance(outcome, UserError):
+            self.ledger.note_judged(end.job.key)
+        return outcome
 
 
 def _told(jobs: Jobs, taken: Taken, built: Mapping[str, BuildResult]) -> Iterator[BuildEnd]:
@@ -136,47 +128,16 @@ def _told(jobs: Jobs, taken: Taken, built: Mapping[str, BuildResult]) -> Iterato
         yield BuildEnd(job=jobs[key], result=result)
 
 
-def resumed(ledger: BuildLedger, jobs: Sequence[BuildJob], executor: str) -> FleetRun:
-    """The newest run that left any of these jobs on this executor, to go on with by this process.
-
-    Raises UserError: there is none, or it lives.
-    """
-    keys = [job.key for job in jobs]
+def left_run(ledger: BuildLedger, keys: Sequence[str], executor: str) -> FleetRun:
+    """The newest run that left any of these jobs. Raises UserError: there is none; else as resuming.newest_left."""
+    found = resuming.newest_left(ledger, executor, keys)
+    if found:
+        return found
     runs = [one for one in ledger.runs() if set(keys) & set(one.jobs)]
-    unended = [one for one in runs if one.ended is None]
-    if not unended:
-        ended = f": {runs[-1].id} has ended" if runs else ""
-        cause = f"no run in {ledger.folder} left these jobs{ended}"
-        then = "without --resume they are built; another checkout, or other options, make other jobs"
-        raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
-    last = _newest_left(ledger, unended, executor)
-    others = (key for key in keys if key not in last.jobs)
-    return last.model_copy(update={"owner": booking.owner(), "jobs": (*last.jobs, *others)})
-
-
-def _newest_left(ledger: BuildLedger, unended: Sequence[FleetRun], executor: str) -> FleetRun:
-    """Raises UserError."""
-    left = [one for one in unended if not ledger.lives(one.id)]
-    here = [one for one in left if one.executor == executor]
-    if here:
-        return here[-1]
-    if left:
-        last = left[-1]
-        cause, then = f"{last.id} was on {last.executor}", f"add --on {last.executor}; without --resume all is built"
-        raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
-    cause, then = f"{unended[-1].id} goes on: {unended[-1].owner}", "wait for its end, or end that process"
-    raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
-
-
-def without_record(ledger: BuildLedger, run_of: FleetRun) -> list[str]:
-    """Keys of a run's jobs that nobody has built."""
-    return [key for key in run_of.jobs if ledger.record(key) is None]
-
-
-def _with_jobs(run_of: FleetRun, noted: FleetRun | None) -> FleetRun:
-    """A run with the jobs that are noted of it, too."""
-    known = noted.jobs if noted else ()
-    return run_of.model_copy(update={"jobs": (*known, *(key for key in run_of.jobs if key not in known))})
+    judged = f": what {runs[-1].id} had of them is judged" if runs else ""
+    cause = f"no run in {ledger.folder} left these jobs{judged}"
+    then = "without --resume they are built; another checkout, or other options, make other jobs"
+    raise UserError(Problem(where="--resume", cause=cause, then=then))
 
 
 def _elsewhere(job: BuildJob) -> ElsewhereError:

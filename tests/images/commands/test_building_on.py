@@ -159,8 +159,43 @@ def test_a_killed_build_is_resumed_with_the_verdict_of_what_its_workers_kept(
     monkeypatch.setattr(submitting, "claims_of", lambda image, *_rest: replace(PIP, image=str(image.name)))
     assert call(*words, "--resume").exit_code == 0
     assert [one.image for one in (*told, *again)] == [*images, images[1]], "evidence that is none is put aside"
-    with pytest.raises(UserError, match=r"left these jobs: .* has ended"):
+    with pytest.raises(UserError, match=r"left these jobs: what .* had of them is judged") as told_then:
         call(*words, "--resume")
+    assert told_then.value.code == 2
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_while_one_job_of_a_killed_run_is_resumed_another_process_builds_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: tuple[str, ...]
+) -> None:
+    """A living process has what it took, and not all that the run before it had."""
+    told, ledger = answered(monkeypatch), BuildLedger(tmp_path / "builds")
+    words = ("build", NAME, "--on", "slurm", "--through", "a.test/b", "--out", str(tmp_path))
+    for options in ((), ("--no-cache",)):
+        assert call(*words, *options).exit_code == 0
+    left = booking.new_run("slurm", [one.key for one in told])
+    with ledger.running(left):
+        for one in list(told):
+            ledger.put_aside(one.key)
+            ledger.book(booking.booking(left, one.key, "7"), one)
+        ledger.note_run(left)
+    seen, theirs = executors.executor, list[int]()
+
+    def beside(*given: Any) -> Obedient:
+        executor = seen(*given)
+        answer = executor.answer
+
+        def one(placed: Placed) -> Ended:
+            monkeypatch.setattr(executors, "executor", seen)
+            theirs.append(call(*words, "--no-cache", *resume).exit_code)
+            return answer(placed)
+
+        executor.answer = one
+        return executor
+
+    monkeypatch.setattr(executors, "executor", beside)
+    assert call(*words, "--resume").exit_code == 0 and theirs == [0]
+    assert len(told) == 4 and all(one.ended for one in ledger.runs())
 
 
 def down(*_rest: object) -> Found:

@@ -11,11 +11,11 @@ from typer.testing import CliRunner, Result
 from images import cli
 from images.commands import executors
 from images.errors import UserError
-from images.fleet import gather
+from images.fleet import booking, gather
 from images.fleet.executors.executor import Ended
 from images.fleet.gather import Located
 from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, FleetRun, Job
+from images.fleet.model import Booking, FleetRecord, FleetRun, Job
 from images.fleet.planning import FleetImage
 from tests.images.fleet.test_run import Obedient
 from tests.support import commands
@@ -25,11 +25,11 @@ PIP = claims(claim("pip"))
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def call(folder: Path, *arguments: str) -> Result:
+def call(folder: Path, *arguments: str, action: str = "run") -> Result:
     """Raises UserError as the verb does."""
     file = folder / "fleet.yaml"
     file.write_text("workers: {cpu: {}}\n")
-    words = ["fleet", "run", *arguments, "--fleet", str(file), "--out", str(folder)]
+    words = ["fleet", action, *arguments, "--fleet", str(file), "--out", str(folder)]
     return CliRunner().invoke(cli.app, words, catch_exceptions=False)
 
 
@@ -42,15 +42,16 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Obedient:
     return made
 
 
-def note(ledger: Ledger, word: str, *jobs: Job, days: int, known: bool = True) -> None:
+def note(ledger: Ledger, word: str, *jobs: Job, days: int, known: bool = True, on: str = "local") -> FleetRun:
     """A run that was killed."""
     keys = tuple(one.key for one in jobs)
     if known:
         ledger.note(jobs)
     begun = NOW - timedelta(days=days)
-    left = FleetRun(id=word, owner=word, started=begun, executor="local", jobs=keys)
+    left = FleetRun(id=word, owner=word, started=begun, executor=on, jobs=keys)
     with ledger.running(left):
         ledger.note_run(left)
+    return left
 
 
 def answer(executor: Obedient, *jobs: Job) -> None:
@@ -68,8 +69,56 @@ def test_resume_ends_a_run_with_nothing_left_and_goes_on_with_an_older_one(tmp_p
     assert call(tmp_path, "--resume").exit_code == 0
     assert executor.started == [older.key]
     assert all(one.ended for one in ledger.runs())
-    with pytest.raises(UserError, match="left anything to judge"):
+    with pytest.raises(UserError, match="left anything to judge") as told:
         call(tmp_path, "--resume")
+    assert told.value.code == 2, "as `build --resume`: an option that does not fit"
+
+
+def test_resume_of_a_run_whose_jobs_were_all_judged_since_ends_it(tmp_path: Path, executor: Obedient) -> None:
+    """Slurm's jobs went on after their submitter was killed."""
+    ledger, one = Ledger(tmp_path), job(1, PIP)
+    left = note(ledger, "one", one, days=1)
+    with ledger.running(left):
+        ledger.book(booking.booking(left, one.key, "7"), one)
+    ledger.commit(judged(one, PIP, pip=installed()))
+    assert call(tmp_path, "--resume").exit_code == 0
+    assert not executor.started and [bool(each.ended) for each in ledger.runs()] == [True]
+    assert ledger.booked(one.key) is None
+
+
+def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, executor: Obedient) -> None:
+    """What was left here goes on here, though a newer run was on the cluster."""
+    ledger, one, two = Ledger(tmp_path), job(1, PIP), job(2, PIP)
+    left = note(ledger, "one", one, days=1, on="slurm")
+    with ledger.running(left):
+        ledger.book(booking.booking(left, one.key, "7"), one)
+    note(ledger, "two", two, days=2)
+    answer(executor, two)
+    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [two.key]
+    with pytest.raises(UserError, match="--on local: one was on slurm\n    next: add --on slurm") as told:
+        call(tmp_path, "--resume")
+    booked = ledger.booked(one.key)
+    assert told.value.code == 2 and booked and booked.cluster_id == "7" and executor.started == [two.key]
+
+
+def test_resume_says_what_another_process_still_judges_and_does_not_end_with_0(
+    tmp_path: Path, executor: Obedient
+) -> None:
+    ledger, one, two = Ledger(tmp_path), job(1, PIP), job(2, PIP)
+    note(ledger, "left", one, two, days=2)
+    answer(executor, one)
+    other = FleetRun(id="other", owner="ann", started=NOW, executor="local", jobs=(two.key,))
+    with ledger.running(other):
+        ledger.book(booking.booking(other, two.key), two)
+        ledger.note_run(other)
+        assert call(tmp_path, "--resume").exit_code == 1 and executor.started == [one.key]
+        with pytest.raises(UserError, match="other goes on: ann") as told:
+            call(tmp_path, "--resume")
+        assert told.value.code == 1
+    answer(executor, two)
+    executor.started.clear()
+    assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [two.key]
+    assert all(each.ended for each in ledger.runs())
 
 
 def test_resume_names_what_nobody_knows_any_more_and_ends_nothing(tmp_path: Path, executor: Obedient) -> None:
@@ -114,6 +163,29 @@ def test_run_judges_again_what_was_judged_too_long_ago(
     answer(executor, one)
     assert call(tmp_path, NAME, "--tier", "static").exit_code == 0
     assert executor.started == [one.key] and ledger.record(one.key) != old.record
+
+
+@pytest.mark.parametrize("action", ["plan", "run"])
+def test_what_is_known_of_a_job_is_read_once(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    ledger, jobs = Ledger(tmp_path), [job(1, PIP), job(2, PIP)]
+    images = [
+        FleetImage(name=NAME, digest=one.digest, archs=(), ptx=(), claims=PIP, reference=one.reference) for one in jobs
+    ]
+    monkeypatch.setattr(gather, "images", lambda *_rest: [Located(planned=one, found=None) for one in images])
+    ledger.note(jobs)
+    for one in jobs:
+        ledger.commit(judged(one, PIP, pip=installed()))
+    read, record = list[str](), Ledger.record
+
+    def watched(self: Ledger, key: str) -> FleetRecord | None:
+        read.append(key)
+        return record(self, key)
+
+    monkeypatch.setattr(Ledger, "record", watched)
+    assert call(tmp_path, NAME, "--tier", "static", action=action).exit_code == 0
+    assert read == sorted(one.key for one in jobs) and not executor.started
 
 
 def test_an_engine_is_named_for_this_machine_alone(tmp_path: Path) -> None:

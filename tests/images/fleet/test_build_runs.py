@@ -15,7 +15,7 @@ from images.fleet import booking
 from images.fleet.builds import running
 from images.fleet.builds.ledger import BuildLedger
 from images.fleet.builds.model import BuildJob, BuildResult
-from images.fleet.builds.running import BuildEnd
+from images.fleet.builds.running import BuildEnd, ElsewhereError
 from images.fleet.builds.submitting import UnusableError
 from images.fleet.builds.worker import BuildAssignment
 from images.fleet.executors.executor import Ended, Placed
@@ -84,8 +84,14 @@ def id_of(folder: Path, one: BuildJob) -> str:
     return found.cluster_id if found else ""
 
 
+def left_by(folder: Path, *jobs: BuildJob) -> FleetRun:
+    return running.left_run(BuildLedger(folder), [one.key for one in jobs], "obedient")
+
+
 def resumed(folder: Path, *jobs: BuildJob) -> FleetRun:
-    return running.resumed(BuildLedger(folder), jobs, "obedient")
+    """A new run of these jobs, by somebody who resumes."""
+    left_by(folder, *jobs)
+    return run_of(*jobs)
 
 
 def built_of(ends: Sequence[BuildEnd]) -> list[BuildJob]:
@@ -101,12 +107,10 @@ def test_a_resumed_run_takes_over_what_is_built_and_watches_what_goes_on(tmp_pat
     done, going = job(label="a"), job(label="b")
     killed(tmp_path, done, going, kept=[done])
     ledger, executor, number = BuildLedger(tmp_path), answering(), id_of(tmp_path, going)
-    goes_on = resumed(tmp_path, done, going)
-    assert running.without_record(ledger, goes_on) == [going.key]
-    ends = built(tmp_path, executor, done, going, goes_on=goes_on)
+    ends = built(tmp_path, executor, done, going, goes_on=resumed(tmp_path, done, going))
     assert [one.result for one in ends] == [ledger.record(one.key) for one in (done, going)]
     assert [(one.key, one.cluster_id) for one in executor.started] == [(going.key, number)]
-    assert [one.ended is not None for one in ledger.runs()] == [True]
+    assert [one.ended is not None for one in ledger.runs()] == [True, True], "the killed one, too"
     assert not [key for key in ledger.job_keys() if ledger.booked(key)]
 
 
@@ -123,7 +127,7 @@ def test_an_ended_run_of_the_same_job_hides_no_run_that_was_killed(tmp_path: Pat
     shared, own = job(label="a"), job(label="b")
     left = killed(tmp_path, shared, own)
     assert built(tmp_path, answering(), shared) and BuildLedger(tmp_path).runs()[-1].ended
-    assert resumed(tmp_path, shared, own).id == left.id
+    assert left_by(tmp_path, shared, own).id == left.id
     executor, number = answering(), id_of(tmp_path, own)
     assert built_of(built(tmp_path, executor, shared, own, goes_on=resumed(tmp_path, shared, own))) == [shared, own]
     assert [one.cluster_id for one in executor.started] == [number]
@@ -134,7 +138,7 @@ def test_jobs_of_two_killed_runs_are_taken_over_by_one(tmp_path: Path) -> None:
     killed(tmp_path, first, kept=[first])
     newest = killed(tmp_path, second)
     executor, goes_on = answering(), resumed(tmp_path, first, second)
-    assert goes_on.id == newest.id
+    assert left_by(tmp_path, first, second).id == newest.id
     assert built_of(built(tmp_path, executor, first, second, goes_on=goes_on)) == [first, second]
     assert [one.key for one in executor.started] == [second.key], "the other has a record"
 
@@ -253,7 +257,8 @@ def test_a_run_that_is_interrupted_gives_its_jobs_back_and_keeps_what_was_built(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, executor, first, second).outcomes([first, second], interrupted)
     assert executor.cancelled and not [key for key in ledger.job_keys() if ledger.booked(key)]
-    assert running.without_record(ledger, resumed(tmp_path, first, second)) == [second.key]
+    assert [bool(ledger.record(one.key)) for one in (first, second)] == [True, False]
+    assert left_by(tmp_path, first, second)
 
 
 # --- when a run has ended ---------------------------------------------------------------------------------------------
@@ -273,7 +278,7 @@ def test_what_could_not_be_judged_is_kept_and_judged_by_a_resumed_run(tmp_path: 
     assert run(tmp_path, answering(), job()).outcomes([job()], lambda _end: down) == [down]
     executor = answering()
     assert built_of(built(tmp_path, executor, job(), goes_on=resumed(tmp_path, job()))) == [job()]
-    assert not executor.started and BuildLedger(tmp_path).runs()[0].ended
+    assert not executor.started and all(one.ended for one in BuildLedger(tmp_path).runs())
 
 
 def test_a_record_of_no_use_is_put_aside_and_built_again_by_a_resumed_run(tmp_path: Path) -> None:
@@ -281,37 +286,93 @@ def test_a_record_of_no_use_is_put_aside_and_built_again_by_a_resumed_run(tmp_pa
     assert run(tmp_path, answering(), job()).outcomes([job()], lambda _end: gone) == [gone]
     executor = answering()
     assert built_of(built(tmp_path, executor, job(), goes_on=resumed(tmp_path, job()))) == [job()]
-    assert len(executor.started) == 1 and BuildLedger(tmp_path).runs()[0].ended
+    assert len(executor.started) == 1 and all(one.ended for one in BuildLedger(tmp_path).runs())
+
+
+def test_a_record_is_not_taken_for_judged_because_the_one_before_it_was(tmp_path: Path) -> None:
+    built(tmp_path, answering(), job())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, answering(), job()).outcomes([job()], interrupted)
+    executor = answering()
+    assert built_of(built(tmp_path, executor, job(), goes_on=resumed(tmp_path, job()))) == [job()]
+    assert not executor.started, "it is built, and was to be judged"
+
+
+def test_who_is_killed_while_a_record_is_put_aside_has_no_later_one_taken_for_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(tmp_path, answering(), job())
+    ledger, renamed, rename = BuildLedger(tmp_path), list[Path](), Path.rename
+
+    def dies(self: Path, target: Path) -> Path:
+        renamed.append(self)
+        return rename(self, target) if len(renamed) == 1 else interrupted(self)
+
+    monkeypatch.setattr(Path, "rename", dies)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.put_aside(job().key)
+    ledger.kept(job().key, lambda: result(job()))
+    assert len(renamed) == 2 and ledger.record(job().key) and not ledger.done(job().key)
+
+
+def test_a_run_that_is_resumed_in_parts_ends_with_the_last(tmp_path: Path) -> None:
+    first, second = job(label="a"), job(label="b")
+    left, ledger = killed(tmp_path, first, second), BuildLedger(tmp_path)
+    built(tmp_path, answering(), first, goes_on=resumed(tmp_path, first))
+    assert [one.ended is None for one in ledger.runs()] == [True, False]
+    with pytest.raises(UserError, match=r"left these jobs: what .* had of them is judged"):
+        resumed(tmp_path, first)
+    assert left_by(tmp_path, first, second).id == left.id
+    built(tmp_path, answering(), second)  # without --resume
+    assert all(one.ended for one in ledger.runs())
+    assert not [key for key in ledger.job_keys() if ledger.booked(key)]
 
 
 def test_who_has_nothing_to_take_over_is_told_what_to_do(tmp_path: Path) -> None:
     ledger = BuildLedger(tmp_path)
-    with pytest.raises(UserError, match="left these jobs\n    next: without --resume"):
+    with pytest.raises(UserError, match="left these jobs\n    next: without --resume") as told:
         resumed(tmp_path, job())
+    assert told.value.code == 2
     built(tmp_path, answering(), job())
-    with pytest.raises(UserError, match=f"left these jobs: {ledger.runs()[0].id} has ended"):
+    with pytest.raises(UserError, match=f"left these jobs: what {ledger.runs()[0].id} had of them is judged"):
         resumed(tmp_path, job())
     left = killed(tmp_path, job(label="b"))
     with pytest.raises(UserError, match="was on obedient\n    next: add --on obedient"):
-        running.resumed(ledger, [job(label="b")], "slurm")
-    with ledger.running(left), pytest.raises(UserError, match=f"{left.id} goes on: "):
+        running.left_run(ledger, [job(label="b").key], "slurm")
+    with ledger.running(left), pytest.raises(UserError, match=f"{left.id} goes on: ") as told:
         resumed(tmp_path, job(label="b"))
+    assert told.value.code == 1, "the same command helps later"
 
 
-def test_of_two_who_resume_the_refused_one_changes_nothing(tmp_path: Path) -> None:
-    """Both have looked before either went on."""
-    first, second, third = job(label="a"), job(label="b"), job(label="c")
-    killed(tmp_path, first)
-    ledger, one, two = BuildLedger(tmp_path), resumed(tmp_path, first, second), resumed(tmp_path, first, third)
-    with ledger.running(one), pytest.raises(UserError, match="goes on in another process"):
-        ledger.note_run(one)
-        built(tmp_path, answering(), first, third, goes_on=two)
-    assert [found.jobs for found in ledger.runs()] == [one.jobs]
-    built(tmp_path, answering(), first, third, goes_on=two)
-    assert [set(found.jobs) for found in ledger.runs()] == [{first.key, second.key, third.key}]
-    ledger.note_run(one.model_copy(update={"ended": datetime.now(UTC)}))
-    with pytest.raises(UserError, match="has ended this run meanwhile\n    next: without --resume"):
-        built(tmp_path, answering(), first, third, goes_on=two)
+def test_no_job_that_another_cluster_may_still_run_is_forgotten(tmp_path: Path) -> None:
+    """The newest run was here, and an older one elsewhere left one of the jobs."""
+    elsewhere, here, ledger = job(label="a"), job(label="b"), BuildLedger(tmp_path)
+    older = run_of(elsewhere).model_copy(update={"executor": "slurm"})
+    with ledger.running(older):
+        ledger.book(booking.booking(older, elsewhere.key, "7"), elsewhere)
+        ledger.note_run(older)
+    killed(tmp_path, here)
+    with pytest.raises(UserError, match=f"{older.id} was on slurm\n    next: add --on slurm"):
+        resumed(tmp_path, elsewhere, here)
+    with ledger.running(older):
+        assert resumed(tmp_path, elsewhere, here), "a living process has it"
+    assert resumed(tmp_path, here)
+
+
+def test_of_two_who_resume_at_once_each_has_what_it_took(tmp_path: Path) -> None:
+    """Both have looked before either went on. The first takes one of the jobs, and its life is not the other job's."""
+    first, second = job(label="a"), job(label="b")
+    killed(tmp_path, first, second)
+    one, two = resumed(tmp_path, first), resumed(tmp_path, first, second)
+    theirs: list[BuildEnd] = []
+
+    def judge(end: BuildEnd) -> BuildEnd:
+        theirs.extend(built(tmp_path, answering(), first, second, goes_on=two))
+        return end
+
+    assert built_of(run(tmp_path, answering(), first, goes_on=one).outcomes([first], judge)) == [first]  # type: ignore[arg-type]
+    assert [type(end.result) for end in theirs] == [ElsewhereError, BuildResult]
+    assert all(one.ended for one in BuildLedger(tmp_path).runs())
 
 
 # --- other processes, other clocks ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from images.fleet.config import Fleet
 from images.fleet.gather import Places
 from images.fleet.ledger import Ledger
 from images.fleet.model import Job, Pair
-from images.fleet.planning import FleetImage, PlanInputs, State
+from images.fleet.planning import FleetImage, Known, PlanInputs, State
 from images.fleet.travel import Found
 from images.registry.reference import Reference, Repository
 from tests.support.fleet_records import NAME, claim, claims, installed, job, judged
@@ -22,12 +22,16 @@ from validate.claims import ClaimSet, Tier
 PIP = claims(claim("pip"))
 
 
+def known(ledger: Ledger, image: FleetImage) -> dict[Pair, Known]:
+    return gather.known(ledger, ledger.records_of(ledger.job_keys()), [], [image])
+
+
 def planned(ledger: Ledger, one: Job, today: ClaimSet) -> tuple[State, str]:
     image = FleetImage(name=NAME, digest=one.digest, archs=(), ptx=(), claims=today)
     given = PlanInputs(
         fleet=Fleet.model_validate({"workers": {"cpu": {}}}),
         now=datetime.now(UTC),
-        known=gather.known(ledger, [], [image]),
+        known=known(ledger, image),
     )
     (found,) = planning.plan([image], given)
     return found.state, found.reason
@@ -101,4 +105,4 @@ def test_a_record_counts_for_the_architecture_that_its_job_was_for(tmp_path: Pat
     ledger.note([one])
     ledger.commit(judged(one, on_gpu, gpus=(gpu,), pip=installed()))
     image = FleetImage(name=NAME, digest=one.digest, archs=(), ptx=(), claims=on_gpu)
-    assert list(gather.known(ledger, [], [image])) == [Pair(image=NAME, digest=one.digest, tier=Tier.GPU, arch="12.1")]
+    assert list(known(ledger, image)) == [Pair(image=NAME, digest=one.digest, tier=Tier.GPU, arch="12.1")]

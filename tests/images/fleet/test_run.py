@@ -114,6 +114,30 @@ def test_a_run_whose_jobs_all_have_records_has_ended(tmp_path: Path) -> None:
     assert noted.ended is not None
 
 
+def test_a_run_ends_with_its_last_job_whoever_judged_it(tmp_path: Path) -> None:
+    one, two, three, ledger = job(1), job(2), job(3), Ledger(tmp_path)
+    left = booking.new_run("obedient", [one.key, two.key])
+    alive = booking.new_run("obedient", [two.key])
+    with ledger.running(left):
+        ledger.book(booking.booking(left, one.key), one)
+        ledger.note_run(left)
+    ledger.commit(judged(one))
+    answers = {each.key: Ended(key=each.key, judged=judged(each)) for each in (two, three)}
+
+    def ended() -> set[str]:
+        return {each.id for each in ledger.runs() if each.ended}
+
+    go(tmp_path, Obedient(answers), three)
+    assert left.id not in ended() and len(ended()) == 1
+    with ledger.running(alive):
+        ledger.note_run(alive)
+        (tmp_path / "runs" / "damaged.json").write_text("{}")
+        go(tmp_path, Obedient(answers), two)
+        (tmp_path / "runs" / "damaged.json").unlink()
+        assert left.id in ended() and alive.id not in ended(), "that one ends itself"
+    assert ledger.booked(one.key) is None
+
+
 def test_an_interrupt_cancels_and_gives_every_job_back(tmp_path: Path) -> None:
     executor = Obedient({})
     with pytest.raises(KeyboardInterrupt):

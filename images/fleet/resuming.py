@@ -1,0 +1,49 @@
+"""What `--resume` takes over: jobs of unended runs that are not done, and that no living process has. The same for
+images that are judged and that are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from images.errors import Problem, UserError
+from images.fleet.ledger import JobLedger
+from images.fleet.model import FleetRun
+
+AnyLedger = JobLedger[Any, Any]
+
+
+def newest_left(ledger: AnyLedger, executor: str, asked: Collection[str] = ()) -> FleetRun | None:
+    """The newest run that left any job, first of those on this executor. None: no run did.
+
+    `asked`: keys of the jobs that are taken over, whichever run left them; without, those that are left of the run.
+    Raises UserError: living processes do the jobs, or another executor may still do them.
+    """
+    unended = [one for one in ledger.runs() if one.ended is None]
+    of_run = {one.id: undone(ledger, one, asked) for one in unended}
+    runs = [one for one in unended if not all(map(ledger.held, of_run[one.id]))]
+    if runs:
+        found = next((one for one in reversed(runs) if one.executor == executor), runs[-1])
+        _require_known_there(ledger, executor, found, asked or found.jobs)
+        return found
+    held = [booked for one in unended for key in of_run[one.id] if (booked := ledger.held(key))]
+    if held:
+        cause, then = f"{held[-1].run} goes on: {held[-1].owner}", "wait for its end, or end that process"
+        raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
+    return None
+
+
+def undone(ledger: AnyLedger, run: FleetRun, asked: Collection[str] = ()) -> list[str]:
+    """Keys of a run's jobs that are not done; `asked`: of these jobs alone."""
+    return [key for key in run.jobs if (not asked or key in asked) and not ledger.done(key)]
+
+
+def _require_known_there(ledger: AnyLedger, executor: str, left: FleetRun, keys: Collection[str]) -> None:
+    """Refuse an executor that does not know what another one may still do. Raises UserError."""
+    free = (key for key in keys if not ledger.done(key) and not ledger.held(key))
+    submitted = [booked for key in free if (booked := ledger.booked(key)) and booked.cluster_id]
+    for run, was_on in [(left.id, left.executor), *((one.run, one.executor) for one in submitted)]:
+        if was_on != executor:
+            cause, then = f"{run} was on {was_on}", f"add --on {was_on}; without --resume a new run begins"
+            raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
