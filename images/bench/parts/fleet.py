@@ -83,10 +83,16 @@ def _pass(images: list[FleetImage], machines: Fleet) -> FleetPass:
 
 
 def _book(ledger: Ledger, jobs: list[Job]) -> None:
+    """As `fleet run` does (images/fleet/run.py), and give them back."""
     run_of = booking.new_run("local", [job.key for job in jobs])
+    ledger.note(jobs)
     with ledger.running(run_of):
         for job in jobs:
-            ledger.book(booking.booking(run_of, job.key), job)
+            booking.take(ledger, run_of, job, {}, _refused)
         ledger.note_run(run_of)
         for job in jobs:
             ledger.release(job.key, run_of.id)
+
+
+def _refused(key: str, text: str) -> None:
+    raise UserError(Problem(where=key, cause=f"was not booked: {text}", then="give the same command again"), code=1)
