@@ -23,7 +23,9 @@ def section(data: OverheadData) -> str:
         parts = [f"{middle([run['work'] for run in runs]):.1f}", f"{middle([run['empty'] for run in runs]):.1f}"]
         a_job = middle(_ours(runs)) / data["jobs"]
         told = [f"{a_job:.2f}", f"{a_job / MOST:.0f} s", cells.loads(runs)]
-        rows.append([f"`{executor}`", *cells.times([run["seconds"] for run in runs]), *parts, *cells.times(_ours(runs)), *told])
+        rows.append(
+            [f"`{executor}`", *cells.times([run["seconds"] for run in runs]), *parts, *cells.times(_ours(runs)), *told]
+        )
     whole = ["`--on`", "whole command, s (median)", "all runs", "spread", "trials", "as many empty jobs"]
     ours = ["the rest is ours (median)", "all runs", "spread", "a job", f"{MOST:.0%} of trials from", "others"]
     head = f"### Executors: {data['jobs']} small images, judged one at a time\n\n"

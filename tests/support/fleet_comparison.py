@@ -28,6 +28,8 @@ from tests.support.ray_cluster import ray_cluster
 from tests.support.slurm_cluster import slurm_cluster
 
 _FLEET = "workers: {cpu: {slurm: {partition: cpu, minutes: 20}, ray: {resources: {engine: 1}}}}\n"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What one executor did: digest -> verdict and record, and seconds from the command's start to its end."""

@@ -77,9 +77,7 @@ class Side:
 def measured(folder: Path, engine: Engine, repeat: int, say: Callable[[str], object]) -> OverheadData:
     """Each executor so many times, in turns."""
     with site(folder) as (fleet, host), ExitStack() as stack:
-        tags = stack.enter_context(
-            fleet_images.thin_images(engine, "truetag-overhead", IMAGES, {}, fleet_images.SLOW)
-        )
+        tags = stack.enter_context(fleet_images.thin_images(engine, "truetag-overhead", IMAGES, {}, fleet_images.SLOW))
         slurm = stack.enter_context(slurm_cluster(folder / "slurm", {"n1": ""}))
         address = stack.enter_context(ray_cluster([engine.facts.url]))
         sides = _sides(command_of(tags, fleet, host, engine), slurm.environment, address)
@@ -111,7 +109,9 @@ def main(arguments: Sequence[str]) -> None:
     start, began, commit = time.monotonic(), results.now(), results.revision()
     with private_engine.open_engine(None, say=_say) as engine, tempfile.TemporaryDirectory() as name:
         if engine.find(NAME) is None:
-            sys.exit(f"{NAME}: the engine lacks it, and the small images are cut from it\n  next: nox -s build -- {NAME}")
+            sys.exit(
+                f"{NAME}: the engine lacks it, and the small images are cut from it\n  next: nox -s build -- {NAME}"
+            )
         data, machine = measured(Path(name), engine, asked.repeat, _say), results.machine(engine)
     seconds = time.monotonic() - start
     entry = results.entry(data, machine, commit, began=began, seconds=seconds, finished=True)
