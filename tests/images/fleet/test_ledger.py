@@ -111,6 +111,15 @@ def test_a_booking_has_the_job_that_it_was_made_for(tmp_path: Path, there: str) 
         assert ledger.job(JOB.key) == JOB, "it was left to the first"
 
 
+def test_a_job_that_this_user_can_not_read_is_written_anew(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.pair(JOB.key).mkdir(parents=True)
+    (ledger.pair(JOB.key) / "job.json").symlink_to("job.json")  # root reads any file but this
+    with ledger.running(run_of("one")):
+        ledger.book(booking("one"), JOB)
+    assert ledger.job(JOB.key) == JOB
+
+
 def test_what_is_noted_of_a_job_is_written_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     file = ledger.pair(JOB.key) / "job.json"
