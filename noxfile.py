@@ -139,6 +139,13 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session
+def overhead(session: nox.Session) -> None:
+    """Measure what Slurm and Ray, started here, cost beside one machine. Needs root. [--out FILE] [--repeat N]"""
+    _install(session, "test")
+    session.run("python", "-m", "tests.support.fleet_overhead", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The documentation as pages; a broken link is an error. [MKDOCS ARGUMENT...]"""
     _install(session, "docs")

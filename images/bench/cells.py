@@ -6,14 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from images.bench.data import BasePull, BuildRun, DeliveryPush, DeliveryRun, FleetPass, PlanRun, RebuildRun, TierRun
+from images.bench.data import (
+    BasePull,
+    BuildRun,
+    DeliveryPush,
+    DeliveryRun,
+    FleetPass,
+    OverheadRun,
+    PlanRun,
+    RebuildRun,
+    TierRun,
+)
 from images.bench.stats import middle, spread
 
 BUSY = 0.1
 """Part of the processors' time that others used just before a measurement, above which the machine counts as busy."""
 MEGABYTE = 1e6
 
-Timed = BuildRun | RebuildRun | BasePull | TierRun | PlanRun | FleetPass | DeliveryPush | DeliveryRun
+Timed = BuildRun | RebuildRun | BasePull | TierRun | PlanRun | FleetPass | OverheadRun | DeliveryPush | DeliveryRun
 
 
 @dataclass(frozen=True, kw_only=True)

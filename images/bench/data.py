@@ -182,6 +182,25 @@ class FleetData(TypedDict):
     sizes: list[FleetSize]
 
 
+class OverheadRun(TypedDict):
+    """The same jobs judged by one executor, one at a time. `seconds`: of the whole command."""
+
+    executor: str
+    seconds: float
+    work: float
+    """Seconds that workers spent on the trials, added up."""
+    empty: float
+    """Seconds of as many jobs that do nothing: what the executor takes by itself."""
+    load: Load
+
+
+class OverheadData(TypedDict):
+    """The part `overhead`. `jobs`: of each run."""
+
+    jobs: int
+    runs: list[OverheadRun]
+
+
 class DeliveryPush(TypedDict):
     """One push of a side's image into an empty repository. `by`: the engine, or truetag."""
 

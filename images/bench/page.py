@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from images.bench import cells, delivery_page
+from images.bench import cells, delivery_page, overhead_page
 from images.bench.accounting import Layer, Total, fetched, total
 from images.bench.cells import Goal
 from images.bench.data import (
@@ -290,6 +290,7 @@ _SECTIONS: Mapping[str, Callable[[Any], str]] = {
     "plan": _plan,
     "trial": _trial,
     "fleet": _fleet,
+    "overhead": overhead_page.section,
     "delivery": delivery_page.section,
 }
 _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
@@ -299,6 +300,7 @@ _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "plan": _plan_goals,
     "trial": _trial_goals,
     "fleet": _fleet_goals,
+    "overhead": overhead_page.goals,
     "delivery": delivery_page.goals,
 }
 

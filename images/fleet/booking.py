@@ -58,13 +58,12 @@ def take(
     A job whose record was put aside has ended, so nothing is watched that a dead run submitted of it.
     None: somebody else has it, who is told by `say`.
     """
-    other = ledger.book(booking(run_of, job.key), job)
-    if other:
-        say(job.key, f"is left to {other.owner}, who booked it at {other.since:%H:%M:%S} UTC")
+    booked = ledger.book(booking(run_of, job.key), job)
+    if booked.run != run_of.id:
+        say(job.key, f"is left to {booked.owner}, who booked it at {booked.since:%H:%M:%S} UTC")
         return None
-    record = ledger.record(job.key)
-    if record is None or record != outdated.get(job.key):
-        return ledger.booked(job.key)
+    if job.key not in outdated or ledger.record(job.key) != outdated[job.key]:
+        return booked
     ledger.put_aside(job.key)
     mine = booking(run_of, job.key)
     ledger.note_cluster_id(mine)

@@ -115,19 +115,20 @@ class JobLedger(Generic[JobT, RecordT]):
 
     # --- bookings ---------------------------------------------------------------------------------------------------
 
-    def book(self, booking: Booking, job: JobT) -> Booking | None:
-        """Take a job. None: it is ours now; else the booking of whoever has it, and lives.
+    def book(self, booking: Booking, job: JobT) -> Booking:
+        """Take a job, unless another run has it that lives. Returns the booking that stands now: ours, or that run's.
 
-        One that a dead run left is replaced. What that run left on the cluster stays known: `booked` has it.
+        One that a dead run left is replaced. What that run left on the cluster stays known: ours has it.
         """
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
             if other and other.run != booking.run and self.lives(other.run):  # our own lives, too
                 return other
-            _replace(folder / "job.json", job.model_dump_json())
-            _replace(folder / "booking.json", booking.after(other).model_dump_json())
-        return None
+            mine = booking.after(other)
+            _renew(folder / "job.json", job)
+            _replace(folder / "booking.json", mine.model_dump_json())
+        return mine
 
     def note_cluster_id(self, booking: Booking) -> None:
         """Note what a booked job is called on the cluster, if its run still has it."""
@@ -155,7 +156,6 @@ class JobLedger(Generic[JobT, RecordT]):
     @contextmanager
     def _booking(self, key: str) -> Iterator[None]:
         """Look at a booking and change it, with nobody between the two."""
-        self.pair(key).mkdir(parents=True, exist_ok=True)
         with _locked(self.pair(key) / "booking.lock", wait=True):
             yield
 
@@ -176,8 +176,9 @@ class JobLedger(Generic[JobT, RecordT]):
     def note(self, jobs: Iterable[JobT]) -> None:
         """Keep what jobs are about, before anything names them. What is there already stays."""
         for job in jobs:
-            self.pair(job.key).mkdir(parents=True, exist_ok=True)
-            _link(self.pair(job.key) / "job.json", job)
+            file = self.pair(job.key) / "job.json"
+            if not file.exists():
+                _link(file, job)
 
     def record(self, key: str) -> RecordT | None:
         """What a job came to; None: there is no record yet."""
@@ -198,7 +199,6 @@ class JobLedger(Generic[JobT, RecordT]):
     @contextmanager
     def judging(self, key: str) -> Iterator[None]:
         """Hold a job's lock while it is done: another worker of the same job waits, then finds the record."""
-        self.pair(key).mkdir(parents=True, exist_ok=True)
         with _locked(self.pair(key) / "lock", wait=True):
             yield
 
@@ -297,6 +297,21 @@ def _link(path: Path, row: Row, *, durable: bool = False) -> bool:
     return True
 
 
+def _renew(path: Path, row: Row) -> None:
+    """Put a finished file in place, unless it is there as it would be: a look at it costs less than a new one."""
+    text = row.model_dump_json()
+    if not _holds(path, text):
+        _replace(path, text)
+
+
+def _holds(path: Path, text: str) -> bool:
+    """Whether a file has this content. One that this user can't read is taken to have another."""
+    try:
+        return path.read_bytes() == _content(text)
+    except OSError:
+        return False
+
+
 def _replace(path: Path, text: str, *, durable: bool = False) -> None:
     _finished(path, text, durable).replace(path)
 
@@ -304,24 +319,37 @@ def _replace(path: Path, text: str, *, durable: bool = False) -> None:
 def _finished(path: Path, text: str, durable: bool) -> Path:
     """The whole content, under a name that nobody reads; `durable`: on the disk before anything names it."""
     partial = path.parent / f".{path.name}.{uuid.uuid4().hex}"
-    with partial.open("x", encoding="utf-8") as file:  # with the umask's mode, so that a group can share the folder
-        file.write(text + "\n")
+    with _opened(partial, "xb") as file:
+        file.write(_content(text))
         file.flush()
         if durable:
             os.fsync(file.fileno())
     return partial
 
 
+def _content(text: str) -> bytes:
+    return f"{text}\n".encode()
+
+
+def _opened(path: Path, mode: str) -> IO[bytes]:
+    """A file, in a folder that is made if it is the first there. With the umask's modes: a group can share them."""
+    try:
+        return path.open(mode)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open(mode)
+
+
 @contextmanager
 def _locked(path: Path, *, wait: bool = False, patience: Sequence[float] = ()) -> Iterator[bool]:
     """Hold the lock of a file. False: somebody else holds it, and did so after each of these seconds, too."""
-    with path.open("a") as file:
+    with _opened(path, "ab") as file:
         if wait:
             fcntl.flock(file, fcntl.LOCK_EX)
         yield wait or _taken(file, patience)
 
 
-def _taken(file: IO[str], patience: Sequence[float]) -> bool:
+def _taken(file: IO[bytes], patience: Sequence[float]) -> bool:
     for seconds in (*patience, None):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,16 +1,13 @@
 """Judges the same images here, on Slurm with four nodes and on Ray with three engines, and compares.
 
-By hand, with clusters, engines and a registry of its own; each prints a table in Markdown:
+By hand, with clusters, engines and a registry of its own; it prints a table in Markdown:
 
-    python -m tests.support.fleet_comparison verdicts                 # twelve images, three of them broken
-    python -m tests.support.fleet_comparison verdicts cu126-torch27   # the same over a whole image
-    python -m tests.support.fleet_comparison seconds                  # eight images: what is beside the work
+    python -m tests.support.fleet_comparison                 # twelve images, three of them broken
+    python -m tests.support.fleet_comparison cu126-torch27   # the same over a whole image
 
 A whole image is pulled into two empty engines, and takes 25 GB of disk meanwhile.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,23 +25,9 @@ from tests.support import fleet_images
 from tests.support.fleet_faults import FleetCommand, verdicts
 from tests.support.other_engine import other_engine
 from tests.support.ray_cluster import ray_cluster
-from tests.support.slurm_cluster import Slurm, slurm_cluster
+from tests.support.slurm_cluster import slurm_cluster
 
 _FLEET = "workers: {cpu: {slurm: {partition: cpu, minutes: 20}, ray: {resources: {engine: 1}}}}\n"
-_EMPTY_TASK = """
-import sys, ray
-ray.init(address=sys.argv[1], runtime_env={"working_dir": sys.argv[2]}, log_to_driver=False, logging_level="ERROR")
-task = ray.remote(lambda: None).options(resources={"engine": 1}, num_cpus=1)
-ray.get([task.remote() for _ in range(int(sys.argv[3]))])
-"""
-_EMPTY_JOB = """
-import sys, submitit
-executor = submitit.SlurmExecutor(folder=sys.argv[1])
-executor.update_parameters(partition="cpu", time=10, cpus_per_task=1, ntasks_per_node=1, array_parallelism=256)
-for job in executor.map_array(int, range(int(sys.argv[3]))):
-    while not job.done():
-        __import__("time").sleep(1)
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +46,7 @@ class Run:
 
 def compared(folder: Path, engine: Engine, parent: str = "") -> None:
     """Twelve images over a parent, else over the small image. Raises AssertionError where a verdict is another."""
-    with _site(folder) as (fleet, host), ExitStack() as stack:
+    with site(folder) as (fleet, host), ExitStack() as stack:
         tags = stack.enter_context(
             fleet_images.thin_images(engine, "truetag-compared", 9, fleet_images.BREAKAGES, parent=parent)
         )
@@ -73,51 +56,19 @@ def compared(folder: Path, engine: Engine, parent: str = "") -> None:
             stack.enter_context(other.lend(int(host.rpartition(":")[2])))
         urls = [engine.facts.url, *(other.url for other in others)]
         address = stack.enter_context(ray_cluster(urls))
-        command = _command(tags, fleet, host, engine)
-        local = _run(command, folder / "local")
+        command = command_of(tags, fleet, host, engine)
+        local = judged_by(command, folder / "local")
         assert sorted(one for one, _ in local.found.values()) == ["FAIL"] * 3 + ["PASS"] * 9, local.found
-        on_slurm = _run(command.on("slurm", slurm.environment), folder / "on-slurm")
+        on_slurm = judged_by(command.on("slurm", slurm.environment), folder / "on-slurm")
         _fetch_parent([other.url for other in others], folder / "on-slurm")
-        on_ray = _run(command.on("ray", {"RAY_ADDRESS": address}), folder / "on-ray")
+        on_ray = judged_by(command.on("ray", {"RAY_ADDRESS": address}), folder / "on-ray")
         _print_who(engine, tags, (local, on_slurm, on_ray))
         assert on_slurm.found == local.found and on_ray.found == local.found
         assert len({one.worker.engine for one in on_ray.records.values()}) == len(urls), "an engine judged nothing"
 
 
-def timed(folder: Path, engine: Engine) -> None:
-    """Eight images, one at a time everywhere: the work is the same, and what is beside it is the executor's or ours.
-
-    What an executor takes by itself is measured by as many jobs that do nothing.
-    """
-    with _site(folder) as (fleet, host), ExitStack() as stack:
-        tags = stack.enter_context(fleet_images.thin_images(engine, "truetag-timed", 8, {}, fleet_images.SLOW))
-        slurm = stack.enter_context(slurm_cluster(folder / "slurm", {"n1": ""}))
-        address = stack.enter_context(ray_cluster([engine.facts.url]))
-        command = _command(tags, fleet, host, engine)
-        _run(command.on("ray", {"RAY_ADDRESS": address}), folder / "first")  # sends the images to the registry
-        rows = [
-            ("local", 0.0, _run(command, folder / "local")),
-            (
-                "slurm",
-                _empty_slurm(slurm, folder / "empty", len(tags)),
-                _run(command.on("slurm", slurm.environment), folder / "on-slurm"),
-            ),
-            (
-                "ray",
-                _empty_ray(address, folder / "nothing", len(tags)),
-                _run(command.on("ray", {"RAY_ADDRESS": address}), folder / "on-ray"),
-            ),
-        ]
-    _tell("| `--on` | whole command | work of the trials | as many empty jobs | the rest is ours | of the work |")
-    _tell("|---|---|---|---|---|---|")
-    for name, empty, run in rows:
-        ours = run.seconds - run.work - empty
-        cells = [f"{one:.1f} s" for one in (run.seconds, run.work, empty, ours)]
-        _tell(f"| {name} | {' | '.join(cells)} | {ours / run.work:.0%} |")
-
-
 @contextmanager
-def _site(folder: Path) -> Iterator[tuple[Path, str]]:
+def site(folder: Path) -> Iterator[tuple[Path, str]]:
     """fleet.yaml, and a registry."""
     fleet = folder / "fleet.yaml"
     fleet.write_text(_FLEET)
@@ -125,7 +76,8 @@ def _site(folder: Path) -> Iterator[tuple[Path, str]]:
         yield fleet, host
 
 
-def _command(tags: Sequence[str], fleet: Path, host: str, engine: Engine) -> FleetCommand:
+def command_of(tags: Sequence[str], fleet: Path, host: str, engine: Engine) -> FleetCommand:
+    """`fleet run` about these images, through the registry."""
     options = ("--fleet", str(fleet), "--through", f"{host}/fleet", "--tier", "static")
     return FleetCommand(images=tuple(tags), options=options, environment={"DOCKER_HOST": engine.facts.url})
 
@@ -139,7 +91,8 @@ def _fetch_parent(urls: Sequence[str], judged: Path) -> None:
             engine.pull(jobs[0].reference)
 
 
-def _run(command: FleetCommand, folder: Path) -> Run:
+def judged_by(command: FleetCommand, folder: Path) -> Run:
+    """A command to its end. Raises AssertionError where it did not judge every image."""
     start = time.monotonic()
     done = command.run(folder)
     seconds = time.monotonic() - start
@@ -165,33 +118,16 @@ def _print_who(engine: Engine, tags: Sequence[str], runs: Sequence[Run]) -> None
     _tell(f"\n{took}")
 
 
-def _empty_slurm(slurm: Slurm, folder: Path, count: int) -> float:
-    folder.mkdir()
-    return _seconds([_EMPTY_JOB, str(folder), "", str(count)], slurm.environment)
-
-
-def _empty_ray(address: str, folder: Path, count: int) -> float:
-    folder.mkdir()
-    return _seconds([_EMPTY_TASK, address, str(folder), str(count)], {})
-
-
-def _seconds(arguments: Sequence[str], environment: Mapping[str, str]) -> float:
-    start = time.monotonic()
-    env = {**os.environ, **environment}
-    subprocess.run([sys.executable, "-c", *arguments], check=True, env=env, capture_output=True)
-    return time.monotonic() - start
-
-
 def _tell(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def main(what: str, *parent: str) -> None:
-    """`verdicts`, with an image or without, or `seconds`."""
+def main(parent: str = "") -> None:
+    """`parent`: what the images lie over; empty: the small image."""
     with tempfile.TemporaryDirectory(prefix="truetag-fleet-") as name, connect(None) as engine:
-        {"verdicts": compared, "seconds": timed}[what](Path(name), engine, *parent)
+        compared(Path(name), engine, parent)
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["verdicts"]))
+    main(*sys.argv[1:])

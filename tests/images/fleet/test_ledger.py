@@ -35,6 +35,8 @@ JOB = Job(
     tiers=(Tier.STATIC,),
     claims={"image": "cu126-torch27", "claims": []},
 )
+OTHER = JOB.model_copy(update={"reference": f"other.test/b@{DIGEST}"})
+"""The same job, as another run has it."""
 
 
 def run_of(word: str) -> FleetRun:
@@ -62,30 +64,71 @@ def judged(node: str = "n1", run: str = "one") -> Judged:
 def test_of_two_who_book_a_job_one_has_it(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with ledger.running(run_of("one")), ledger.running(run_of("two")):
-        assert ledger.book(booking("one"), JOB) is None
+        assert ledger.book(booking("one"), JOB) == booking("one")
         assert ledger.book(booking("two"), JOB) == booking("one")
         ledger.release(JOB.key, "two")
         assert ledger.booked(JOB.key) == booking("one"), "nobody gives back what others have"
         ledger.release(JOB.key, "one")
-        assert ledger.book(booking("two"), JOB) is None
+        assert ledger.book(booking("two"), JOB) == booking("two")
 
 
 def test_a_booking_of_a_run_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with ledger.running(run_of("one")):
-        assert ledger.book(booking("one"), JOB) is None
+        assert ledger.book(booking("one"), JOB) == booking("one")
     assert not ledger.lives("one")
     with ledger.running(run_of("two")):
-        assert ledger.book(booking("two"), JOB) is None
+        assert ledger.book(booking("two"), JOB) == booking("two")
         assert ledger.booked(JOB.key) == booking("two")
 
 
 def test_a_run_that_goes_on_has_what_its_killed_process_booked(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with ledger.running(run_of("one")):
-        assert ledger.book(booking("one"), JOB) is None
+        assert ledger.book(booking("one"), JOB) == booking("one")
     with ledger.running(run_of("one")):
-        assert ledger.book(booking("one"), JOB) is None
+        assert ledger.book(booking("one"), JOB) == booking("one")
+
+
+def test_what_a_dead_run_left_on_the_cluster_is_in_the_booking_that_is_kept(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    with ledger.running(run_of("one")):
+        ledger.book(booking("one").model_copy(update={"cluster_id": "12"}), JOB)
+    with ledger.running(run_of("two")):
+        mine = ledger.book(booking("two"), JOB)
+        assert mine == ledger.booked(JOB.key) and (mine.cluster_id, mine.submitted_by) == ("12", "one")
+
+
+@pytest.mark.parametrize("there", ["", "{}\n", OTHER.model_dump_json() + "\n"])
+def test_a_booking_has_the_job_that_it_was_made_for(tmp_path: Path, there: str) -> None:
+    """An earlier run's has the claims of its day, and a machine that went down can leave an empty file."""
+    ledger = Ledger(tmp_path)
+    ledger.pair(JOB.key).mkdir(parents=True)
+    (ledger.pair(JOB.key) / "job.json").write_text(there)
+    with ledger.running(run_of("one")), ledger.running(run_of("two")):
+        ledger.book(booking("one"), JOB)
+        ledger.book(booking("two"), OTHER)
+        assert ledger.job(JOB.key) == JOB, "it was left to the first"
+
+
+def test_a_job_that_this_user_can_not_read_is_written_anew(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.pair(JOB.key).mkdir(parents=True)
+    (ledger.pair(JOB.key) / "job.json").symlink_to("job.json")  # root reads any file but this
+    with ledger.running(run_of("one")):
+        ledger.book(booking("one"), JOB)
+    assert ledger.job(JOB.key) == JOB
+
+
+def test_what_is_noted_of_a_job_is_written_once(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    file = ledger.pair(JOB.key) / "job.json"
+    ledger.note([JOB])
+    noted = file.stat().st_ino
+    ledger.note([OTHER])
+    with ledger.running(run_of("one")):
+        ledger.book(booking("one"), JOB)
+    assert ledger.job(JOB.key) == JOB and file.stat().st_ino == noted
 
 
 def test_a_run_goes_on_in_one_process_alone(tmp_path: Path) -> None:
@@ -102,7 +145,7 @@ def _book(folder: str, word: str, start: object, results: object) -> None:
     ledger = Ledger(Path(folder))
     with ledger.running(run_of(word)):
         start.wait()  # type: ignore[attr-defined]
-        results.put((word, ledger.book(booking(word), JOB) is None))  # type: ignore[attr-defined]
+        results.put((word, ledger.book(booking(word), JOB).run == word))  # type: ignore[attr-defined]
         start.wait()  # type: ignore[attr-defined]
 
 
@@ -131,7 +174,7 @@ class Overtaken(Ledger):
     def lives(self, run_id: str) -> bool:
         alive = super().lives(run_id)
         if free(self.pair(JOB.key) / "booking.lock"):
-            self.took = ["two"] if Ledger(self.folder).book(booking("two"), JOB) is None else []
+            self.took = ["two"] if Ledger(self.folder).book(booking("two"), JOB).run == "two" else []
         return alive
 
 
@@ -151,7 +194,7 @@ def test_nobody_takes_over_what_another_took_over_meanwhile(tmp_path: Path) -> N
         Ledger(tmp_path).book(booking("dead"), JOB)
     with ledger.running(run_of("one")), ledger.running(run_of("two")):
         ledger.took = []
-        took = [*ledger.took, *(["one"] if ledger.book(booking("one"), JOB) is None else []), *ledger.took]
+        took = [*ledger.took, *(["one"] if ledger.book(booking("one"), JOB).run == "one" else []), *ledger.took]
         assert len(took) == 1, took
         found = ledger.booked(JOB.key)
         assert found and [found.run] == took
