@@ -1,6 +1,6 @@
 """Claims against evidence: the only place where an image becomes PASS, FAIL or UNPROVEN. Pure.
 
-FAIL makes `build`, `validate` and `judge` exit with 1, UNPROVEN does not; the release gate takes PASS alone
+FAIL makes `build`, `validate` and `judge` exit with 1, UNPROVEN by itself does not; the release gate takes PASS alone
 (validate/judging/__init__.py says more).
 """
 

@@ -100,7 +100,7 @@ class _Job:
 
 
 def build(engine: Engine, image: Image, options: BuildOptions, host: HostSettings, progress: Progress) -> Built:
-    """Build one image, validate it, and name it if nothing that could be judged has failed.
+    """Build one image, validate it, and name it if no claim failed and each probe ran to its end.
 
     The steps are those of "How one image is built" in docs/architecture.md. Writes `out/NAME/`. Raises UserError: no
     lock, no base, a contradiction with the base, a failed step, a driver below the image's minimum.

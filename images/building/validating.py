@@ -77,7 +77,8 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
         return f"the {' and '.join(left_out)} tier was left out"
     asked = [one.claim for one in verdict.claims if not one.claim.unproven]
     if unseen := [f"{one.id} {one.subject}" for one in asked if not _was_run(evidence.of(one.probe))]:
-        return f"nobody measured {listed(unseen)}"
+        memory = ": a container of the trial ran out of memory" if evidence.host.get("out_of_memory") else ""
+        return f"nobody measured {listed(unseen)}{memory}"
     records = [record for probe in {one.probe for one in asked} if (record := evidence.of(probe))]
     unended = sorted(record.probe for record in records if record.outcome is not Outcome.COMPLETED)
     return f"{listed(unended)} did not run to the end" if unended else ""

@@ -116,6 +116,8 @@ def adopt_verb(
         record = bake.adopted(inputs, info, image_labels.declared_missing(wanted, info.labels))
         tried = trials.tried(docker_engine, wanted, info.id, sources, trial)
         withheld = validating.why_withheld(tried.verdict, tried.evidence, tried.tiers)
+        if tried.changes:  # it was held to what an image on top of the baked one may change
+            withheld = "it has steps above the image that was baked"
         if not withheld:
             validating.give_name(docker_engine, info.id, str(wanted.name))
     (folder / "build.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -75,7 +75,7 @@ def build_verb(
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Build images and validate them. An image gets its name only if nothing that could be judged has failed.
+    """Build images and validate them. An image gets its name only if no claim failed and each probe ended.
 
     With --on slurm or --on ray workers do it, and push to REPOSITORY by digest; the evidence is judged again here.
     """

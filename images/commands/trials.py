@@ -52,13 +52,15 @@ def claims_of(image: Image, labels: Mapping[str, str], sources: Sources) -> Clai
 
 
 def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
-    """The same of a published image; None where today's matrix makes another image of this name, or none.
+    """The same of a published image; None where the matrix makes another image of its name, or has no lock of it.
 
     An alias or a new row gives the whole matrix another revision, and changes nothing of this image.
     """
     name, revision = (labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
     image = next((one.image for one in plan.plan(sources) if one.name == name), None)
     if image is None or (revision != image.revision and not image_labels.describe(labels, image)):
+        return None
+    if lock_file.state(image).status is not lock_file.Status.PRESENT:
         return None
     return claims_of(image, labels, sources)
 

@@ -259,9 +259,11 @@ _ENGINE_SIGNS = (
         EngineErrorKind.REGISTRY_REFUSAL,
         _any_of(
             r"(?:manifest|name) unknown",
-            r"\b(?:manifest|repository|tag|page|http 404)\b.*\bnot found",
-            r"[\w.-]+(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found",  # containerd: a whole reference
-            r"(?<!permission )\bdenied:",
+            r"\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found",
+            # containerd: a whole reference
+            r"(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found",
+            r"(?<!permission )\bdenied(?::|\W*$)",
+            r"no basic auth credentials|403 forbidden",
             r"access (?:to the resource is )?denied",
             r"\bunauthorized\b|authentication required",
         ),

@@ -33,8 +33,8 @@ from images.registry.reference import Repository
 _AT_ONCE = 4
 """Blobs that are sent at a time, and layers that lie compressed on the disk."""
 _CHUNK = 1 << 18
-_NO_ANSWER = (HTTPStatus.UNAUTHORIZED, *retries.STATUSES)
-"""Statuses below 500 that do not say whether a mount is granted."""
+_NO_ANSWER = retries.STATUSES
+"""Statuses below 500 that do not say whether a mount is granted. 401 does: a login may write and not read the other."""
 _Key = tuple[Compression, str]
 """A compression and a diff ID."""
 

@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -21,6 +21,7 @@ from images.errors import Problem, UserError
 from images.registry.errors import RegistryError, json_object, problem, refusal
 from images.registry.reference import DOCKER_HUB, Repository, is_loopback
 
+HTTP_PORT, HTTPS_PORT = 80, 443
 SECONDS = (10, 60)
 """Timeouts of a request: to connect, and of silence."""
 _CLIENT_ID = "truetag"
@@ -61,6 +62,21 @@ def anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
+class Origin(NamedTuple):
+    """Where a login belongs (RFC 6454): however an address writes its host, and a port that its scheme has anyway."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def origin(url: str) -> Origin:
+    parts = urlsplit(url)
+    return Origin(
+        parts.scheme, parts.hostname or "", parts.port or (HTTPS_PORT if parts.scheme == "https" else HTTP_PORT)
+    )
+
+
 class RegistryAuth(AuthBase):
     """Answers the challenges of one registry. Requests to other hosts (uploads, pages) never carry its login.
 
@@ -79,7 +95,7 @@ class RegistryAuth(AuthBase):
         `scheme`: the registry's. Over another one its login is not sent, whatever a redirect says.
         """
         self._repository, *self._others = repositories
-        self._origin = (scheme, self._repository.api_host)
+        self._origin = origin(f"{scheme}://{self._repository.api_host}")
         self._credentials = credentials
         self._session = token_session
         self._authorization = ""
@@ -91,8 +107,7 @@ class RegistryAuth(AuthBase):
         return request
 
     def _is_registry(self, url: str | None) -> bool:
-        parts = urlsplit(url or "")
-        return (parts.scheme, parts.netloc) == self._origin
+        return origin(url or "") == self._origin
 
     def _authorize(self, request: requests.PreparedRequest) -> None:
         if self._authorization:

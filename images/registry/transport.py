@@ -14,7 +14,7 @@ from urllib3.exceptions import MaxRetryError
 
 from images.errors import Problem
 from images.registry import retries
-from images.registry.auth import SECONDS, CredentialStore, RegistryAuth, anonymous
+from images.registry.auth import HTTP_PORT, HTTPS_PORT, SECONDS, CredentialStore, RegistryAuth, anonymous, origin
 from images.registry.errors import RegistryError, TransientError, problem, refusal, registry_message, root_message
 from images.registry.reference import Repository, is_loopback
 from images.registry.retries import RegistryRetry
@@ -105,17 +105,25 @@ class Transport:
             answer = session.request(method, url, **{"timeout": SECONDS, **more})
             if not answer.ok:
                 answer.content  # noqa: B018  # what is read in parts may break off here, too
-        except requests.exceptions.SSLError as error:
-            raise RegistryError(self._problem(f"its certificate is not accepted: {root_message(error)}")) from None
         except requests.exceptions.RequestException as error:
-            broken = self._problem(f"the connection broke: {root_message(error)}")
-            repeated = repeats and error.args and isinstance(error.args[0], MaxRetryError)
-            raise (RegistryError(broken) if repeated else TransientError(broken)) from None
+            raise self._failure(error, repeats) from None
         if answer.status_code in retries.STATUSES and not repeats:
             raise TransientError(self._problem(registry_message(answer)), answer)
         if not answer.ok:
             raise refusal(self.repository, answer)
         return answer
+
+    def _failure(self, error: requests.exceptions.RequestException, repeats: bool) -> RegistryError:
+        """A request that got no answer. TLS that ends without a word is a connection that broke: `repeat` takes it up,
+        as urllib3 counts it with refused certificates, which are final.
+        """
+        if _is_certificate(error):
+            return RegistryError(self._problem(f"its certificate is not accepted: {root_message(error)}"))
+        broken = self._problem(f"the connection broke: {root_message(error)}")
+        was_repeated = repeats and error.args and isinstance(error.args[0], MaxRetryError)
+        if was_repeated and not isinstance(error, requests.exceptions.SSLError):
+            return RegistryError(broken)
+        return TransientError(broken)
 
     def _secured(self, url: str) -> str:
         """What a registry named, over https where it is reached so itself. Raises RegistryError.
@@ -126,8 +134,9 @@ class Transport:
         parts = urlsplit(url)
         if parts.scheme != "http" or self.scheme == "http":
             return url
-        if parts.netloc == self.repository.api_host:
-            return parts._replace(scheme="https").geturl()
+        named, own = origin(f"https://{parts.netloc}"), origin(f"https://{self.repository.api_host}")
+        if own in (named, named._replace(port=HTTPS_PORT) if parts.port == HTTP_PORT else named):
+            return parts._replace(scheme="https", netloc=self.repository.api_host).geturl()
         cause = f"it names an unencrypted address, http://{parts.netloc}"
         then = "tell who runs the registry: what it names must begin with https://"
         raise RegistryError(Problem(where=str(self.repository), cause=cause, then=then))
@@ -139,18 +148,29 @@ class Transport:
             return "https"
         try:
             self._single.get(f"https://{host}/v2/", auth=anonymous, timeout=SECONDS)
-        except requests.exceptions.SSLError as error:
-            return "https" if "CERTIFICATE_VERIFY_FAILED" in str(error) else "http"
-        except requests.exceptions.RequestException:
-            return "http"
+        except requests.exceptions.RequestException as error:
+            return "https" if _is_certificate(error) else "http"
         return "https"
 
     def _problem(self, cause: str) -> Problem:
         return problem(self.repository, cause)
 
 
+class _Session(requests.Session):
+    """One that gives a redirect no login of ~/.netrc: storage refuses a second one beside its signed address."""
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        request = response.request
+        if request.url and prepared_request.url and self.should_strip_auth(request.url, prepared_request.url):  # type: ignore[no-untyped-call]
+            prepared_request.headers.pop("Authorization", None)
+
+
+def _is_certificate(error: requests.exceptions.RequestException) -> bool:
+    return isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
 def _session(host: str, retry: Retry | int) -> requests.Session:
-    session = requests.Session()
+    session = _Session()
     session.mount("https://", HTTPAdapter(max_retries=retry))
     session.mount("http://", HTTPAdapter(max_retries=retry))
     if is_loopback(host):

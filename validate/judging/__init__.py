@@ -1,7 +1,8 @@
 """What a judge gives back. One judge a claim id, pure: evidence in, finding out.
 
 What UNPROVEN means to CI: the claim was not measured (no GPU here, a wheel that could not be had, a probe that did not
-finish), so it is neither kept nor broken, and `build`, `validate` and `judge` exit with 1 for FAIL alone. The release
+finish), so it is neither kept nor broken, and `validate` and `judge` exit with 1 for FAIL alone. `build` gives no name
+where a probe that was asked for did not finish, either (images/building/validating.py). The release
 gate (`publish`, images/publish/gate.py) takes only PASS: it refuses an image while a required claim of the tiers that
 it asks for is UNPROVEN, and every page shows such a claim as open.
 """

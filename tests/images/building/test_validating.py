@@ -24,10 +24,14 @@ def record(probe: str, subject: str, outcome: Outcome = Outcome.COMPLETED) -> Re
 GOOD = (record("static.pins", "pip"), record("cpu.imports", "torch"))
 
 
-def withheld(*records: Record, more: tuple[Claim, ...] = (), tiers: tuple[Tier, ...] = BOTH, status: str = "") -> str:
+def withheld(
+    *records: Record, oom: bool = False, more: tuple[Claim, ...] = (), tiers: tuple[Tier, ...] = BOTH, status: str = ""
+) -> str:
     """Why it gets no name by these records. Who looked is asked here, not at what: each judge finds the same."""
     held_to = claims(STATIC, CPU, *more)
-    evidence = Evidence(image=NAME, digest="sha256:1", records=records, claims=held_to.claims)
+    evidence = Evidence(
+        image=NAME, digest="sha256:1", records=records, host={"out_of_memory": oom}, claims=held_to.claims
+    )
     found = Finding(Status[status or "PASS"], "it was looked at")
     verdict = judge(held_to, evidence, tiers, judges=dict.fromkeys(("S1", "C1"), lambda *_: found))
     return validating.why_withheld(verdict, evidence, tiers)
@@ -40,6 +44,7 @@ def test_an_image_that_was_measured_as_a_whole_gets_its_name() -> None:
 def test_no_image_gets_a_name_for_what_a_suite_did_not_come_to() -> None:
     """A suite that is killed for its memory leaves records of the probes before it."""
     assert withheld(GOOD[0]) == "nobody measured C1 torch"
+    assert withheld(GOOD[0], oom=True) == "nobody measured C1 torch: a container of the trial ran out of memory"
     assert withheld(GOOD[0], record("cpu.imports", "torch", Outcome.MISSING)) == "nobody measured C1 torch"
 
 

@@ -11,12 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from images.errors import UserError
-from images.registry.auth import Credentials, docker_credentials
+from images.registry.auth import Credentials, docker_credentials, origin
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from tests.images.registry.test_uploads import InMemory
+from images.registry.retries import POLICY, RegistryRetry
+from images.registry.transport import Transport
+from tests.images.registry.test_uploads import CONTENT, InMemory
 from tests.support import certificate
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import Answer, Reply, Server, serving
@@ -173,6 +175,66 @@ def test_an_upload_goes_over_https_though_a_proxy_names_http(encrypted: Server, 
         else:
             registry.put_blob(b"content")
     assert list(stored.blobs["staging/images"].values()) == [b"content"] and not encrypted.unencrypted
+
+
+def test_an_upload_goes_on_after_tls_that_ended_within_it(encrypted: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """requests calls it an SSLError, as it does a certificate that is refused."""
+    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    stored, cuts = BlobRegistry(), [1000]
+    encrypted.answer = with_password(stored.answer)
+    encrypted.takes = lambda method, _path: cuts.pop() if method == "PATCH" and cuts else None
+    with client(encrypted) as registry:
+        registry.put_stream(InMemory(CONTENT))
+    assert list(stored.blobs["staging/images"].values()) == [CONTENT] and not cuts
+
+
+def test_a_redirect_gets_no_login_of_netrc(encrypted: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Storage with a signed address refuses a second login, and has no business with it."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login somebody password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with serving() as storage:
+        storage.answer = lambda *_: SERVED
+        moved = {"Location": f"http://{storage.host}/signed"}
+        encrypted.answer = with_password(lambda *_: (307, moved, b""))
+        with client(encrypted) as registry:
+            registry.get("latest")
+        assert storage.seen and not any("Authorization" in headers for *_, headers in storage.seen)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://a.test/x", "https://A.test:443/y", True),
+        ("http://a.test/x", "http://a.test:80/y", True),
+        ("https://a.test/x", "http://a.test/x", False),
+        ("https://a.test/x", "https://a.test:5000/x", False),
+        ("https://a.test/x", "https://a.test.evil/x", False),
+    ],
+)
+def test_an_origin_is_a_scheme_a_host_and_a_port_however_they_are_written(one: str, other: str, same: bool) -> None:
+    assert (origin(one) == origin(other)) is same
+
+
+@pytest.mark.parametrize(
+    ("host", "named", "secured"),
+    [
+        ("a.test", "http://a.test/u", "https://a.test/u"),
+        ("a.test", "http://A.test:80/u", "https://a.test/u"),
+        ("a.test:443", "http://a.test/u", "https://a.test:443/u"),
+        ("a.test:5000", "http://a.test:5000/u", "https://a.test:5000/u"),
+        ("a.test", "http://a.test:8080/u", ""),
+        ("a.test:5000", "http://a.test/u", ""),
+    ],
+)
+def test_what_a_proxy_names_over_http_is_the_registry_or_refused(host: str, named: str, secured: str) -> None:
+    way = Transport(Repository(host, "x"), lambda _: None, POLICY, [])
+    if secured:
+        assert way._secured(named) == secured
+    else:
+        with pytest.raises(RegistryError, match="unencrypted address"):
+            way._secured(named)
 
 
 def test_no_upload_goes_elsewhere_over_plain_http(encrypted: Server) -> None:
