@@ -201,6 +201,7 @@ class Registry:
             return "" if self.has_blob(blob.digest, blob.size) else self._start_upload()
 
         Upload(blob, self._http.send, start).run(self._http.retry)
+        self.has_blob(blob.digest, blob.size)  # docker-registry keeps what it had, and says that it stored the blob
 
     def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
         """Link a blob from another repository of this registry. False where the registry doesn't grant it.

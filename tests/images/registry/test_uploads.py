@@ -94,7 +94,7 @@ def test_a_layer_is_sent_in_one_request(server: Server) -> None:
     put(server, sessions)
     assert sessions.stored == {oci_digest(CONTENT): CONTENT}
     assert [method for method, _, _ in server.seen if method in ("HEAD", "POST", "PATCH", "PUT")] == [
-        "HEAD", "POST", "PATCH", "PUT",
+        "HEAD", "POST", "PATCH", "PUT", "HEAD",
     ]  # fmt: skip
     assert "chunked" not in str(server.seen), "proxies want to know the length"
 
@@ -114,6 +114,21 @@ def test_one_that_is_there_in_part_is_told(server: Server, streamed: bool) -> No
         with pytest.raises(RegistryError, match="holds 0 bytes"):
             registry.mount(oci_digest(CONTENT), Repository(server.host, "y"), len(CONTENT))
     assert server.count("POST") == 0
+
+
+def test_one_that_the_registry_had_in_part_elsewhere_is_told(server: Server) -> None:
+    """In another repository: docker-registry 2.8 takes the upload, and keeps its damaged copy."""
+    sessions = Sessions()
+    takes = sessions.answer
+
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        done = takes(method, path, headers, body)
+        sessions.stored = dict.fromkeys(sessions.stored, b"part")
+        return done
+
+    sessions.answer = answer  # type: ignore[method-assign]
+    with pytest.raises(RegistryError, match="holds 4 bytes of it, not 1048576"):
+        put(server, sessions)
 
 
 def test_one_whose_size_is_not_said_is_taken_as_there(server: Server) -> None:
