@@ -21,6 +21,7 @@ from images.bench.data import OverheadData, OverheadRun
 from images.bench.parts.session import load_around
 from images.bench.stats import turns
 from images.engine import Engine, private_engine
+from images.errors import Problem, UserError
 from tests.support import fleet_images
 from tests.support.broken_images import NAME
 from tests.support.fleet_comparison import command_of, judged_by, site
@@ -99,19 +100,13 @@ def _sides(local: FleetCommand, slurm: Mapping[str, str], ray: str) -> Mapping[s
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure, put the entry into the file of results, and print its table."""
-    parser = argparse.ArgumentParser(prog=f"nox -s {PART} --", description=measured.__doc__)
-    parser.add_argument("--out", type=Path, default=results.FILE, metavar="FILE", help="where the result goes")
-    parser.add_argument("--repeat", type=int, default=3, help="times that each executor is measured")
-    asked = parser.parse_args(arguments)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' workers find the bytecode of those before them
+    """Measure, put the entry into the file of results, and print its table. Raises UserError."""
+    asked = _asked(arguments)
     results.read(asked.out)  # a file that can't take the result is told before anything is measured
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' workers find the bytecode of those before them
     start, began, commit = time.monotonic(), results.now(), results.revision()
     with private_engine.open_engine(None, say=_say) as engine, tempfile.TemporaryDirectory() as name:
-        if engine.find(NAME) is None:
-            sys.exit(
-                f"{NAME}: the engine lacks it, and the small images are cut from it\n  next: nox -s build -- {NAME}"
-            )
+        _require_possible(engine)
         data, machine = measured(Path(name), engine, asked.repeat, _say), results.machine(engine)
     seconds = time.monotonic() - start
     entry = results.entry(data, machine, commit, began=began, seconds=seconds, finished=True)
@@ -119,5 +114,23 @@ def main(arguments: Sequence[str]) -> None:
     sys.stdout.write(f"{overhead_page.section(data)}\n{asked.out}; `nox -s generate` renews docs/benchmarks.md\n")
 
 
+def _asked(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"nox -s {PART} --", description="What executors cost beside the trials.")
+    parser.add_argument("--out", type=Path, default=results.FILE, metavar="FILE", help="where the result goes")
+    parser.add_argument("--repeat", type=int, choices=range(1, 100), metavar="N", default=3, help="times of each")
+    return parser.parse_args(arguments)
+
+
+def _require_possible(engine: Engine) -> None:
+    if os.geteuid() != 0:
+        raise UserError(Problem(where=PART, cause="starts Slurm's daemons, which need root", then="give it as root"))
+    if engine.find(NAME) is None:
+        cause, then = "the engine lacks it, and the small images are cut from it", f"nox -s build -- {NAME}"
+        raise UserError(Problem(where=NAME, cause=cause, then=then))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(str(error))
