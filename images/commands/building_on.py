@@ -80,7 +80,8 @@ def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRu
     outdated = {} if wishes.resume else ledger.records_of(keys)
     if wishes.resume:
         last = running.left_run(ledger, keys, name)
-        executors.tell(last.id, f"goes on: {sum(not ledger.done(key) for key in keys)} of {len(keys)} jobs are left")
+        left = sum(not ledger.done(key) for key in keys)
+        executors.tell(last.id, f"is taken over: {left} of the {len(keys)} jobs that are asked for are left")
     run_of = booking.new_run(name, keys)
     executor = executors.executor(wishes.how.on, wishes.out, fleet)
     seconds = {job.image: records.recorded_seconds(wishes.out / job.image) for job in jobs}

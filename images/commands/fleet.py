@@ -106,7 +106,8 @@ def act(
     if engine and action == "run" and how.on != "local":
         raise executors.no_engine_of(engine, how.on)
     context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
-    if action == "run" and how.resume:
+    if how.resume:
+        _require_all(action, bool(selectors or what.image or what.claim or trial.tier))
         _finish(context, *_resumed(context))
         return
     sources = common.sources()
@@ -140,6 +141,17 @@ def act(
         return
     keys = [job.key for group in jobs.values() for job in group]
     _finish(replace(context, outdated=before), booking.new_run(context.executor, keys), jobs, planned)
+
+
+def _require_all(action: str, some: bool) -> None:
+    """See that --resume is asked for what it does. Raises UserError."""
+    if action != "run":
+        cause, then = f"is about `fleet run`, not `fleet {action}`", "leave it out"
+    elif some:
+        cause, then = "takes over all that a run left", "leave out SELECTOR, --tier, --image and --claim, or --resume"
+    else:
+        return
+    raise UserError(Problem(where="--resume", cause=cause, then=then))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +248,7 @@ def _resumed(context: RunContext) -> tuple[FleetRun, dict[str, list[Job]]]:
         return booking.new_run(context.executor, ()), {}
     keys = resuming.undone(ledger, last)
     jobs = _placed(ledger, context.fleet, last, keys)
-    executors.tell(last.id, f"goes on: {len(keys)} of {len(last.jobs)} jobs are left")
+    executors.tell(last.id, f"left {len(keys)} of its {len(last.jobs)} jobs: they are taken over")
     return booking.new_run(context.executor, keys), jobs
 
 

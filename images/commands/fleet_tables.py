@@ -93,7 +93,7 @@ def _status_of(ledger: Ledger, key: str, lives: Callable[[str], bool]) -> Iterat
     booking, record, failure = ledger.booked(key), ledger.record(key), ledger.failure(key)
     row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
     if booking and record is None:
-        left = ("left", "`nox -s fleet -- run --resume` goes on")
+        left = ("left", f"`nox -s fleet -- run --resume --on {booking.executor}` goes on")
         state, told = ("running", booking.owner) if lives(booking.run) else left
         yield {**row, "state": state, "machine": booking.cluster_id, "when": _time(booking.since), "told": told}
     elif record:

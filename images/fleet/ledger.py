@@ -4,6 +4,7 @@
     pairs/KEY/job.json, booking.json, evidence.json, record.json, failed.json
     pairs/KEY/lock        held by the worker that does the job, and by whoever keeps its record
     pairs/KEY/booking.lock  held for the moment in which a booking is made or given back
+    pairs/KEY/judged      which record was judged by a submitter, who has reported it
     pairs/KEY/earlier/    records that were too old, or failed
 
 `build --on` keeps its jobs so, too: no evidence.json and no failed.json, the record has it all (builds/ledger.py).
@@ -38,7 +39,7 @@ Model = TypeVar("Model", bound=Row)
 JobT = TypeVar("JobT", bound=LedgerJob)
 RecordT = TypeVar("RecordT", bound=JobRecord)
 
-_RUNS, _PAIRS, _RECORD = "runs", "pairs", "record.json"
+_RUNS, _PAIRS, _RECORD, _JUDGED = "runs", "pairs", "record.json", "judged"
 _PATIENCE = (0.05, 0.1, 0.2, 0.4)
 """Seconds between attempts at a run's lock: whoever looks whether the run lives holds it for a moment."""
 
@@ -48,8 +49,8 @@ class JobLedger(Generic[JobT, RecordT]):
 
     _jobs: type[JobT]
     _records: type[RecordT]
-    _files: Sequence[str] = (_RECORD,)
-    """Of a record: they are put aside together."""
+    _files: Sequence[str] = (_JUDGED, _RECORD)
+    """Of a record: they are put aside together, in this order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,7 +79,7 @@ class JobLedger(Generic[JobT, RecordT]):
         """
         ended = list[FleetRun]()
         for file in (self.folder / _RUNS).glob("*.json"):
-            with suppress(UserError, OSError):  # no failure of the caller's: whoever resumes that one is told
+            with suppress(UserError, OSError):  # no failure of the caller's, whose jobs are done
                 run = _read(FleetRun, file)
                 if run.ended is None and not (keys and set(run.jobs).isdisjoint(keys)) and self._over(run):
                     self._end(run)
@@ -184,9 +185,14 @@ class JobLedger(Generic[JobT, RecordT]):
         """What a job came to; None: there is no record yet."""
         return _find(self._records, self.pair(key) / _RECORD)
 
+    def note_judged(self, record: RecordT) -> None:
+        """Note that a record was judged, and reported. The caller has booked the job."""
+        _replace(self.pair(record.key) / _JUDGED, _mark(record))
+
     def done(self, key: str) -> bool:
-        """Whether a job leaves nothing to be done: a record of no use is put aside."""
-        return (self.pair(key) / _RECORD).exists()
+        """Whether a job leaves nothing to be done: its record was judged. Raises UserError for a damaged record."""
+        record = self.record(key)
+        return record is not None and _holds(self.pair(key) / _JUDGED, _mark(record))
 
     def records_of(self, keys: Iterable[str]) -> dict[str, RecordT]:
         """Those of these jobs that have one."""
@@ -228,7 +234,7 @@ class Ledger(JobLedger[Job, FleetRecord]):
     """What a fleet judged: each record with its evidence."""
 
     _jobs, _records = Job, FleetRecord
-    _files = (_RECORD, "evidence.json")  # without the record, the evidence counts for nothing
+    _files = (*JobLedger._files, "evidence.json")  # without the record, the evidence counts for nothing
 
     def commit(self, judged: Judged) -> bool:
         """Keep a record with its evidence. False: there was one already, which stays. Call it within `judging`."""
@@ -266,6 +272,11 @@ class Ledger(JobLedger[Job, FleetRecord]):
 
     def failure(self, key: str) -> Failure | None:
         return _find(Failure, self.pair(key) / "failed.json")
+
+
+def _mark(record: JobRecord) -> str:
+    """What tells a record from an earlier or a later one of its job."""
+    return f"{record.run} {record.ended.isoformat()}"
 
 
 def _find(model: type[Model], path: Path) -> Model | None:

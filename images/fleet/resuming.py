@@ -15,7 +15,7 @@ AnyLedger = JobLedger[Any, Any]
 
 
 def newest_left(ledger: AnyLedger, executor: str, asked: Collection[str] = ()) -> FleetRun | None:
-    """The newest run that left any job, first of those on this executor. None: no run did.
+    """The newest run that left any job: on this executor, if any did there. None: no run did.
 
     `asked`: keys of the jobs that are taken over, whichever run left them; without, those that are left of the run.
     Raises UserError: living processes do the jobs, or another executor may still do them.
@@ -25,7 +25,7 @@ def newest_left(ledger: AnyLedger, executor: str, asked: Collection[str] = ()) -
     runs = [one for one in unended if not all(map(ledger.held, of_run[one.id]))]
     if runs:
         found = next((one for one in reversed(runs) if one.executor == executor), runs[-1])
-        _require_known_there(ledger, executor, found, asked or found.jobs)
+        _refuse_other_executor(ledger, executor, found, asked or found.jobs)
         return found
     held = [booked for one in unended for key in of_run[one.id] if (booked := ledger.held(key))]
     if held:
@@ -39,11 +39,15 @@ def undone(ledger: AnyLedger, run: FleetRun, asked: Collection[str] = ()) -> lis
     return [key for key in run.jobs if (not asked or key in asked) and not ledger.done(key)]
 
 
-def _require_known_there(ledger: AnyLedger, executor: str, left: FleetRun, keys: Collection[str]) -> None:
-    """Refuse an executor that does not know what another one may still do. Raises UserError."""
+def _refuse_other_executor(ledger: AnyLedger, executor: str, left: FleetRun, keys: Collection[str]) -> None:
+    """Refuse one that does not know what another may still do, or may not have the images. Raises UserError.
+
+    Ray ends the tasks of a killed submitter, and their images are in a registry: any other may go on.
+    """
     free = (key for key in keys if not ledger.done(key) and not ledger.held(key))
     submitted = [booked for key in free if (booked := ledger.booked(key)) and booked.cluster_id]
-    for run, was_on in [(left.id, left.executor), *((one.run, one.executor) for one in submitted)]:
+    of_run = [(left.id, left.executor)] if left.executor != "ray" else []
+    for run, was_on in [*of_run, *((one.run, one.executor) for one in submitted)]:
         if was_on != executor:
             cause, then = f"{run} was on {was_on}", f"add --on {was_on}; without --resume a new run begins"
             raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))

@@ -136,6 +136,8 @@ def _kept(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> Outc
         failure = Failure(key=job.key, run=run_of.id, at=datetime.now(UTC), cause=outcome.cause, node=ended.node)
         ledger.fail(failure)
     options.keep(outcome)
+    if outcome.record and outcome.verdict is not None:
+        ledger.note_judged(outcome.record)
     return outcome
 
 

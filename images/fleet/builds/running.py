@@ -115,7 +115,7 @@ class BuildRun:
         if isinstance(outcome, UnusableError):
             self.ledger.put_aside(end.job.key)
         elif isinstance(end.result, BuildResult) and not isinstance(outcome, UserError):
-            self.ledger.note_judged(end.job.key)
+            self.ledger.note_judged(end.result)
         return outcome
 
 
@@ -130,6 +130,7 @@ def _told(jobs: Jobs, taken: Taken, built: Mapping[str, BuildResult]) -> Iterato
 
 def left_run(ledger: BuildLedger, keys: Sequence[str], executor: str) -> FleetRun:
     """The newest run that left any of these jobs. Raises UserError: there is none; else as resuming.newest_left."""
+    ledger.end_runs(keys)  # one that was killed between its last job and its end
     found = resuming.newest_left(ledger, executor, keys)
     if found:
         return found

@@ -61,10 +61,11 @@ class SlurmExecutor:
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
         by_machines: dict[tuple[str, int], list[Placed]] = {}
+        live: dict[str, WatchedJob] = {}
         for job in jobs:
             known = self._watched(job.cluster_id) if job.cluster_id else None
             if known and not known.watcher.is_done(known.job_id, mode="force"):
-                self._jobs[job.key] = known
+                live[job.key] = known
             else:
                 by_machines.setdefault((job.machines, job.gpus), []).append(job)
         for (machines, gpus), group in by_machines.items():
@@ -74,6 +75,7 @@ class SlurmExecutor:
             ids = self._submitted(machines, group, asked)
             self._jobs.update((job.key, self._watched(one)) for job, one in zip(group, ids, strict=True))
             self._submitting.remove(name)
+        self._jobs.update(live)  # last: what sbatch refuses now cancels no job that a dead run left
         return {key: job.job_id for key, job in list(self._jobs.items())}
 
     def ended(self) -> Iterator[Ended]:

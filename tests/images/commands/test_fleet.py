@@ -64,7 +64,9 @@ def test_resume_ends_a_run_with_nothing_left_and_goes_on_with_an_older_one(tmp_p
     note(ledger, "newer", newer, days=1)
     found = judged(newer, PIP, pip=installed())
     slow_clock = {"ended": NOW - timedelta(days=7)}
-    ledger.commit(replace(found, record=found.record.model_copy(update=slow_clock)))
+    given = found.record.model_copy(update=slow_clock)
+    ledger.commit(replace(found, record=given))
+    ledger.note_judged(given)
     answer(executor, older)
     assert call(tmp_path, "--resume").exit_code == 0
     assert executor.started == [older.key]
@@ -80,10 +82,45 @@ def test_resume_of_a_run_whose_jobs_were_all_judged_since_ends_it(tmp_path: Path
     left = note(ledger, "one", one, days=1)
     with ledger.running(left):
         ledger.book(booking.booking(left, one.key, "7"), one)
-    ledger.commit(judged(one, PIP, pip=installed()))
+    given = judged(one, PIP, pip=installed())
+    ledger.commit(given)
+    ledger.note_judged(given.record)
     assert call(tmp_path, "--resume").exit_code == 0
     assert not executor.started and [bool(each.ended) for each in ledger.runs()] == [True]
     assert ledger.booked(one.key) is None
+
+
+@pytest.mark.parametrize(("version", "status"), [("25.0", 0), ("24.0", 1)])
+def test_resume_reports_what_workers_of_a_dead_submitter_recorded(
+    tmp_path: Path, executor: Obedient, version: str, status: int
+) -> None:
+    ledger, one = Ledger(tmp_path), job(1, PIP)
+    note(ledger, "one", one, days=1)
+    ledger.commit(judged(one, PIP, pip=installed(version)))
+    assert call(tmp_path, "--resume").exit_code == status
+    assert not executor.started and all(each.ended for each in ledger.runs())
+    assert (ledger.pair(one.key) / "verdict.json").exists()
+    assert call(tmp_path, "--resume").exit_code == 2, "there is nothing left"
+
+
+def test_a_record_that_came_after_the_judged_one_is_not_judged_yet(tmp_path: Path) -> None:
+    """Somebody took a damaged record away, and a worker brought another."""
+    ledger, one = Ledger(tmp_path), job(1, PIP)
+    first, later = judged(one, PIP, pip=installed(), days=1), judged(one, PIP, pip=installed())
+    ledger.commit(first)
+    ledger.note_judged(first.record)
+    assert ledger.done(one.key)
+    (ledger.pair(one.key) / "record.json").unlink()
+    assert not ledger.done(one.key)
+    ledger.commit(later)
+    assert not ledger.done(one.key)
+
+
+def test_resume_takes_no_part_of_a_run(tmp_path: Path, executor: Obedient) -> None:
+    note(Ledger(tmp_path), "one", job(1, PIP), days=1)
+    with pytest.raises(UserError, match="--resume: takes over all that a run left") as told:
+        call(tmp_path, "--resume", "cu126-torch27")
+    assert told.value.code == 2 and not executor.started
 
 
 def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, executor: Obedient) -> None:

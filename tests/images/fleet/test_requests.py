@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from images.errors import UserError
+from images.errors import Problem, UserError
 from images.fleet.config import RaySettings, SlurmSettings, WorkerType
 from images.fleet.executors import ray, slurm
 from images.fleet.executors.executor import Placed
@@ -172,6 +173,28 @@ def test_jobs_whose_numbers_never_came_back_are_cancelled_by_their_name(
         one.cancel()
     assert said == [("scancel", f"--name={named[0]}") if interrupted else ("scancel", "7_0", "7_1")]
     assert named[0].startswith("truetag-cpu-") and executor._run != other._run
+
+
+def test_what_sbatch_refuses_cancels_no_job_that_a_dead_run_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More jobs than a user may submit, say: those that run count, too."""
+    said: list[tuple[str, ...]] = []
+
+    def refuses(*_: object) -> list[str]:
+        raise UserError(Problem(where="--on slurm", cause="QOSMaxSubmitJobPerUserLimit"))
+
+    live = SimpleNamespace(job_id="7_0", watcher=SimpleNamespace(is_done=lambda *_a, **_k: False))
+    monkeypatch.setattr(slurm, "_slurm", lambda *command: said.append(command))
+    monkeypatch.setattr(SlurmExecutor, "_watched", lambda *_: live)
+    monkeypatch.setattr(SlurmExecutor, "_submitted", refuses)
+    executor = SlurmExecutor(tmp_path, SlurmSettings())
+    known = Placed(key="a", task=cast(Task, None), gpus=0, machines="cpu", on=WorkerType(), cluster_id="7_0")
+    with pytest.raises(UserError, match="QOSMaxSubmit"):
+        executor.start([known, replace(known, key="b", cluster_id="")])
+    executor.cancel()
+    assert not [command for command in said if "7_0" in command]
+    assert executor.start([known]) == {"a": "7_0"}, "a later start watches it"
 
 
 def test_the_checkout_that_travels_has_all_that_a_worker_imports(tmp_path: Path) -> None:

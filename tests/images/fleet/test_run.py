@@ -122,6 +122,7 @@ def test_a_run_ends_with_its_last_job_whoever_judged_it(tmp_path: Path) -> None:
         ledger.book(booking.booking(left, one.key), one)
         ledger.note_run(left)
     ledger.commit(judged(one))
+    ledger.note_judged(judged(one).record)
     answers = {each.key: Ended(key=each.key, judged=judged(each)) for each in (two, three)}
 
     def ended() -> set[str]:
