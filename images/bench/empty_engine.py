@@ -29,7 +29,7 @@ SUITES: Mapping[str, str] = {"26.1": "trixie", "28.5": "sid"}
 """Version of an engine -> the Debian suite that has it."""
 OWN = "this machine's"
 _UNPACKER = "pigz"
-"""With it an engine unpacks gzip twice as fast (dockerd looks for `unpigz`); Docker's own packages recommend it."""
+"""With it an engine unpacks gzip faster (dockerd looks for `unpigz`); Docker's own packages recommend it."""
 _PACKAGES = f"ca-certificates,docker.io,procps,{_UNPACKER}"
 _APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 """Mounts and processes end with the engine, however it ends."""

@@ -121,8 +121,9 @@ def test_a_run_ends_with_its_last_job_whoever_judged_it(tmp_path: Path) -> None:
     with ledger.running(left):
         ledger.book(booking.booking(left, one.key), one)
         ledger.note_run(left)
-    ledger.commit(judged(one))
-    ledger.note_judged(judged(one).record)
+    given = judged(one)
+    ledger.commit(given)
+    ledger.note_judged(given.record)
     answers = {each.key: Ended(key=each.key, judged=judged(each)) for each in (two, three)}
 
     def ended() -> set[str]:
