@@ -106,8 +106,7 @@ def act(
     if engine and action == "run" and how.on != "local":
         raise executors.no_engine_of(engine, how.on)
     context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
-    if how.resume:
-        _require_all(action, bool(selectors or what.image or what.claim or trial.tier))
+    if action == "run" and how.resume:
         _finish(context, *_resumed(context))
         return
     sources = common.sources()
@@ -141,17 +140,6 @@ def act(
         return
     keys = [job.key for group in jobs.values() for job in group]
     _finish(replace(context, outdated=before), booking.new_run(context.executor, keys), jobs, planned)
-
-
-def _require_all(action: str, some: bool) -> None:
-    """See that --resume is asked for what it does. Raises UserError."""
-    if action != "run":
-        cause, then = f"is about `fleet run`, not `fleet {action}`", "leave it out"
-    elif some:
-        cause, then = "takes over all that a run left", "leave out SELECTOR, --tier, --image and --claim, or --resume"
-    else:
-        return
-    raise UserError(Problem(where="--resume", cause=cause, then=then))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,13 +117,6 @@ def test_a_record_that_came_after_the_judged_one_is_not_judged_yet(tmp_path: Pat
     assert not ledger.done(one.key)
 
 
-def test_resume_takes_no_part_of_a_run(tmp_path: Path, executor: Obedient) -> None:
-    note(Ledger(tmp_path), "one", job(1, PIP), days=1)
-    with pytest.raises(UserError, match="--resume: takes over all that a run left") as told:
-        call(tmp_path, "--resume", "cu126-torch27")
-    assert told.value.code == 2 and not executor.started
-
-
 def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, executor: Obedient) -> None:
     """What was left here goes on here, though a newer run was on the cluster."""
     ledger, one, two = Ledger(tmp_path), job(1, PIP), job(2, PIP)
