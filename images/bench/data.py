@@ -201,6 +201,37 @@ class OverheadData(TypedDict):
     runs: list[OverheadRun]
 
 
+class StartMode(TypedDict):
+    """How a process is started. `cold`: with an empty page cache; `loading`: CUDA_MODULE_LOADING."""
+
+    cold: bool
+    loading: str
+
+
+class StartRun(TypedDict):
+    """One training process on a GPU. `at`: seconds from its container's creation to each mark, in their order."""
+
+    side: str
+    mode: StartMode
+    at: dict[str, float]
+    host_peak: int
+    """Resident memory, at most."""
+    gpu_context: int
+    """GPU memory after the context was made, torch's own allocations left out."""
+    gpu_beside: int
+    """The same at the end: with the modules of kernels that ran, and the libraries' workspaces."""
+    losses: list[float]
+    load: Load
+
+
+class StartData(TypedDict):
+    """The part `start`. `images`: side -> ID."""
+
+    gpu: str
+    images: dict[str, str]
+    runs: list[StartRun]
+
+
 class DeliveryPush(TypedDict):
     """One push of a side's image into an empty repository. `by`: the engine, or truetag."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from images.bench import cells, delivery_page, overhead_page
+from images.bench import cells, delivery_page, overhead_page, start_page
 from images.bench.accounting import Layer, Total, fetched, total
 from images.bench.cells import Goal
 from images.bench.data import (
@@ -292,6 +292,7 @@ _SECTIONS: Mapping[str, Callable[[Any], str]] = {
     "fleet": _fleet,
     "overhead": overhead_page.section,
     "delivery": delivery_page.section,
+    "start": start_page.section,
 }
 _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "cold": _cold_goals,
@@ -302,6 +303,7 @@ _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "fleet": _fleet_goals,
     "overhead": overhead_page.goals,
     "delivery": delivery_page.goals,
+    "start": start_page.goals,
 }
 
 

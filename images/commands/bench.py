@@ -12,7 +12,7 @@ import typer
 
 from images.bench import on_worker, results
 from images.bench.data import PartData
-from images.bench.parts import PARTS, BenchmarkRun
+from images.bench.parts import PARTS, UNASKED, BenchmarkRun
 from images.commands import common, executors, trials
 from images.commands.executors import ExecutorArguments
 from images.commands.options import EngineUrl, grouped
@@ -36,9 +36,11 @@ def bench_verb(
 ) -> None:
     """Measure builds, bytes and times, ours beside the conventional way. All PARTs take hours; each can be repeated.
 
+    The part `start` needs a GPU, and is measured where it is named.
+
     With --on slurm or --on ray a worker measures the part `sequence`, which counts bytes.
     """
-    names = only or list(PARTS)
+    names = only or list(UNASKED)
     if unknown := [name for name in names if name not in PARTS]:
         then = f"name some of {', '.join(PARTS)}"
         raise UserError(Problem(where=" ".join(unknown), cause="is nothing that is measured", then=then))

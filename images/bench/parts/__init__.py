@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from images.bench.data import PartData
-from images.bench.parts import cold, delivery, fleet, planner, rebuild, sizes, trial
+from images.bench.parts import cold, delivery, fleet, planner, rebuild, sizes, start, trial
 from images.bench.parts.session import BenchmarkRun
 
 Part = Callable[[BenchmarkRun], PartData]
@@ -22,7 +22,10 @@ PARTS: Mapping[str, Part] = {
     "trial": trial.trial,
     "fleet": fleet.fleet,
     "delivery": delivery.delivery,
+    start.PART: start.start,
 }
 """What `--only` names, in the order in which they run."""
+UNASKED = tuple(name for name in PARTS if name != start.PART)
+"""What is measured without `--only`: no GPU is needed for it."""
 
-__all__ = ["PARTS", "BenchmarkRun", "Part"]
+__all__ = ["PARTS", "UNASKED", "BenchmarkRun", "Part"]
