@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from images.bench import disk
 from images.bench.builder import COLD, Builder
 from images.bench.contexts import conventional_context
 from images.bench.data import BuildRun, ColdData
@@ -59,6 +60,7 @@ def by_command(builder: Builder, project: ProjectCopy, image: Image) -> Usage:
 
 def _built(bench: BenchmarkRun, side: str, context: Context) -> BuildRun:
     """One cold build by a builder of its own, which is cleared after it."""
+    disk.rest(bench.engine, bench.say)
     with bench.builder() as builder, load_around() as load:
         result = builder.build(context, builder.run_id, COLD)
         info = bench.engine.inspect(result.image_id)
@@ -68,6 +70,7 @@ def _built(bench: BenchmarkRun, side: str, context: Context) -> BuildRun:
 
 
 def _lower_bound(bench: BenchmarkRun, image: Image, locked: Lock, project: ProjectCopy) -> BuildRun:
+    disk.rest(bench.engine, bench.say)
     with load_around() as load:
         seconds = lower_bound(image, locked, project.root, os.environ)
     bench.say(f"the lower bound: {seconds:.1f} s")
