@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,8 +39,6 @@ JobT = TypeVar("JobT", bound=LedgerJob)
 RecordT = TypeVar("RecordT", bound=JobRecord)
 
 _RUNS, _PAIRS, _RECORD, _JUDGED = "runs", "pairs", "record.json", "judged"
-_PATIENCE = (0.05, 0.1, 0.2, 0.4)
-"""Seconds between attempts at a run's lock: whoever looks whether the run lives holds it for a moment."""
 
 
 class JobLedger(Generic[JobT, RecordT]):
@@ -59,13 +56,8 @@ class JobLedger(Generic[JobT, RecordT]):
 
     @contextmanager
     def running(self, run: FleetRun) -> Iterator[None]:
-        """Hold a run's lock. Raises UserError where another process has the same run."""
-        path = self._run(run.id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock"), patience=_PATIENCE) as held:
-            if not held:
-                then = "wait for its end; of `fleet run`, `nox -s fleet -- status` shows how far it is"
-                raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
+        """Hold a run's lock. No other process has its ID; who looks whether it lives holds the lock for a moment."""
+        with _locked(self._run(run.id).with_suffix(".lock")):
             yield
 
     def note_run(self, run: FleetRun) -> None:
@@ -124,7 +116,7 @@ class JobLedger(Generic[JobT, RecordT]):
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other and other.run != booking.run and self.lives(other.run):  # our own lives, too
+            if other and self.lives(other.run):
                 return other
             mine = booking.after(other)
             _renew(folder / "job.json", job)
@@ -157,7 +149,7 @@ class JobLedger(Generic[JobT, RecordT]):
     @contextmanager
     def _booking(self, key: str) -> Iterator[None]:
         """Look at a booking and change it, with nobody between the two."""
-        with _locked(self.pair(key) / "booking.lock", wait=True):
+        with _locked(self.pair(key) / "booking.lock"):
             yield
 
     # --- jobs and records -------------------------------------------------------------------------------------------
@@ -205,7 +197,7 @@ class JobLedger(Generic[JobT, RecordT]):
     @contextmanager
     def judging(self, key: str) -> Iterator[None]:
         """Hold a job's lock while it is done: another worker of the same job waits, then finds the record."""
-        with _locked(self.pair(key) / "lock", wait=True):
+        with _locked(self.pair(key) / "lock"):
             yield
 
     def put_aside(self, key: str) -> None:
@@ -352,21 +344,8 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
 
 
 @contextmanager
-def _locked(path: Path, *, wait: bool = False, patience: Sequence[float] = ()) -> Iterator[bool]:
-    """Hold the lock of a file. False: somebody else holds it, and did so after each of these seconds, too."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, once nobody else does."""
     with _opened(path, "ab") as file:
-        if wait:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield wait or _taken(file, patience)
-
-
-def _taken(file: IO[bytes], patience: Sequence[float]) -> bool:
-    for seconds in (*patience, None):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if seconds is not None:
-                time.sleep(seconds)
-            continue
-        return True
-    return False
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

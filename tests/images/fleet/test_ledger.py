@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -82,14 +83,6 @@ def test_a_booking_of_a_run_that_nobody_holds_is_taken_over(tmp_path: Path) -> N
         assert ledger.booked(JOB.key) == booking("two")
 
 
-def test_a_run_that_goes_on_has_what_its_killed_process_booked(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    with ledger.running(run_of("one")):
-        assert ledger.book(booking("one"), JOB) == booking("one")
-    with ledger.running(run_of("one")):
-        assert ledger.book(booking("one"), JOB) == booking("one")
-
-
 def test_what_a_dead_run_left_on_the_cluster_is_in_the_booking_that_is_kept(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     with ledger.running(run_of("one")):
@@ -129,16 +122,6 @@ def test_what_is_noted_of_a_job_is_written_once(tmp_path: Path) -> None:
     with ledger.running(run_of("one")):
         ledger.book(booking("one"), JOB)
     assert ledger.job(JOB.key) == JOB and file.stat().st_ino == noted
-
-
-def test_a_run_goes_on_in_one_process_alone(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    with (
-        ledger.running(run_of("one")),
-        pytest.raises(UserError, match="goes on in another process"),
-        ledger.running(run_of("one")),
-    ):
-        raise AssertionError
 
 
 def _book(folder: str, word: str, start: object, results: object) -> None:
@@ -225,7 +208,14 @@ def test_a_run_begins_while_somebody_looks_at_it(tmp_path: Path, monkeypatch: py
         pass
     with (tmp_path / "runs" / "one.lock").open("rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
-        monkeypatch.setattr("time.sleep", lambda _seconds: looking.close())
+        flock = fcntl.flock
+
+        def waits(file: IO[bytes], how: int) -> None:
+            if how == fcntl.LOCK_EX:
+                looking.close()
+            flock(file, how)
+
+        monkeypatch.setattr("fcntl.flock", waits)
         with ledger.running(run_of("one")):
             assert ledger.lives("one")
 
