@@ -108,15 +108,16 @@ class JobLedger(Generic[JobT, RecordT]):
 
     # --- bookings ---------------------------------------------------------------------------------------------------
 
-    def book(self, booking: Booking, job: JobT) -> Booking:
+    def book(self, booking: Booking, job: JobT, *, resumes: bool = False) -> Booking:
         """Take a job, unless another run has it that lives. Returns the booking that stands now: ours, or that run's.
 
         One that a dead run left is replaced. What that run left on the cluster stays known: ours has it.
+        `resumes`: a booking that ours would forget stays, too.
         """
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other and self.lives(other.run):
+            if other and (self.lives(other.run) or (resumes and other.is_forgotten_on(booking.executor))):
                 return other
             mine = booking.after(other)
             _renew(folder / "job.json", job)

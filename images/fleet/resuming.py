@@ -43,11 +43,11 @@ def _refuse_other_executor(ledger: AnyLedger, executor: str, left: FleetRun, key
     """Refuse one that does not know what another may still do, or may not have the images. Raises UserError.
 
     Ray ends the tasks of a killed submitter, and their images are in a registry: any other may go on.
+    Nothing is booked yet. What another process submits until then is left to it (JobLedger.book).
     """
     free = (key for key in keys if not ledger.done(key) and not ledger.held(key))
-    submitted = [booked for key in free if (booked := ledger.booked(key)) and booked.cluster_id]
-    of_run = [(left.id, left.executor)] if left.executor != "ray" else []
-    for run, was_on in [*of_run, *((one.run, one.executor) for one in submitted)]:
-        if was_on != executor:
-            cause, then = f"{run} was on {was_on}", f"add --on {was_on}; without --resume a new run begins"
-            raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
+    forgotten = [booked for key in free if (booked := ledger.booked(key)) and booked.is_forgotten_on(executor)]
+    of_run = [(left.id, left.executor)] if left.executor not in ("ray", executor) else []
+    for run, was_on in [*of_run, *((one.run, one.executor) for one in forgotten)]:
+        cause, then = f"{run} was on {was_on}", f"add --on {was_on}; without --resume a new run begins"
+        raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))

@@ -132,6 +132,31 @@ def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, 
     assert told.value.code == 2 and booked and booked.cluster_id == "7" and executor.started == [two.key]
 
 
+def test_what_another_cluster_got_since_resume_looked_is_left_to_it(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process resumes the same jobs on Slurm in between, and is killed once the first of them is submitted."""
+    ledger, one, two, said = Ledger(tmp_path), job(1, PIP), job(2, PIP), list[str]()
+    note(ledger, "left", one, two, days=1)
+    answer(executor, one, two)
+    tell = executors.tell
+
+    def overtaken(key: str, text: str) -> None:
+        said.append(text)
+        if key == "left":  # nothing is booked yet
+            theirs = note(ledger, "theirs", one, two, days=0, on="slurm")
+            with ledger.running(theirs):
+                ledger.book(booking.booking(theirs, one.key, "7"), one)
+                ledger.book(booking.booking(theirs, two.key), two)
+        tell(key, text)
+
+    monkeypatch.setattr(executors, "tell", overtaken)
+    assert call(tmp_path, "--resume").exit_code == 1 and executor.started == [two.key]
+    assert any(text.startswith("is left to theirs, who booked it on slurm") for text in said), said
+    booked = ledger.booked(one.key)
+    assert booked and (booked.run, booked.cluster_id) == ("theirs", "7")
+
+
 def test_resume_says_what_another_process_still_judges_and_does_not_end_with_0(
     tmp_path: Path, executor: Obedient
 ) -> None:

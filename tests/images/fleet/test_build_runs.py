@@ -241,8 +241,8 @@ def test_who_is_killed_while_jobs_are_booked_leaves_no_run(tmp_path: Path, monke
     ledger.kept(second.key, lambda: result(second))
     book = BuildLedger.book
 
-    def dies(self: BuildLedger, asked: Booking, one: BuildJob) -> Booking | None:
-        return book(self, asked, one) if one == first else interrupted(one)
+    def dies(self: BuildLedger, asked: Booking, one: BuildJob, **more: Any) -> Booking:
+        return book(self, asked, one, **more) if one == first else interrupted(one)
 
     monkeypatch.setattr(BuildLedger, "book", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -384,7 +384,9 @@ def test_what_another_process_builds_into_the_same_folder_is_left_to_it(tmp_path
         ledger.book(booking.booking(other, job().key), job())
         ledger.kept(job().key, lambda: result(job()))
         theirs, mine = built(tmp_path, executor, job(), job(label="b"))
-    assert "that process names it there; if it fails, give this command again with --resume" in str(theirs.result)
+    assert "that process names it there; if it fails or was killed, give this command again with --resume" in str(
+        theirs.result
+    )
     assert isinstance(mine.result, BuildResult) and [of(one).label for one in executor.started] == ["b"]
     booked = ledger.booked(job().key)
     assert booked and booked.run == other.id

@@ -92,6 +92,20 @@ def test_what_a_dead_run_left_on_the_cluster_is_in_the_booking_that_is_kept(tmp_
         assert mine == ledger.booked(JOB.key) and (mine.cluster_id, mine.submitted_by) == ("12", "one")
 
 
+def test_who_resumes_takes_nothing_that_a_dead_run_left_on_another_cluster(tmp_path: Path) -> None:
+    """Looked at and booked under one lock. A new run takes it; who watches that cluster resumes it."""
+    ledger = Ledger(tmp_path)
+    left = booking("one").model_copy(update={"cluster_id": "12", "executor": "slurm"})
+    with ledger.running(run_of("one")):
+        ledger.book(left, JOB)
+    with ledger.running(run_of("two")):
+        assert ledger.book(booking("two"), JOB, resumes=True) == left == ledger.booked(JOB.key)
+        there = booking("two").model_copy(update={"executor": "slurm"})
+        assert ledger.book(there, JOB, resumes=True).cluster_id == "12"
+    with ledger.running(run_of("three")):
+        assert ledger.book(booking("three"), JOB) == booking("three")
+
+
 @pytest.mark.parametrize("there", ["", "{}\n", OTHER.model_dump_json() + "\n"])
 def test_a_booking_has_the_job_that_it_was_made_for(tmp_path: Path, there: str) -> None:
     """An earlier run's has the claims of its day, and a machine that went down can leave an empty file."""
