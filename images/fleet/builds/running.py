@@ -138,9 +138,8 @@ def left_run(ledger: BuildLedger, keys: Sequence[str], executor: str) -> FleetRu
     found = resuming.newest_left(ledger, executor, keys)
     if found:
         return found
-    runs = [one for one in ledger.runs() if set(keys) & set(one.jobs)]
-    judged = f": what {runs[-1].id} had of them is judged" if runs else ""
-    cause = f"no run in {ledger.folder} left these jobs{judged}"
+    done = sum(map(ledger.done, keys))
+    cause = f"no run in {ledger.folder} left these jobs" + (f": {done} of {len(keys)} judged" if done else "")
     then = "without --resume they are built; another checkout, or other options, make other jobs"
     raise UserError(Problem(where="--resume", cause=cause, then=then))
 
