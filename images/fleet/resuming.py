@@ -4,12 +4,12 @@ images that are judged and that are built.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from images.errors import Problem, UserError
 from images.fleet.ledger import JobLedger
-from images.fleet.model import FleetRun
+from images.fleet.model import Booking, FleetRun
 
 AnyLedger = JobLedger[Any, Any]
 
@@ -32,6 +32,15 @@ def newest_left(ledger: AnyLedger, executor: str, asked: Collection[str] = ()) -
         cause, then = f"{held[-1].run} goes on: {held[-1].owner}", "wait for its end, or end that process"
         raise UserError(Problem(where="--resume", cause=cause, then=then), code=1)
     return None
+
+
+def resumable_on(runs: Iterable[FleetRun], booked: Booking) -> str:
+    """The executor on which `--resume` takes over a job that a dead run booked. Empty: none, no unended run has it.
+
+    `runs`: oldest first. A run is noted once all its jobs are booked: who is killed before has left no run.
+    """
+    found = [one.executor for one in runs if one.ended is None and booked.key in one.jobs]
+    return booked.executor if booked.executor in found else found[-1] if found else ""
 
 
 def undone(ledger: AnyLedger, run: FleetRun, asked: Collection[str] = ()) -> list[str]:
