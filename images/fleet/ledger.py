@@ -10,7 +10,9 @@
 `build --on` keeps its jobs so, too: no evidence.json and no failed.json, the record has it all (builds/ledger.py).
 A run is one process. Who resumes begins another, so a booking lives if the process that made it does.
 
-A file appears whole or not at all. Of two who write a record (a link to a finished file) one succeeds.
+A file appears whole or not at all, whoever is killed: what is half written has a name that nobody reads. A machine that
+goes down can leave an empty file, but no such record or evidence: they are on the disk before they have their names.
+Of two who write a record (a link to a finished file) one succeeds.
 A lock is the kernel's: it goes with the process that held it, however that one ended. So a booking is left behind when
 nobody holds the lock of its run. On a shared file system both need locks across machines: NFS 4, Lustre with `flock`.
 """
