@@ -91,6 +91,7 @@ def _run(jobs: Sequence[BuildJob], fleet: Fleet, wishes: BuildWishes) -> BuildRu
         submission=Submission(fleet=fleet, executor=executor, run=run_of.id, say=executors.tell),
         took={image: one for image, one in seconds.items() if one},
         outdated=outdated,
+        resumes=wishes.resume,
         wheel_mirror=wishes.inputs.wheel_mirror,
     )
 

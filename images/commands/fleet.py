@@ -105,8 +105,9 @@ def act(
     fleet = config.read(how.file)
     if engine and action == "run" and how.on != "local":
         raise executors.no_engine_of(engine, how.on)
-    context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "")
-    if action == "run" and how.resume:
+    resumes = action == "run" and how.resume
+    context = RunContext(ledger=ledger, fleet=fleet, on=how.on, gpus=trial.gpus, engine=engine or "", resumes=resumes)
+    if resumes:
         _finish(context, *_resumed(context))
         return
     sources = common.sources()
@@ -151,6 +152,7 @@ class RunContext:
     on: str
     gpus: str
     engine: str
+    resumes: bool = False
     outdated: Mapping[str, FleetRecord] = field(default_factory=dict)
     """The records that the plan knew, by the keys of their jobs: those of jobs that are due are made anew."""
 
@@ -169,6 +171,7 @@ class RunContext:
             gpus=self.gpus,
             engine=self.engine,
             outdated=self.outdated,
+            resumes=self.resumes,
             keep=lambda outcome: _report(self.ledger, outcome),
         )
 

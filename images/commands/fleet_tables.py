@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from images.errors import UserError
+from images.fleet import resuming
 from images.fleet.judging import judged
 from images.fleet.ledger import Ledger
-from images.fleet.model import FleetRecord
+from images.fleet.model import FleetRecord, FleetRun
 from images.fleet.planning import PlannedPair, State, of_verdict
 from images.fleet.run import Outcome
 from validate.judge import Verdict
@@ -85,21 +86,30 @@ def _open(verdict: Verdict) -> str:
 
 def status_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """Every job that this folder knows: judged, booked, or why it has no record."""
-    lives = cache(ledger.lives)
-    return [row for key in ledger.job_keys() for row in _status_of(ledger, key, lives)]
+    lives, runs = cache(ledger.lives), cache(ledger.runs)
+    return [row for key in ledger.job_keys() for row in _status_of(ledger, key, lives, runs)]
 
 
-def _status_of(ledger: Ledger, key: str, lives: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+def _status_of(
+    ledger: Ledger, key: str, lives: Callable[[str], bool], runs: Callable[[], Sequence[FleetRun]]
+) -> Iterator[dict[str, Any]]:
     booking, record, failure = ledger.booked(key), ledger.record(key), ledger.failure(key)
     row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
     if booking and record is None:
-        left = ("left", f"`nox -s fleet -- run --resume --on {booking.executor}` goes on")
-        state, told = ("running", booking.owner) if lives(booking.run) else left
+        running = lives(booking.run)
+        state, told = ("running", booking.owner) if running else ("left", _next(resuming.resumable_on(runs(), booking)))
         yield {**row, "state": state, "machine": booking.cluster_id, "when": _time(booking.since), "told": told}
     elif record:
         yield {**row, **_judged(ledger, record), "machine": record.worker.node, "when": _time(record.ended)}
     elif failure:
         yield {**row, "state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
+
+
+def _next(on: str) -> str:
+    """What judges a job that a dead run booked. `on`: where it is resumed; empty: it is not."""
+    if on:
+        return f"`nox -s fleet -- run --resume --on {on}` goes on"
+    return "`nox -s fleet -- run SELECTOR...` judges it: its run ended while it booked jobs, and --resume finds none"
 
 
 def _judged(ledger: Ledger, record: FleetRecord) -> dict[str, str]:

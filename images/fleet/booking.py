@@ -52,15 +52,17 @@ def take(
     job: JobT,
     outdated: Mapping[str, RecordT],
     say: Say,
+    *,
+    resumes: bool = False,
 ) -> Booking | None:
     """Book a job, and put its record aside if it is `outdated` (job's key -> record). Another one answers for the job.
 
     A job whose record was put aside has ended, so nothing is watched that a dead run submitted of it.
-    None: somebody else has it, who is told by `say`.
+    None: somebody else has it, who is told by `say`. `resumes`: or had it, and left it on another cluster.
     """
-    booked = ledger.book(booking(run_of, job.key), job)
+    booked = ledger.book(booking(run_of, job.key), job, resumes=resumes)
     if booked.run != run_of.id:
-        say(job.key, f"is left to {booked.owner}, who booked it at {booked.since:%H:%M:%S} UTC")
+        say(job.key, f"is left to {booked.owner}, who booked it on {booked.executor} at {booked.since:%H:%M:%S} UTC")
         return None
     if job.key not in outdated or ledger.record(job.key) != outdated[job.key]:
         return booked

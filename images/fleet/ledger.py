@@ -10,7 +10,9 @@
 `build --on` keeps its jobs so, too: no evidence.json and no failed.json, the record has it all (builds/ledger.py).
 A run is one process. Who resumes begins another, so a booking lives if the process that made it does.
 
-A file appears whole or not at all. Of two who write a record (a link to a finished file) one succeeds.
+A file appears whole or not at all, whoever is killed: what is half written has a name that nobody reads. A machine that
+goes down can leave an empty file, but no such record or evidence: they are on the disk before they have their names.
+Of two who write a record (a link to a finished file) one succeeds.
 A lock is the kernel's: it goes with the process that held it, however that one ended. So a booking is left behind when
 nobody holds the lock of its run. On a shared file system both need locks across machines: NFS 4, Lustre with `flock`.
 """
@@ -19,7 +21,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,8 +41,6 @@ JobT = TypeVar("JobT", bound=LedgerJob)
 RecordT = TypeVar("RecordT", bound=JobRecord)
 
 _RUNS, _PAIRS, _RECORD, _JUDGED = "runs", "pairs", "record.json", "judged"
-_PATIENCE = (0.05, 0.1, 0.2, 0.4)
-"""Seconds between attempts at a run's lock: whoever looks whether the run lives holds it for a moment."""
 
 
 class JobLedger(Generic[JobT, RecordT]):
@@ -59,13 +58,8 @@ class JobLedger(Generic[JobT, RecordT]):
 
     @contextmanager
     def running(self, run: FleetRun) -> Iterator[None]:
-        """Hold a run's lock. Raises UserError where another process has the same run."""
-        path = self._run(run.id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock"), patience=_PATIENCE) as held:
-            if not held:
-                then = "wait for its end; of `fleet run`, `nox -s fleet -- status` shows how far it is"
-                raise UserError(Problem(where=run.id, cause="this run goes on in another process", then=then), code=1)
+        """Hold a run's lock. No other process has its ID; who looks whether it lives holds the lock for a moment."""
+        with _locked(self._run(run.id).with_suffix(".lock")):
             yield
 
     def note_run(self, run: FleetRun) -> None:
@@ -116,15 +110,16 @@ class JobLedger(Generic[JobT, RecordT]):
 
     # --- bookings ---------------------------------------------------------------------------------------------------
 
-    def book(self, booking: Booking, job: JobT) -> Booking:
+    def book(self, booking: Booking, job: JobT, *, resumes: bool = False) -> Booking:
         """Take a job, unless another run has it that lives. Returns the booking that stands now: ours, or that run's.
 
         One that a dead run left is replaced. What that run left on the cluster stays known: ours has it.
+        `resumes`: a booking that ours would forget stays, too.
         """
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other and other.run != booking.run and self.lives(other.run):  # our own lives, too
+            if other and (self.lives(other.run) or (resumes and other.is_forgotten_on(booking.executor))):
                 return other
             mine = booking.after(other)
             _renew(folder / "job.json", job)
@@ -157,7 +152,7 @@ class JobLedger(Generic[JobT, RecordT]):
     @contextmanager
     def _booking(self, key: str) -> Iterator[None]:
         """Look at a booking and change it, with nobody between the two."""
-        with _locked(self.pair(key) / "booking.lock", wait=True):
+        with _locked(self.pair(key) / "booking.lock"):
             yield
 
     # --- jobs and records -------------------------------------------------------------------------------------------
@@ -205,7 +200,7 @@ class JobLedger(Generic[JobT, RecordT]):
     @contextmanager
     def judging(self, key: str) -> Iterator[None]:
         """Hold a job's lock while it is done: another worker of the same job waits, then finds the record."""
-        with _locked(self.pair(key) / "lock", wait=True):
+        with _locked(self.pair(key) / "lock"):
             yield
 
     def put_aside(self, key: str) -> None:
@@ -352,21 +347,8 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
 
 
 @contextmanager
-def _locked(path: Path, *, wait: bool = False, patience: Sequence[float] = ()) -> Iterator[bool]:
-    """Hold the lock of a file. False: somebody else holds it, and did so after each of these seconds, too."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, once nobody else does."""
     with _opened(path, "ab") as file:
-        if wait:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield wait or _taken(file, patience)
-
-
-def _taken(file: IO[bytes], patience: Sequence[float]) -> bool:
-    for seconds in (*patience, None):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if seconds is not None:
-                time.sleep(seconds)
-            continue
-        return True
-    return False
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -128,9 +128,13 @@ class Booking(Row):
     submitted_by: str = ""
     """The dead run that submitted that job, and is named in its result; empty: this one did."""
 
+    def is_forgotten_on(self, executor: str) -> bool:
+        """Whether a run on this executor does not watch what was submitted: it is on another one."""
+        return bool(self.cluster_id) and self.executor != executor
+
     def after(self, dead: Booking | None) -> Booking:
         """This booking in the place of a dead run's, with what that one left on the same cluster."""
-        if dead is None or not dead.cluster_id or dead.executor != self.executor:
+        if dead is None or not dead.cluster_id or dead.is_forgotten_on(self.executor):
             return self
         submitted_by = dead.submitted_by or dead.run
         return self.model_copy(update={"cluster_id": dead.cluster_id, "submitted_by": submitted_by})

@@ -4,12 +4,12 @@ images that are judged and that are built.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from images.errors import Problem, UserError
 from images.fleet.ledger import JobLedger
-from images.fleet.model import FleetRun
+from images.fleet.model import Booking, FleetRun
 
 AnyLedger = JobLedger[Any, Any]
 
@@ -34,6 +34,15 @@ def newest_left(ledger: AnyLedger, executor: str, asked: Collection[str] = ()) -
     return None
 
 
+def resumable_on(runs: Iterable[FleetRun], booked: Booking) -> str:
+    """The executor on which `--resume` takes over a job that a dead run booked. Empty: none, no unended run has it.
+
+    `runs`: oldest first. A run is noted once all its jobs are booked: who is killed before has left no run.
+    """
+    found = [one.executor for one in runs if one.ended is None and booked.key in one.jobs]
+    return booked.executor if booked.executor in found else found[-1] if found else ""
+
+
 def undone(ledger: AnyLedger, run: FleetRun, asked: Collection[str] = ()) -> list[str]:
     """Keys of a run's jobs that are not done; `asked`: of these jobs alone."""
     return [key for key in run.jobs if (not asked or key in asked) and not ledger.done(key)]
@@ -43,11 +52,11 @@ def _refuse_other_executor(ledger: AnyLedger, executor: str, left: FleetRun, key
     """Refuse one that does not know what another may still do, or may not have the images. Raises UserError.
 
     Ray ends the tasks of a killed submitter, and their images are in a registry: any other may go on.
+    Nothing is booked yet. What another process submits until then is left to it (JobLedger.book).
     """
     free = (key for key in keys if not ledger.done(key) and not ledger.held(key))
-    submitted = [booked for key in free if (booked := ledger.booked(key)) and booked.cluster_id]
-    of_run = [(left.id, left.executor)] if left.executor != "ray" else []
-    for run, was_on in [*of_run, *((one.run, one.executor) for one in submitted)]:
-        if was_on != executor:
-            cause, then = f"{run} was on {was_on}", f"add --on {was_on}; without --resume a new run begins"
-            raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))
+    forgotten = [booked for key in free if (booked := ledger.booked(key)) and booked.is_forgotten_on(executor)]
+    of_run = [(left.id, left.executor)] if left.executor not in ("ray", executor) else []
+    for run, was_on in [*of_run, *((one.run, one.executor) for one in forgotten)]:
+        cause, then = f"{run} was on {was_on}", f"add --on {was_on}; without --resume a new run begins"
+        raise UserError(Problem(where=f"--on {executor}", cause=cause, then=then))

@@ -47,6 +47,8 @@ class RunOptions:
     """Address of the engine (`--engine`), for workers in this process; empty: each finds its machine's."""
     outdated: Mapping[str, FleetRecord] = field(default_factory=dict)
     """Job's key -> its record that the plan found too old, or not good enough. All others answer for their jobs."""
+    resumes: bool = False
+    """Whether the jobs are those that a dead run left."""
     keep: Callable[[Outcome], None] = lambda _outcome: None
     """Gets each outcome as it comes, while its job is booked."""
 
@@ -68,7 +70,8 @@ def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions
 
 def _taken(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> dict[str, Booking]:
     asked = [job for group in jobs.values() for job in group]
-    taken = {job.key: booking.take(options.ledger, run_of, job, options.outdated, options.say) for job in asked}
+    ledger, outdated, say, resumes = options.ledger, options.outdated, options.say, options.resumes
+    taken = {job.key: booking.take(ledger, run_of, job, outdated, say, resumes=resumes) for job in asked}
     return {key: mine for key, mine in taken.items() if mine}
 
 

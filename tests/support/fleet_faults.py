@@ -94,11 +94,12 @@ class Killing:
     command: FleetCommand
     engine: Engine
     folder: Path
+    expected: Mapping[str, Any]
+    """What one machine alone gives, as `verdicts` does, where nobody is killed."""
     slurm: Slurm | None = None
     """The cluster; None: the command is on Ray, and submitters alone are killed."""
     dice: random.Random = field(default_factory=random.Random)
     rounds: int = 0
-    expected: Mapping[str, Any] = field(default_factory=dict)
 
     def round(self, victims: Sequence[str], *, at_random: bool = False) -> int:
         """Judge all images in a new folder while these are killed, one after another. Returns how many were.
@@ -149,9 +150,7 @@ class Killing:
     def check(self, folder: Path, told: str) -> None:
         """Every pair has one record, by its own evidence, as one machine alone gives it; nothing is left running."""
         found = verdicts(folder)
-        assert len(found) == len(self.command.images), told
-        if not self.expected:
-            self.expected = found
+        assert len(found) == len(self.command.images) == len(self.expected), told
         assert found == self.expected
         assert not list(folder.rglob("earlier")), "a pair was judged twice"
         ledger = Ledger(folder)
@@ -246,16 +245,16 @@ def main(kills: int, seed: int) -> None:
         ):
             options = ("--fleet", str(fleet), "--through", f"{host}/fleet", "--tier", "static")
             command = FleetCommand(images=tags, options=options, environment={"DOCKER_HOST": engine.facts.url})
+            alone = command.run(folder / "local")
+            assert alone.returncode == 1, alone.stderr
             killing = Killing(
                 command=command.on("slurm", slurm.environment),
                 slurm=slurm,
                 engine=engine,
                 folder=folder / "ledgers",
+                expected=verdicts(folder / "local"),
                 dice=random.Random(seed),
             )
-            alone = command.run(folder / "local")
-            assert alone.returncode == 1, alone.stderr
-            killing.expected = verdicts(folder / "local")
             names, count, start = killing.names(), 0, time.monotonic()
             while count < kills:
                 victims = [killing.dice.choice((WORKER, CONTAINER, SUBMITTER)) for _ in range(min(4, kills - count))]

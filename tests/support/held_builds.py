@@ -121,7 +121,14 @@ def main(folder: Path, on: str, *, resume: bool) -> None:
 
     submission = Submission(fleet=fleet, executor=executor, run=run_of.id, say=say)
     outdated = {} if resume else ledger.records_of(keys)
-    run = BuildRun(run_of=run_of, ledger=ledger, submission=submission, took={NAME: SECONDS}, outdated=outdated)
+    run = BuildRun(
+        run_of=run_of,
+        ledger=ledger,
+        submission=submission,
+        took={NAME: SECONDS},
+        outdated=outdated,
+        resumes=resume,
+    )
     held = held_builds.HeldBuild  # not that of __main__: a node imports it
     with patch.object(submitting, "BuildAssignment", held):
         ends = [end for end in run.outcomes(jobs, lambda end: end) if isinstance(end, BuildEnd)]

@@ -53,6 +53,8 @@ class BuildRun:
     """Image -> seconds that it took before."""
     outdated: Mapping[str, BuildResult] = field(default_factory=dict)
     """Job's key -> its record that is to be made anew. All others answer for their jobs."""
+    resumes: bool = False
+    """Whether what dead runs left of the jobs is taken over."""
     wheel_mirror: str = ""
     """The URL that the jobs know by its digest."""
 
@@ -88,9 +90,11 @@ class BuildRun:
         }
 
     def _taken(self, jobs: Jobs) -> dict[str, Booking]:
-        say = self.submission.say
-        asked = {key: booking.take(self.ledger, self.run_of, job, self.outdated, say) for key, job in jobs.items()}
-        return {key: mine for key, mine in asked.items() if mine}
+        ledger, outdated, say, resumes = self.ledger, self.outdated, self.submission.say, self.resumes
+        asked = [
+            (key, booking.take(ledger, self.run_of, job, outdated, say, resumes=resumes)) for key, job in jobs.items()
+        ]
+        return {key: mine for key, mine in asked if mine}
 
     def _ended(self, jobs: Jobs, taken: Taken, remaining: Remaining) -> Iterator[BuildEnd]:
         executor, began = self.submission.executor, time.monotonic()
@@ -134,14 +138,13 @@ def left_run(ledger: BuildLedger, keys: Sequence[str], executor: str) -> FleetRu
     found = resuming.newest_left(ledger, executor, keys)
     if found:
         return found
-    runs = [one for one in ledger.runs() if set(keys) & set(one.jobs)]
-    judged = f": what {runs[-1].id} had of them is judged" if runs else ""
-    cause = f"no run in {ledger.folder} left these jobs{judged}"
+    done = sum(map(ledger.done, keys))
+    cause = f"no run in {ledger.folder} left these jobs" + (f": {done} of {len(keys)} judged" if done else "")
     then = "without --resume they are built; another checkout, or other options, make other jobs"
     raise UserError(Problem(where="--resume", cause=cause, then=then))
 
 
 def _elsewhere(job: BuildJob) -> ElsewhereError:
-    cause = "another process builds it into the same folder"
-    then = "that process names it there; if it fails, give this command again with --resume"
+    cause = "another process booked it in the same folder"
+    then = "that process names it there; if it fails or was killed, give this command again with --resume"
     return ElsewhereError(Problem(where=job.key, cause=cause, then=then), code=1)

@@ -159,7 +159,7 @@ def test_a_killed_build_is_resumed_with_the_verdict_of_what_its_workers_kept(
     monkeypatch.setattr(submitting, "claims_of", lambda image, *_rest: replace(PIP, image=str(image.name)))
     assert call(*words, "--resume").exit_code == 0
     assert [one.image for one in (*told, *again)] == [*images, images[1]], "evidence that is none is put aside"
-    with pytest.raises(UserError, match=r"left these jobs: what .* had of them is judged") as told_then:
+    with pytest.raises(UserError, match="left these jobs: 2 of 2 judged") as told_then:
         call(*words, "--resume")
     assert told_then.value.code == 2
 
@@ -198,6 +198,37 @@ def test_while_one_job_of_a_killed_run_is_resumed_another_process_builds_the_oth
     assert len(told) == 4 and all(one.ended for one in ledger.runs())
 
 
+def test_what_another_cluster_got_since_resume_looked_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process resumes the same job on Slurm in between, and is killed once it is submitted."""
+    told, ledger = answered(monkeypatch), BuildLedger(tmp_path / "builds")
+    words = ("build", NAME, "--through", "a.test/b", "--out", str(tmp_path))
+    assert call(*words, "--on", "ray").exit_code == 0
+    (one,) = told
+    ledger.put_aside(one.key)
+    left, theirs = booking.new_run("ray", [one.key]), booking.new_run("slurm", [one.key])
+    with ledger.running(left):
+        ledger.note_run(left)
+    seen = executors.executor
+
+    def overtaken(*given: Any) -> Obedient:
+        with ledger.running(theirs):
+            ledger.book(booking.booking(theirs, one.key, "7"), one)
+            ledger.note_run(theirs)
+        return seen(*given)
+
+    monkeypatch.setattr(executors, "executor", overtaken)
+    with pytest.raises(UserError, match="or was killed, give this command again with --resume"):
+        call(*words, "--on", "ray", "--resume")
+    booked = ledger.booked(one.key)
+    assert booked and (booked.run, booked.cluster_id) == (theirs.id, "7") and len(told) == 1
+    monkeypatch.setattr(executors, "executor", seen)
+    with pytest.raises(UserError, match=f"{theirs.id} was on slurm\n    next: add --on slurm"):
+        call(*words, "--on", "ray", "--resume")
+    assert call(*words, "--on", "slurm", "--resume").exit_code == 0 and len(told) == 2
+
+
 def down(*_rest: object) -> Found:
     raise UserError(Problem(where="a.test", cause="does not answer"), code=1)
 
@@ -230,7 +261,7 @@ def test_a_job_that_another_process_has_is_no_failure_and_told_once(
     other = booking.new_run("slurm", [told[0].key])
     with ledger.running(other):
         ledger.book(booking.booking(other, told[0].key), told[0])
-        with pytest.raises(UserError, match="if it fails, give this command again with --resume"):
+        with pytest.raises(UserError, match="if it fails or was killed, give this command again with --resume"):
             call(*words)
     assert [line.partition(",")[0] for line in said] == [f"is left to {other.owner}"] and len(told) == 1
 

@@ -1,5 +1,6 @@
 """`fleet run`: what it ends with, and what `--resume` goes on with. The executor does as it is told."""
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,14 @@ from typer.testing import CliRunner, Result
 from images import cli
 from images.commands import executors
 from images.errors import UserError
-from images.fleet import booking, gather
+from images.fleet import booking, gather, run
+from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended
 from images.fleet.gather import Located
 from images.fleet.ledger import Ledger
 from images.fleet.model import Booking, FleetRecord, FleetRun, Job
 from images.fleet.planning import FleetImage
+from images.fleet.run import RunOptions
 from tests.images.fleet.test_run import Obedient
 from tests.support import commands
 from tests.support.fleet_records import NAME, claim, claims, installed, job, judged
@@ -132,6 +135,31 @@ def test_resume_on_another_executor_forgets_no_job_of_a_cluster(tmp_path: Path, 
     assert told.value.code == 2 and booked and booked.cluster_id == "7" and executor.started == [two.key]
 
 
+def test_what_another_cluster_got_since_resume_looked_is_left_to_it(
+    tmp_path: Path, executor: Obedient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process resumes the same jobs on Slurm in between, and is killed once the first of them is submitted."""
+    ledger, one, two, said = Ledger(tmp_path), job(1, PIP), job(2, PIP), list[str]()
+    note(ledger, "left", one, two, days=1)
+    answer(executor, one, two)
+    tell = executors.tell
+
+    def overtaken(key: str, text: str) -> None:
+        said.append(text)
+        if key == "left":  # nothing is booked yet
+            theirs = note(ledger, "theirs", one, two, days=0, on="slurm")
+            with ledger.running(theirs):
+                ledger.book(booking.booking(theirs, one.key, "7"), one)
+                ledger.book(booking.booking(theirs, two.key), two)
+        tell(key, text)
+
+    monkeypatch.setattr(executors, "tell", overtaken)
+    assert call(tmp_path, "--resume").exit_code == 1 and executor.started == [two.key]
+    assert any(text.startswith("is left to theirs, who booked it on slurm") for text in said), said
+    booked = ledger.booked(one.key)
+    assert booked and (booked.run, booked.cluster_id) == ("theirs", "7")
+
+
 def test_resume_says_what_another_process_still_judges_and_does_not_end_with_0(
     tmp_path: Path, executor: Obedient
 ) -> None:
@@ -159,6 +187,39 @@ def test_resume_names_what_nobody_knows_any_more_and_ends_nothing(tmp_path: Path
         call(tmp_path, "--resume")
     assert told.value.code == 1 and told.value.problems[0].where == gone.key
     assert not executor.started and not [one for one in ledger.runs() if one.ended]
+
+
+def test_status_names_resume_only_where_it_takes_the_job_over(tmp_path: Path, executor: Obedient) -> None:
+    """A run is noted once all its jobs are booked; another one that has the job may be."""
+    ledger, one, two = Ledger(tmp_path), job(1, PIP), job(2, PIP)
+
+    class Killed(Ledger):
+        def book(self, asked: Booking, one: Job, *, resumes: bool = False) -> Booking:
+            if one == two:
+                raise KeyboardInterrupt
+            return super().book(asked, one, resumes=resumes)
+
+    options = RunOptions(fleet=ONE_MACHINE, ledger=Killed(tmp_path), executor=executor, say=lambda _key, _text: None)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(booking.new_run("local", [one.key, two.key]), {ONE_MACHINE.plain: [one, two]}, options)
+
+    def told() -> list[tuple[str, str]]:
+        rows = json.loads(call(tmp_path, "--json", action="status").output)
+        return [(row["state"], row["told"].partition("`")[2].partition("`")[0]) for row in rows]
+
+    assert told() == [("left", "nox -s fleet -- run SELECTOR...")]
+    with pytest.raises(UserError, match="left anything to judge"):
+        call(tmp_path, "--resume")
+    note(ledger, "older", one, days=1, on="slurm")
+    assert told() == [("left", "nox -s fleet -- run --resume --on slurm")]
+    note(ledger, "newer", two, days=0)
+    assert told() == [("left", "nox -s fleet -- run --resume --on slurm")], "that one has another job"
+    note(ledger, "here", one, days=2)
+    assert told() == [("left", "nox -s fleet -- run --resume --on local")], "where it was booked"
+    answer(executor, one, two)
+    for left in (two, one):
+        executor.started.clear()
+        assert call(tmp_path, "--resume").exit_code == 0 and executor.started == [left.key]
 
 
 @pytest.mark.parametrize(("fault", "code"), [("", 0), ("nowhere", 1), ("booked", 1)])

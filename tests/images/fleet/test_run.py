@@ -254,7 +254,7 @@ def test_what_each_job_is_about_is_there_before_the_first_is_booked(tmp_path: Pa
     one, two = job(1), job(2)
 
     class Killed(Ledger):
-        def book(self, _booking: Booking, _job: Job) -> Booking | None:
+        def book(self, _booking: Booking, _job: Job, *, resumes: bool = False) -> Booking:
             raise KeyboardInterrupt
 
     options = RunOptions(
