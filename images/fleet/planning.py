@@ -269,9 +269,20 @@ def _job(image: FleetImage, pairs: Sequence[PlannedPair], only: Sequence[str]) -
 
 
 def unanswered(planned: Iterable[PlannedPair], answered: Iterable[Job]) -> tuple[PlannedPair, ...]:
-    """The pairs that are neither fresh nor among those of jobs that were judged or lost."""
+    """The pairs that are neither fresh nor among those of jobs that were judged or lost.
+
+    A GPU tier is asked for on the architectures that the fleet has: where it was answered on one, the others that no
+    machine can judge are not missing.
+    """
     there = {pair for job in answered for pair in job.pairs}
-    return tuple(one for one in planned if one.state is not State.FRESH and one.pair not in there)
+    pairs = list(planned)
+    left = [one for one in pairs if one.state is not State.FRESH and one.pair not in there]
+    somewhere = {_tier_of(one.pair) for one in pairs if one.state is State.FRESH or one.pair in there}
+    return tuple(one for one in left if one.state is not State.IMPOSSIBLE or _tier_of(one.pair) not in somewhere)
+
+
+def _tier_of(pair: Pair) -> tuple[str, str, Tier]:
+    return pair.image, pair.digest, pair.tier
 
 
 def _plain(claims: ClaimSet) -> dict[str, object]:

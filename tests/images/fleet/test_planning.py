@@ -136,6 +136,14 @@ def test_pairs_that_nobody_answered_are_named() -> None:
     assert State.IMPOSSIBLE in {one.state for one in left} and State.FRESH not in {one.state for one in left}
 
 
+def test_architectures_that_the_fleet_lacks_are_not_missed_where_another_was_judged() -> None:
+    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, tiers=(Tier.GPU,)))
+    (judged,) = (job for group in planning.jobs(found, [IMAGE]).values() for job in group if job.arch == "9.0")
+    left = planning.unanswered(found, [judged])
+    assert [(one.pair.arch, one.state) for one in left] == [("8.9", State.DUE)]
+    assert {one.pair.arch for one in planning.unanswered(found, [])} == {"7.5", "8.6", "8.9", "9.0", "10.0"}
+
+
 def test_an_image_that_is_nowhere_is_impossible() -> None:
     missing = FleetImage(name="a", digest="", archs=(), ptx=(), claims=CLAIMS, why_not="it is nowhere")
     found = planning.plan([missing], PlanInputs(fleet=FLEET, now=NOW))
