@@ -11,6 +11,13 @@ import requests
 from images.errors import Problem, UserError
 from images.registry.reference import Repository
 
+_NEXT = {
+    HTTPStatus.NOT_FOUND: "check the name; some registries (Amazon ECR) want a repository made before the first push",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "a proxy before the registry limits uploads: raise its limit"
+    " (nginx: `client_max_body_size 0`)",
+}
+"""Status -> what to do, where it is not to try again."""
+
 
 class RegistryError(UserError):
     """A registry's refusal. `status` is HTTP's, 0 where no answer came."""
@@ -37,7 +44,7 @@ def problem(repository: Repository, cause: str, status: int = 0) -> Problem:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         then = f"`docker login {repository.host}`, with an account that may write there"
     else:
-        then = "does the registry run? try again later"
+        then = _NEXT.get(status, "does the registry run? try again later")
     return Problem(where=str(repository), cause=cause, then=then)
 
 

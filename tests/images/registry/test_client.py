@@ -28,6 +28,23 @@ def test_a_refusal_is_final_and_in_the_registrys_words(server: Server) -> None:
     assert len([path for method, path, _ in server.seen if method == "PUT"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "then"),
+    [
+        (401, "docker login"),
+        (403, "docker login"),
+        (404, "check the name"),
+        (413, "client_max_body_size"),
+        (409, "later"),
+    ],
+)
+def test_a_refusal_names_what_to_do_about_it(server: Server, status: int, then: str) -> None:
+    server.answer = lambda *_: (status, {}, b"")
+    with client(server) as registry, pytest.raises(RegistryError) as refused:
+        registry.put(MANIFEST, "latest")
+    assert then in refused.value.problems[0].then and refused.value.status == status
+
+
 def test_content_that_does_not_fit_its_digest_is_refused(server: Server) -> None:
     server.answer = lambda *_: (200, {"Content-Type": OCI_MANIFEST}, b"{}")
     wanted = "sha256:" + "0" * 64
