@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from images.engine import Engine
@@ -21,24 +21,25 @@ _REST = 361.0
 
 def rest(engine: Engine, say: Callable[[str], object]) -> None:
     """Return when what was deleted before no longer counts; at once where it never does."""
-    mounts, journals = Path("/proc/mounts").read_text(), Path("/proc/fs/jbd2")
-    names = [one.name for one in journals.iterdir()] if journals.is_dir() else []
-    if not engine.facts.local or not remembers(Path(engine.facts.data_root), mounts, names):
+    if not engine.facts.local or not remembers(Path(engine.facts.data_root)):
         return
     say(f"waiting {_REST:.0f} s: this ext4 has no journal, and would pass over each file that was just deleted")
     os.sync()
     time.sleep(_REST)
 
 
-def remembers(folder: Path, mounts: str, journals: Sequence[str]) -> bool:
-    """Whether a folder is on ext4 without a journal. Pure.
+def remembers(folder: Path, proc: Path = Path("/proc"), devices: Path = Path("/sys/dev/block")) -> bool:
+    """Whether a folder is on ext4 without a journal.
 
-    `mounts`: the text of /proc/mounts; `journals`: names in /proc/fs/jbd2 (`vda-8`).
+    A mount is found by its device's number: its name may be another than the kernel's (`/dev/mapper/...` is `dm-0`).
+    The kernel has a folder for each journal in use, `dm-0-8`.
     """
-    rows = [line.split() for line in mounts.splitlines()]
-    around = [row for row in rows if folder.is_relative_to(row[1])]
-    if not around:
+    number = folder.stat().st_dev
+    told = f"{os.major(number)}:{os.minor(number)}"
+    mounts = [line.split() for line in (proc / "self" / "mountinfo").read_text().splitlines()]
+    kinds = {row[row.index("-") + 1] for row in mounts if row[2] == told}
+    device = devices / told
+    if kinds != {"ext4"} or not device.exists():
         return False
-    device, _, kind, *_ = max(reversed(around), key=lambda row: len(row[1]))  # of equals the last, which hides others
-    name = device.rpartition("/")[2]
-    return kind == "ext4" and not any(journal.rpartition("-")[0] == name for journal in journals)
+    journals = proc / "fs" / "jbd2"
+    return not (journals.is_dir() and any(journals.glob(f"{device.resolve().name}-*")))

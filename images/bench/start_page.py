@@ -38,8 +38,10 @@ def section(data: StartData) -> str:
 def goals(data: StartData) -> Iterator[Goal]:
     """Pruning takes away what never runs: the losses say so."""
     losses = {tuple(run["losses"]) for run in data["runs"]}
-    measured = f"{len(losses)} of {len(data['runs'])} runs"
-    yield Goal(what="losses of QLoRA's first steps on a GPU", goal="one value", measured=measured, met=len(losses) == 1)
+    measured = f"{len(losses)} different in {len(data['runs'])} runs"
+    yield Goal(
+        what="losses of QLoRA's first steps on a GPU", goal="the same in all", measured=measured, met=len(losses) == 1
+    )
 
 
 def _groups(runs: Sequence[StartRun]) -> list[tuple[str, str, list[StartRun]]]:

@@ -86,7 +86,7 @@ def _open(verdict: Verdict) -> str:
 
 def status_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """Every job that this folder knows: judged, booked, or why it has no record."""
-    lives, runs = cache(ledger.lives), cache(ledger.runs)
+    lives, runs = cache(ledger.lives), cache(ledger.readable_runs)
     return [row for key in ledger.job_keys() for row in _status_of(ledger, key, lives, runs)]
 
 
@@ -109,7 +109,9 @@ def _next(on: str) -> str:
     """What judges a job that a dead run booked. `on`: where it is resumed; empty: it is not."""
     if on:
         return f"`nox -s fleet -- run --resume --on {on}` goes on"
-    return "`nox -s fleet -- run SELECTOR...` judges it: its run ended while it booked jobs, and --resume finds none"
+    return (
+        "`nox -s fleet -- run SELECTOR...` judges it: its run was killed while it booked jobs, and --resume finds none"
+    )
 
 
 def _judged(ledger: Ledger, record: FleetRecord) -> dict[str, str]:

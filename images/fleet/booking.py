@@ -62,7 +62,9 @@ def take(
     """
     booked = ledger.book(booking(run_of, job.key), job, resumes=resumes)
     if booked.run != run_of.id:
-        say(job.key, f"is left to {booked.owner}, who booked it on {booked.executor} at {booked.since:%H:%M:%S} UTC")
+        dead = "" if ledger.lives(booked.run) else f"; that process is dead: --resume --on {booked.executor} goes on"
+        who = f"{booked.owner}, who booked it on {booked.executor} at {booked.since:%H:%M:%S} UTC"
+        say(job.key, f"is left to {who}{dead}")
         return None
     if job.key not in outdated or ledger.record(job.key) != outdated[job.key]:
         return booked

@@ -92,7 +92,15 @@ class JobLedger(Generic[JobT, RecordT]):
     def runs(self) -> tuple[FleetRun, ...]:
         """Every run, oldest first. Raises UserError for a file that is no run."""
         files = (self.folder / _RUNS).glob("*.json")
-        return tuple(sorted((_read(FleetRun, file) for file in files), key=lambda run: run.started))
+        return _by_start(_read(FleetRun, file) for file in files)
+
+    def readable_runs(self) -> tuple[FleetRun, ...]:
+        """Those whose files can be read, oldest first: a machine that went down can leave an empty one."""
+        found = list[FleetRun]()
+        for file in (self.folder / _RUNS).glob("*.json"):
+            with suppress(UserError):
+                found.append(_read(FleetRun, file))
+        return _by_start(found)
 
     def lives(self, run_id: str) -> bool:
         """Whether a process holds the lock of a run."""
@@ -114,12 +122,13 @@ class JobLedger(Generic[JobT, RecordT]):
         """Take a job, unless another run has it that lives. Returns the booking that stands now: ours, or that run's.
 
         One that a dead run left is replaced. What that run left on the cluster stays known: ours has it.
-        `resumes`: a booking that ours would forget stays, too.
+        `resumes`: a booking that ours would forget stays, too, unless its job is done.
         """
         folder = self.pair(booking.key)
         with self._booking(booking.key):
             other = self.booked(booking.key)
-            if other and (self.lives(other.run) or (resumes and other.is_forgotten_on(booking.executor))):
+            forgotten = other and resumes and other.is_forgotten_on(booking.executor) and not self.done(booking.key)
+            if other and (forgotten or self.lives(other.run)):
                 return other
             mine = booking.after(other)
             _renew(folder / "job.json", job)
@@ -344,6 +353,10 @@ def _opened(path: Path, mode: str) -> IO[bytes]:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open(mode)
+
+
+def _by_start(runs: Iterable[FleetRun]) -> tuple[FleetRun, ...]:
+    return tuple(sorted(runs, key=lambda run: run.started))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ import requests
 from images.errors import Problem, UserError
 from images.registry.reference import Repository
 
-_NEXT = {
+_NEXT: Mapping[int, str] = {
     HTTPStatus.NOT_FOUND: "check the name; some registries (Amazon ECR) want a repository made before the first push",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "a proxy before the registry limits uploads: raise its limit"
     " (nginx: `client_max_body_size 0`)",

@@ -35,4 +35,4 @@ def test_medians_of_each_image_in_each_mode() -> None:
 def test_losses_must_be_one_value() -> None:
     (same,) = start_page.goals(data(ran("whole", 1.0), ran("pruned", 1.0)))
     (other,) = start_page.goals(data(ran("whole", 1.0), ran("pruned", 1.0, loss=2.1)))
-    assert (same.met, other.met, other.measured) == (True, False, "2 of 2 runs")
+    assert (same.met, other.met, other.measured) == (True, False, "2 different in 2 runs")

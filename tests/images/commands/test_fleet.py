@@ -208,6 +208,9 @@ def test_status_names_resume_only_where_it_takes_the_job_over(tmp_path: Path, ex
         return [(row["state"], row["told"].partition("`")[2].partition("`")[0]) for row in rows]
 
     assert told() == [("left", "nox -s fleet -- run SELECTOR...")]
+    (tmp_path / "runs" / "empty.json").touch()
+    assert told() == [("left", "nox -s fleet -- run SELECTOR...")], "a machine that went down leaves such a file"
+    (tmp_path / "runs" / "empty.json").unlink()
     with pytest.raises(UserError, match="left anything to judge"):
         call(tmp_path, "--resume")
     note(ledger, "older", one, days=1, on="slurm")

@@ -108,6 +108,18 @@ def test_who_resumes_takes_nothing_that_a_dead_run_left_on_another_cluster(tmp_p
         assert ledger.book(booking("three"), JOB) == booking("three")
 
 
+def test_a_job_that_is_done_is_left_to_nobody(tmp_path: Path) -> None:
+    """A dead run's booking stays while that run has other jobs to do; the record answers, wherever it was made."""
+    ledger = Ledger(tmp_path)
+    left = booking("one").model_copy(update={"cluster_id": "12", "executor": "slurm"})
+    with ledger.running(run_of("one")):
+        ledger.book(left, JOB)
+    assert ledger.commit(judged())
+    ledger.note_judged(judged().record)
+    with ledger.running(run_of("two")):
+        assert ledger.book(booking("two"), JOB, resumes=True).run == "two"
+
+
 @pytest.mark.parametrize("there", ["", "{}\n", OTHER.model_dump_json() + "\n"])
 def test_a_booking_has_the_job_that_it_was_made_for(tmp_path: Path, there: str) -> None:
     """An earlier run's has the claims of its day, and a machine that went down can leave an empty file."""
