@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 
 from images.errors import UserError
+from images.fleet import booking as bookings
 from images.fleet import gather
 from images.fleet.ledger import Ledger
 from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job, Judged, WorkerInfo
@@ -106,6 +107,23 @@ def test_who_resumes_takes_nothing_that_a_dead_run_left_on_another_cluster(tmp_p
         assert ledger.book(there, JOB, resumes=True).cluster_id == "12"
     with ledger.running(run_of("three")):
         assert ledger.book(booking("three"), JOB) == booking("three")
+
+
+def test_who_is_left_a_job_by_a_dead_process_is_told_what_goes_on(tmp_path: Path) -> None:
+    ledger, said = Ledger(tmp_path), list[str]()
+    left = booking("one").model_copy(update={"cluster_id": "12", "executor": "slurm"})
+
+    def take() -> Booking | None:
+        return bookings.take(ledger, run_of("two"), JOB, {}, lambda _key, text: said.append(text), resumes=True)
+
+    with ledger.running(run_of("two")):
+        with ledger.running(run_of("one")):
+            ledger.book(left, JOB)
+            assert take() is None
+        assert take() is None
+    living, dead = said
+    assert living == "is left to one, who booked it on slurm at 12:00:00 UTC"
+    assert dead == f"{living}; that process is dead: --resume --on slurm goes on"
 
 
 def test_a_job_that_is_done_is_left_to_nobody(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """Cold builds by the command line."""
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from images.bench.parts import cold
 from images.bench.project_copy import ProjectCopy
 from images.planning import plan
-from tests.support.bench import SOURCES, Cache
+from tests.support.bench import LOAD, SOURCES, Cache, bench_on
 
 
 def test_the_image_that_the_command_line_builds_uncached_stands_on_a_layer_of_its_own(
@@ -27,3 +31,27 @@ def test_the_image_that_the_command_line_builds_uncached_stands_on_a_layer_of_it
     assert option == "--no-cache" and then.startswith(before)
     assert then.removeprefix(before) == "echo RUN-ID >/etc/truetag-bench\n"
     assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
+
+
+def test_each_measured_build_waits_for_the_disk_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    built: Any = SimpleNamespace(image_id="i", seconds=1.0, steps=())
+    builder: Any = SimpleNamespace(run_id="r", build=lambda *_: happened.append("built") or built)
+
+    @contextmanager
+    def made(_bench: object) -> Iterator[Any]:
+        yield builder
+
+    @contextmanager
+    def unloaded() -> Iterator[Any]:
+        yield LOAD
+
+    engine: Any = SimpleNamespace(inspect=lambda _id: SimpleNamespace(layers=(), size=1))
+    monkeypatch.setattr(cold.disk, "rest", lambda *_: happened.append("rested"))
+    monkeypatch.setattr(cold.BenchmarkRun, "builder", made)
+    monkeypatch.setattr(cold, "load_around", unloaded)
+    monkeypatch.setattr(cold, "lower_bound", lambda *_: happened.append("unpacked") or 1.0)
+    bench, _ = bench_on(engine)
+    cold._built(bench, "ours", {})
+    cold._lower_bound(bench, None, None, SimpleNamespace(root=Path()))  # type: ignore[arg-type]
+    assert happened == ["rested", "built", "rested", "unpacked"]
