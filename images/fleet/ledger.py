@@ -72,7 +72,7 @@ class JobLedger(Generic[JobT, RecordT]):
         `keys`: of those that have any of these jobs; without, of all.
         """
         ended = list[FleetRun]()
-        for file in (self.folder / _RUNS).glob("*.json"):
+        for file in self._run_files():
             with suppress(UserError, OSError):  # no failure of the caller's, whose jobs are done
                 run = _read(FleetRun, file)
                 if run.ended is None and not (keys and set(run.jobs).isdisjoint(keys)) and self._over(run):
@@ -91,13 +91,12 @@ class JobLedger(Generic[JobT, RecordT]):
 
     def runs(self) -> tuple[FleetRun, ...]:
         """Every run, oldest first. Raises UserError for a file that is no run."""
-        files = (self.folder / _RUNS).glob("*.json")
-        return _by_start(_read(FleetRun, file) for file in files)
+        return _by_start(_read(FleetRun, file) for file in self._run_files())
 
     def readable_runs(self) -> tuple[FleetRun, ...]:
         """Those whose files can be read, oldest first: a machine that went down can leave an empty one."""
         found = list[FleetRun]()
-        for file in (self.folder / _RUNS).glob("*.json"):
+        for file in self._run_files():
             with suppress(UserError):
                 found.append(_read(FleetRun, file))
         return _by_start(found)
@@ -112,6 +111,9 @@ class JobLedger(Generic[JobT, RecordT]):
         except BlockingIOError:
             return True
         return False
+
+    def _run_files(self) -> Iterable[Path]:
+        return (self.folder / _RUNS).glob("*.json")
 
     def _run(self, run_id: str) -> Path:
         return self.folder / _RUNS / f"{run_id}.json"

@@ -63,17 +63,14 @@ def start(bench: BenchmarkRun) -> StartData:
 def images_of(engine: Engine, gpus: Attachment) -> dict[str, str]:
     """Side -> ID of its image, of those that the engine has. Raises UserError where nothing can be compared here."""
     if not engine.facts.local or not gpus.attached:
-        cause = (
-            gpus.reason if engine.facts.local else "the engine runs on another machine, whose page cache is not ours"
-        )
+        elsewhere = "the engine runs on another machine, which keeps its own page cache"
+        cause = gpus.reason if engine.facts.local else elsewhere
         raise UserError(Problem(where=PART, cause=cause, then=f"{retry_command(PART)} on a machine with a GPU"), code=1)
     found = {side: engine.inspect(name).id for side, name in SIDES.items() if engine.find(name)}
     if len(found) < _LEAST:
         missing = " ".join(name for side, name in SIDES.items() if side not in found and ":" not in name)
-        cause, then = (
-            f"the engine has {len(found)} of the images",
-            f"`nox -s build -- {missing}`, then {retry_command(PART)}",
-        )
+        cause = f"the engine has {len(found)} of the images"
+        then = f"`nox -s build -- {missing}`, then {retry_command(PART)}"
         raise UserError(Problem(where=PART, cause=cause, then=then), code=1)
     return found
 
@@ -85,7 +82,7 @@ def _run(bench: BenchmarkRun, side: str, gpus: Attachment, mode: StartMode) -> S
     with load_around() as load:
         began, told = time.monotonic(), _measured(bench.engine, spec)
     at = {name: round(seconds - began, 2) for name, seconds in told["at"].items()}
-    bench.say(f"{side}, {described(mode)}: {at['first step']:.1f} s to the first step")
+    bench.say(f"{side}, {_described(mode)}: {at['first step']:.1f} s to the first step")
     memory = told["memory"]
     return {
         "side": side,
@@ -105,13 +102,11 @@ def forget_files() -> None:
     try:
         _DROP.write_text("3\n")
     except OSError as error:
-        then = f"{retry_command(PART)} as root, on the machine itself"
-        raise UserError(
-            Problem(where=str(_DROP), cause=f"can't be written: {error.strerror}", then=then), code=1
-        ) from None
+        cause, then = f"can't be written: {error.strerror}", f"{retry_command(PART)} as root, on the machine itself"
+        raise UserError(Problem(where=str(_DROP), cause=cause, then=then), code=1) from None
 
 
-def described(mode: StartMode) -> str:
+def _described(mode: StartMode) -> str:
     return f"{'cold' if mode['cold'] else 'warm'} page cache, {mode['loading'].lower()} loading"
 
 
