@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import nox
@@ -71,11 +72,18 @@ def _install(session: nox.Session, *extras: str) -> None:
 
 def _verb(session: nox.Session, verb: str) -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
-    _install(session)
+    _install(session, *_executors(session.posargs))
     session.log(f"python -m images {' '.join([verb, *session.posargs])}")
     code = _call([str(Path(session.bin) / "python"), "-m", "images", verb, *session.posargs])
     if code:
         sys.exit(code)
+
+
+def _executors(arguments: Sequence[str]) -> list[str]:
+    """The extra that brings what `--on` names."""
+    after = [value for flag, value in pairwise(arguments) if flag == "--on"]
+    joined = [one.removeprefix("--on=") for one in arguments if one.startswith("--on=")]
+    return [extra for extra in ("ray", "slurm") if any(one.partition(":")[0] == extra for one in (*after, *joined))]
 
 
 def _call(command: list[str]) -> int:

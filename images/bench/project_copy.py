@@ -85,7 +85,7 @@ class ProjectCopy:
         An engine forgets on the disk what it builds twice (`on_own_layer`); the command line can't add a layer.
         """
         with (self.root / "templates" / "scripts" / "user.sh").open("a", encoding="utf-8") as script:
-            script.write(f"echo {run_id} >/etc/truetag-bench\n")
+            script.write(f"echo {run_id} >/var/log/truetag-bench\n")
 
     def sources(self) -> Sources:
         return matrix.load(self.root / "matrix.yaml", self.root / "images" / "data" / "facts.yaml")

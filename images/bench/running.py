@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -51,7 +50,7 @@ def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: IO
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGINT)
+    child.terminate()  # not SIGINT: who was started in the background ignores it
     try:
         child.wait(_PATIENCE)
     except subprocess.TimeoutExpired:

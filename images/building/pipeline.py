@@ -17,6 +17,7 @@ from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import BuildSpec, Engine, ImageInfo, gpus
 from images.engine.buildkit import BuildResult
+from images.engine.facts import CLASSIC_STORE
 from images.engine.gpus import Attachment
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
@@ -114,6 +115,8 @@ def _build(job: _Job) -> Built:
     engine, image, options = job.engine, job.image, job.options
     locked = lock_file.read(image, options.locks)
     validating.require_platform(engine, image, job.warn)
+    if engine.facts.containerd_images:
+        job.warn(f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}")
     attachment, tiers = _find_gpus(job)
     base = base_images.acquire_for(
         engine, image, options.base, pinned=options.pinned_bases, host=job.host, say=job.warn

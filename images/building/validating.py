@@ -72,7 +72,8 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     for ran to its end. UNPROVEN is no reason where a probe looked, or where the claim says why none can.
     """
     if failed := verdict.of(Status.FAIL):
-        return f"{len(failed)} claims failed"
+        what = "1 claim" if len(failed) == 1 else f"{len(failed)} claims"
+        return f"{what} failed ({listed([f'{one.claim.id} {one.claim.subject}' for one in failed])})"
     if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
         return f"the {' and '.join(left_out)} tier was left out"
     asked = [one.claim for one in verdict.claims if not one.claim.unproven]

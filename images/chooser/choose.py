@@ -12,7 +12,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from images.chooser.machine import Machine
-from images.config import paths
 from images.config.facts import Facts
 from images.config.names import Arch, Minor
 from images.config.platforms import Platform
@@ -260,31 +259,31 @@ def _driver_reason(image: ImageSummary, machine: Machine, native: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a site says of an image besides."""
+    """What a site or recorded runs say of an image besides."""
 
     get: str
     """The command that gets it."""
     told: str
     """What was validated of it, as a sentence."""
+    ran: bool = False
+    """Its gpu tier passed."""
 
 
-def told(
-    choice: Choice, machine: Machine, repository: str = "", known: Mapping[str, Known] | None = None
-) -> Iterator[str]:
-    """The choice in sentences for a person, the best image first."""
+def told(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
+    """The choice in sentences for a person, the best image first. `known`: of each that fits."""
     yield str(machine)
     if not choice.fitting:
         yield "No image fits."
     for answer in choice.fitting[:1]:
-        pull = f"docker pull {repository}:{answer.name}" if repository else f"nox -s build -- {answer.name}"
-        said = (known or {}).get(answer.name)
         yield f"Take {answer.name}: {'; '.join(answer.reasons)}"
-        yield f"    {said.get if said else paths.as_given(pull)}"
-        if said:
-            yield said.told
+        yield f"    {known[answer.name].get}"
+        yield known[answer.name].told
     if rest := choice.fitting[1:]:
         more = f" and {len(rest) - _NEAREST} more" if len(rest) > _NEAREST else ""
         yield f"These fit too: {', '.join(answer.name for answer in rest[:_NEAREST])}{more}"
+        ran = next((answer.name for answer in choice.fitting if known[answer.name].ran), "")
+        if ran and ran != choice.fitting[0].name:
+            yield f"The first of them whose gpu tier passed: {ran}. {known[ran].told}"
     for names, reasons in choice.others:
         some = ", ".join(names[:_NEAREST]) + (f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else "")
         yield f"Not {some}: {'; '.join(reasons)}"

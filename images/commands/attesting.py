@@ -12,7 +12,7 @@ import typer
 from images.commands import common, trials
 from images.commands.options import RemoteRef, grouped
 from images.errors import Problem, UserError, problem_of
-from images.publish import admission, checks, index, signing
+from images.publish import admission, attachments, checks, index, signing
 from images.publish.admission import AdmissionRule, Reader
 from images.publish.attachments import PublishedImage
 from images.publish.statements import attest, compose, intoto
@@ -34,9 +34,10 @@ def attest_verb(
         raise UserError(Problem(where="--key and --out", cause=cause, then="give one of them"))
     if key:
         signing.require(key)
+        signing.require_password(key)
     wanted = Reference.parse(reference)
     with Registry(wanted.repository) as registry:
-        images = index.load(registry, registry.get(wanted.identifier))
+        images = [_counted(one, key) for one in index.load(registry, registry.get(wanted.identifier))]
         for image in images:
             checks.require_sound(image)
         for image in images:
@@ -45,6 +46,15 @@ def attest_verb(
                 _write(out / image.platform if len(images) > 1 else out, image, claims)
             else:
                 _sign(registry, image, key, claims)
+
+
+def _counted(image: PublishedImage, key: str) -> PublishedImage:
+    """The image with what the key has signed, where it has: anybody who may push may attach."""
+    found = attachments.counted_by_signer(image, key)
+    if key and not found.attachments:
+        common.say(f"{image.reference} is not signed with this key: the statements are of all that is attached")
+        return image
+    return found
 
 
 def _sign(registry: Registry, image: PublishedImage, key: str, claims: ClaimSet | None) -> None:

@@ -35,15 +35,17 @@ from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
-from images.publish import gate, promote, publication, verify
+from images.publish import gate, promote, publication, signing, verify
 from images.publish.compression import Compression
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import PublishResult, Source
 from images.publish.unpublished_image import PublishOptions
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
-from images.site import published
-from validate.claims import ClaimSet
+from images.site import published, records
+from images.site.index import ImageRow
+from validate.claims import ClaimSet, Tier
+from validate.judging import Status
 
 
 class LayerCompression(StrEnum):
@@ -72,6 +74,9 @@ class PublishArguments:
         bool,
         typer.Option("--all-platforms", help="NAME and the images of its row for other platforms, under one tag."),
     ] = False
+    drop_platforms: Annotated[
+        bool, typer.Option("--drop-platforms", help="Let NAME lose a platform that it has an image for there.")
+    ] = False
     compression: Annotated[
         LayerCompression, typer.Option("--compression", help="Of its layers; both: NAME as gzip, NAME-zstd as zstd.")
     ] = LayerCompression.BOTH
@@ -96,6 +101,9 @@ def publish_verb(
         raise executors.no_engine_of(engine, workers.on)
     sources = common.sources()
     rows = _rows(list(dict.fromkeys(names)), what, sources)
+    if what.key:
+        signing.require(what.key)
+        signing.require_password(what.key)
     wishes = [[_wish_of(one, row, to, what, gate_text, sources) for one in row] for row in rows]
     ends = Publishing(how=workers).all(wishes) if elsewhere else _published_here(wishes, engine)
     failed: list[UserError] = []
@@ -155,6 +163,7 @@ def _wish_of(
         compressions=what.compression.compressions,
         source=common.commit(),
         key=what.key,
+        drop_platforms=what.drop_platforms,
     )
     return PublishRequest(options=options, reference=what.image)
 
@@ -306,10 +315,28 @@ def choose_verb(
     if as_json:
         typer.echo(json.dumps(choice.as_json(), indent=1))
     else:
-        said = {row.name: choose.Known(get=row.get, told=row.sentence) for row in rows}
-        for line in choose.told(choice, found, offered.source, said):
+        said = {row.name: _of_site(row) for row in rows} if offered.index else _recorded(offers, offered.source)
+        for line in choose.told(choice, found, said):
             typer.echo(line)
     raise typer.Exit(0 if choice.fitting else 1)
+
+
+def _of_site(row: ImageRow) -> choose.Known:
+    gpu = (one.verdict for one in row.runs if one.tier is Tier.GPU and one.current)
+    return choose.Known(get=row.get, told=row.sentence, ran=Status.PASS in gpu)
+
+
+def _recorded(offers: Sequence[choose.ImageSummary], source: str) -> dict[str, choose.Known]:
+    """What results/runs.jsonl says of the gpu tiers of images that are built here, or pulled from `source`."""
+    lines, known = records.read(paths.workspace().results), {}
+    for one in offers:
+        run = records.gpu_run(lines, one.name)
+        known[one.name] = choose.Known(
+            get=f"docker pull {source}:{one.name}" if source else paths.as_given(f"nox -s build -- {one.name}"),
+            told=records.gpu_sentence(run),
+            ran=run is not None and run.tiers[Tier.GPU].verdict is Status.PASS,
+        )
+    return known
 
 
 def _wish(wish: WishArguments, offers: Sequence[choose.ImageSummary]) -> choose.Wish:

@@ -9,6 +9,11 @@ from pathlib import Path
 from images.engine.docker_types import InfoResponse, VersionResponse
 from images.errors import Problem, UserError
 
+CLASSIC_STORE = (
+    'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json and restart the engine'
+)
+"""For engines that keep images in containerd's store, as new installations of 29 and later do
+(docs.docker.com/engine/storage/containerd)."""
 _BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
 
 

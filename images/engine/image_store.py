@@ -15,6 +15,7 @@ from images.engine import layer_store
 from images.engine.archive import ChunkReader, Files
 from images.engine.docker_api import DockerApi
 from images.engine.docker_types import GraphDriver, ImageResponse
+from images.engine.facts import CLASSIC_STORE
 from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage
 from images.engine.responses import CacheRecord, HistoryEntry, ImageInfo, asking, image_info
 from images.errors import Problem, UserError
@@ -144,7 +145,7 @@ def _exported_parts(api: DockerApi, info: ImageInfo, wanted: Collection[str]) ->
 
 def no_configuration(image_id: str) -> EngineError:
     """What a verdict names is the digest of a configuration: with other IDs nothing can be published."""
-    then = "use an engine that keeps images itself: without the containerd image store"
+    then = f"{CLASSIC_STORE}; then build again"
     problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
     return EngineError(problem, EngineErrorKind.OTHER)
 

@@ -70,7 +70,8 @@ def _located(wish: RequestedImage, places: Places, holding: Holding) -> Located:
     else:
         found = by_name(name, places, platform)
     where = f"; {places.repository} has no tag of this name" if places.repository else ""
-    why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`"
+    pushed = f"; of a build by a worker, `--image {name}=REFERENCE` (OUT/{name}/pushed.json)"
+    why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`{pushed}"
     described = found.described if found else Described(labels={}, history=())
     wanted = Wanted(
         image=wish.image, sources=holding.sources, cache=holding.cache, tiers=holding.tiers, only=holding.only

@@ -11,7 +11,7 @@ from images.errors import Problem, UserError
 from images.publish import attestation, provenance, sbom, signing
 from images.publish.attestation import EVIDENCE_FILE, VERDICT_FILE, Attestation
 from images.registry.client import Registry
-from images.registry.distribution import TITLE, File, Manifest
+from images.registry.distribution import TITLE, Descriptor, File, Manifest
 from images.registry.reference import Repository
 
 ATTESTATION = "application/vnd.truetag.attestation.v2"
@@ -108,11 +108,15 @@ def _attachments(source: Registry, digest: str) -> Iterator[Attachment]:
     for entry in source.referrers(digest):
         if entry.artifact_type not in NAMES:
             continue
-        manifest = source.get(entry.digest)
-        if manifest.subject != digest:
-            where = f"{source.repository}@{entry.digest}"
+        where, manifest = f"{source.repository}@{entry.digest}", source.get(entry.digest)
+        try:
+            subject, layers = manifest.subject, manifest.layers
+        except (ValueError, LookupError, TypeError, AttributeError):  # not every registry reads what is put into it
+            then = f"remove it: `oras manifest delete {where}`"
+            raise UserError(Problem(where=where, cause="is attached, and can't be read", then=then), code=1) from None
+        if subject != digest:
             raise UserError(Problem(where=where, cause="is listed, but refers to another image", then="don't use it"))
-        files = {layer.annotations.get(TITLE, layer.digest): source.blob(layer) for layer in manifest.layers}
+        files = {layer.annotations.get(TITLE, layer.digest): source.blob(layer) for layer in layers}
         yield Attachment(artifact_type=entry.artifact_type, digest=entry.digest, files=files)
 
 
@@ -122,19 +126,43 @@ def signed_only(image: PublishedImage, key: str) -> PublishedImage:
     return replace(image, attachments=tuple(one for one in image.attachments if one.digest in signed))
 
 
-def attach_attestation(target: Registry, manifest: Manifest, found: Attestation) -> None:
+def counted(image: PublishedImage, key: str) -> PublishedImage:
+    """The image with the attachments that count: with a public key those that it signed, without one all.
+
+    Of an image that nobody signed with the key none count. Raises CosignError where cosign could not tell.
+    """
+    if not key or not image.attachments:
+        return image
+    try:
+        return signed_only(image, key)
+    except signing.CosignError:
+        raise
+    except UserError:
+        return replace(image, attachments=())
+
+
+def counted_by_signer(image: PublishedImage, signing_key: str) -> PublishedImage:
+    """The same by the private key that is to sign: who may push may attach, and no signature must cover that."""
+    if not signing_key or not image.attachments:
+        return image
+    with signing.public_file(signing_key) as public:
+        return counted(image, public)
+
+
+def attach_attestation(target: Registry, manifest: Manifest, found: Attestation) -> Descriptor:
     """Attach a trial's two files. Each trial is an artifact of its own: a GPU machine adds its own to a builder's."""
     files = [
         File(name=VERDICT_FILE, media_type=_JSON, content=found.verdict_file),
         File(name=EVIDENCE_FILE, media_type=_JSON, content=found.evidence_file),
     ]
-    target.attach(manifest.descriptor, ATTESTATION, files)
+    return target.attach(manifest.descriptor, ATTESTATION, files)
 
 
-def attach_sbom(target: Registry, manifest: Manifest, content: bytes) -> None:
-    target.attach(manifest.descriptor, SBOM, [File(name="sbom.cdx.json", media_type=SBOM, content=content)])
+def attach_sbom(target: Registry, manifest: Manifest, content: bytes) -> Descriptor:
+    file = File(name="sbom.cdx.json", media_type=SBOM, content=content)
+    return target.attach(manifest.descriptor, SBOM, [file])
 
 
-def attach_provenance(target: Registry, manifest: Manifest, content: bytes) -> None:
+def attach_provenance(target: Registry, manifest: Manifest, content: bytes) -> Descriptor:
     file = File(name="provenance.json", media_type=PROVENANCE, content=content)
-    target.attach(manifest.descriptor, PROVENANCE, [file])
+    return target.attach(manifest.descriptor, PROVENANCE, [file])

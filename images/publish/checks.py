@@ -22,6 +22,8 @@ _VERSION_LABELS = (
     ("toolkit-cuda", "S6", "toolkit", "version"),
 )
 """Label, claim, subject, and the key of the claim's `expect` that has the label's value."""
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What JSON of another form raises where it is read: whoever may push may attach anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +65,10 @@ def require_sound(image: PublishedImage) -> None:
     """Raises UserError with every check that does not pass."""
     failed = [check for check in checks(image) if check.status is not Status.PASS]
     if failed:
+        remove = f"`oras discover {image.reference}`, `oras manifest delete`"
+        then = f"publish it anew; remove what others attached ({remove}), or publish with --key"
         causes = [f"{check.subject}: {check.reason}" for check in failed]
-        raise UserError(
-            [Problem(where=image.reference, cause=cause, then="publish it anew") for cause in causes], code=1
-        )
+        raise UserError([Problem(where=image.reference, cause=cause, then=then) for cause in causes], code=1)
 
 
 def label_faults(labels: Mapping[str, str], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
@@ -129,11 +131,11 @@ def installed(evidence: Mapping[str, Any]) -> str:
 
 
 def _sbom_faults(image: PublishedImage) -> tuple[str, ...]:
-    faults: list[str] = []
+    faults = _not_one_file(image, SBOM)
     for content in _contents(image, SBOM):
         try:
             faults += sbom_faults(image.labels, sbom.versions(content))
-        except (ValueError, LookupError, TypeError) as error:
+        except _UNREADABLE as error:
             faults.append(f"can't be read: {error}")
     return tuple(faults)
 
@@ -144,11 +146,11 @@ def _provenance_faults(image: PublishedImage) -> tuple[str, ...]:
         "matrix-revision": _label(image.labels, "matrix-revision"),
         "base-digest": _label(image.labels, "base-digest"),
     }
-    faults: list[str] = []
+    faults = _not_one_file(image, PROVENANCE)
     for content in _contents(image, PROVENANCE):
         try:
             found = provenance.read(content)
-        except (ValueError, LookupError, TypeError) as error:
+        except _UNREADABLE as error:
             faults.append(f"can't be read: {error}")
             continue
         faults += [
@@ -157,6 +159,11 @@ def _provenance_faults(image: PublishedImage) -> tuple[str, ...]:
             if found[key] != value
         ]
     return tuple(faults)
+
+
+def _not_one_file(image: PublishedImage, artifact_type: str) -> list[str]:
+    attached = image.of(artifact_type)
+    return [f"{one.digest[:19]} has {len(one.files)} files, not one" for one in attached if len(one.files) != 1]
 
 
 def _contents(image: PublishedImage, artifact_type: str) -> list[bytes]:

@@ -3,11 +3,11 @@
 | | library | settings |
 |---|---|---|
 | zstd | zstandard (libzstd) | level 9 with its own window, 4 MB: larger ones save 1 % and cost who pulls more time |
-| gzip | deflate (libdeflate) | level 6, a member (RFC 1952 section 2.2) for each 4 MiB |
+| gzip | zlib-ng | level 6, a member (RFC 1952 section 2.2) for each 4 MiB |
 
-Both gave the same bytes for 1 to 4 threads and on five kinds of CPU, SSE2 to AVX2. ISA-L (isal) is twice as fast as
-libdeflate, but level 3 came out in three ways on those CPUs. zlib-ng's threaded writer gave other bytes for 1, 2 and 4
-threads, and is slower. Python's zlib takes one core and twice as long for the same size.
+Both gave the same bytes for 1 to 4 threads, zstd on five and gzip on nine kinds of CPU, from SSE2 on. libdeflate
+compresses a sixth faster to the same size, but who pulls takes half as long again to unpack it (docs/publishing.md).
+ISA-L (isal) gave three results for one level on those CPUs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-import deflate
 import zstandard
+from zlib_ng import zlib_ng
 
 BLOCK = 4 << 20
 """Bytes of a tar that are compressed at a time."""
 _ZSTD_LEVEL, _GZIP_LEVEL = 9, 6
+_GZIP_FORMAT = 16 + zlib_ng.MAX_WBITS
+"""zlib's number for a gzip header around a window of 32 KiB. No time and no name go into that header."""
+_OS, _UNKNOWN = 9, 255
+"""The byte of that header for the operating system (RFC 1952 section 2.3.1): other machines give the same layer."""
 _MOST_THREADS = 16
 """libzstd holds about 40 MB for each."""
 
@@ -50,7 +54,7 @@ class Compression(StrEnum):
         """What the bytes depend on, beside the tar."""
         if self is Compression.ZSTD:
             return f"zstd-{_ZSTD_LEVEL}-{'.'.join(map(str, zstandard.ZSTD_VERSION))}"
-        return f"gzip-{_GZIP_LEVEL}-{BLOCK}-{deflate.__version__}"
+        return f"gzip-{_GZIP_LEVEL}-{BLOCK}-{zlib_ng.ZLIBNG_RUNTIME_VERSION}"
 
 
 def cores() -> int:
@@ -146,8 +150,9 @@ class _Gzip:
 
 
 def _gzip(block: bytes) -> bytes:
-    # No time and no name go into the header; the bound type is a bytearray.
-    return bytes(deflate.gzip_compress(block, _GZIP_LEVEL))
+    member = bytearray(zlib_ng.compress(block, _GZIP_LEVEL, wbits=_GZIP_FORMAT))
+    member[_OS] = _UNKNOWN
+    return bytes(member)
 
 
 def compress(

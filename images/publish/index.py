@@ -12,8 +12,8 @@ as everywhere (`gate.py`). Aliases name an index of those images that open the g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
@@ -33,7 +33,8 @@ class Others:
     """What the registry has of the other platforms of a row: the images that open the gate, and why others don't."""
 
     images: Sequence[PublishedImage] = ()
-    left_out: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Platform -> why its image is not among them."""
 
 
 def compose(images: Sequence[PublishedImage]) -> Manifest:
@@ -132,19 +133,19 @@ def others(target: Registry, row: Sequence[str], mine: Sequence[str], suffix: st
     image out.
     """
     found: list[PublishedImage] = []
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
     for name in (name for name in row if name not in mine):
         platform = ImageName.parse(name).platform
         image = _published(target, f"{name}{suffix}", platform)
         try:
             if image is None:
-                left_out.append(f"{row[0]}{suffix} lacks {platform}: {name}{suffix} is not published here")
+                left_out[platform] = f"{name}{suffix} is not published here"
             else:
                 found.append(how.admitted(image, name))
         except signing.CosignError:
             raise
         except UserError as error:
-            left_out.append(f"{row[0]}{suffix} lacks {platform}: {error.problems[0].cause}")
+            left_out[platform] = error.problems[0].cause
     return Others(images=found, left_out=left_out)
 
 

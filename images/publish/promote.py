@@ -20,7 +20,10 @@ from images.publish.unpublished_image import Stored
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, referrers_tag
 from images.registry.reference import Reference, Repository
+from validate.claims import ClaimSet
 from validate.judging import Status
+
+_JOIN = "promote the image by its dated tag: it joins those that are there; or give --drop-platforms"
 
 
 def promote(
@@ -47,7 +50,7 @@ def promote(
             signed=bool(key),
             row=names if named.is_index else row if len(row) > 1 else (),
             joins=not named.is_index,
-            keeps_platforms=named.is_index and not drop_platforms,
+            keeps="" if drop_platforms or not named.is_index else _JOIN,
             on_index=lambda made: _copy_what_refers(source, target, made.digest),
         )
         return publication.run([_part(source, publication, stored) for stored in images])
@@ -59,13 +62,16 @@ def _part(source: Registry, publication: Publication, stored: Stored) -> Part:
 
     def store() -> Stored:
         for _, one in stored:
-            checks.require_sound(one)
-            publication.policy.require_open(one.reference, [found.verdict for found in one.attestations], claims)
+            _require_good(publication, one, claims)
+            _require_good_there(publication, one, claims)
         publication.target.check_access()
         for _, one in stored:
             copy(source, publication.target, one.manifest)
         publication.stopwatch.lap("copy")
-        return stored
+        copied = tuple((suffix, _counted_there(publication, one.manifest)) for suffix, one in stored)
+        for _, one in copied:
+            _require_good(publication, one, claims)
+        return copied
 
     return Part(
         where=image.reference,
@@ -75,6 +81,28 @@ def _part(source: Registry, publication: Publication, stored: Stored) -> Part:
         suffixes=[suffix for suffix, _ in stored],
         store=store,
     )
+
+
+def _require_good(publication: Publication, image: PublishedImage, claims: ClaimSet | None) -> None:
+    """Raises UserError for an image that `verify` would not pass."""
+    checks.require_sound(image)
+    publication.policy.require_open(image.reference, [one.verdict for one in image.attestations], claims)
+
+
+def _require_good_there(publication: Publication, image: PublishedImage, claims: ClaimSet | None) -> None:
+    """Raises UserError where what is attached in the target alone closes the gate: a trial that failed there, say.
+
+    Before anything is copied: the source's statements take the place of those that the same key signed there.
+    """
+    if manifest := publication.target.find(image.manifest.digest):
+        there = _counted_there(publication, manifest)
+        verdicts = [one.verdict for one in (*image.attestations, *there.attestations)]
+        publication.policy.require_open(there.reference, verdicts, claims)
+
+
+def _counted_there(publication: Publication, manifest: Manifest) -> PublishedImage:
+    """An image as the target has it, with what counts of all that is attached to it there."""
+    return attachments.counted(attachments.load(publication.target, manifest), publication.admission.key)
 
 
 def _require_ours(source: Registry, named: Manifest, images: Sequence[Stored]) -> None:
@@ -132,7 +160,7 @@ def _copy_what_refers(source: Registry, target: Registry, digest: str) -> None:
     for tag, signature in signatures.items():
         if signature:
             _mount_blobs(source, target, signature)
-            target.put(signature, tag)
+            store.join(target, signature, tag)
 
 
 def signature_tag(digest: str) -> str:

@@ -71,7 +71,7 @@ class ProvenanceInput:
 def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
     """Read a folder's build.json. Raises UserError when it is not of this very image."""
     path = folder / "build.json"
-    then = f"publish first where `nox -s build -- {name}` was run: its folder holds build.json"
+    then = f"publish first where `nox -s build -- {name}` was run (its folder holds build.json), with the same options"
     try:
         found = BuildRecord.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:

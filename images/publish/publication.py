@@ -22,7 +22,7 @@ from images.publish.index import Admission, Others
 from images.publish.policy import ReleasePolicy
 from images.publish.row_tags import Move, RowTags
 from images.publish.stopwatch import Stopwatch
-from images.publish.tags import Action, ImageVersion, TagChange, TagKind
+from images.publish.tags import Action, ImageVersion, Keeps, TagChange, TagKind
 from images.publish.unpublished_image import EngineContent, PublishOptions, Stored, UnpublishedImage
 from images.publish.variants import ZSTD_SUFFIX, Variant
 from images.registry.client import Registry
@@ -32,6 +32,10 @@ from validate.judge import Verdict
 
 _MOVES = 3
 """How often tags move at most when other machines publish the same row: a row has two platforms."""
+_ANEW = (
+    "publish the other image anew first, or both with --all-platforms, or give a --gate that it opens;"
+    " --drop-platforms lets it go"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +89,8 @@ class Publication:
     """The images of which tags name an index, linux/amd64 first. Empty: tags name the image itself."""
     joins: bool = True
     """Whether an index lists images that are there already, too."""
-    keeps_platforms: bool = False
-    """Whether it is refused that the name of a row loses a platform."""
+    keeps: str = ""
+    """What to do where the name of a row would lose a platform, which is refused. Empty: it may."""
     on_index: Callable[[Manifest], None] = lambda _manifest: None
     """Called when an index is stored and no tag names it yet."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -106,9 +110,15 @@ class Publication:
         for part in parts:
             self.policy.require_open(part.where, part.verdicts, part.claims)
         beside = self._beside(parts)
+        keeps = {f"{self.row[0]}{suffix}": one for suffix, one in self._keeps(beside).items()}
         for version, tag in self._names(parts, beside):
-            planned = tags.plan(self.target, version, {tag: TagKind.NAME}, keeps_platforms=self.keeps_platforms)
+            planned = tags.plan(self.target, version, {tag: TagKind.NAME}, keeps=keeps.get(tag))
             tags.require_allowed(self.target, planned)
+
+    def _keeps(self, beside: Mapping[str, Others]) -> Mapping[str, Keeps]:
+        """Suffix -> that the name of the row with it may lose no platform, and why it would."""
+        whys = {suffix: "; ".join(others.left_out.values()) for suffix, others in beside.items()}
+        return {suffix: Keeps(then=self.keeps, why=why) for suffix, why in whys.items()} if self.keeps else {}
 
     def _settle(self, parts: Sequence[Part], stored: Sequence[tuple[Part, str, PublishedImage]]) -> PublishResult:
         """Move the tags, again where another machine published an image beside these meanwhile. Raises UserError.
@@ -157,18 +167,20 @@ class Publication:
     def _move_tags(
         self, stored: Sequence[tuple[Part, str, PublishedImage]], beside: Mapping[str, Others]
     ) -> PublishResult:
+        reasons: list[str] = []
         moves: list[Move] = [(image.manifest, self._changes(part, suffix, image)) for part, suffix, image in stored]
         of_row = RowTags(
             target=self.target,
             name=self.row[0] if self.row else "",
             policy=self.policy,
-            keeps_platforms=self.keeps_platforms,
+            keeps=self._keeps(beside),
             on_index=self.on_index,
         )
         for suffix, others in beside.items():
             listed = [*(image for _, at, image in stored if at == suffix), *others.images]
             if index.is_complete(listed):
                 moves += of_row.moves(suffix, listed)
+            reasons += self._absent(f"{self.row[0]}{suffix}", others, complete=index.is_complete(listed))
         self.target.relist_referrers()
         tags.move(self.target, moves)
         self.stopwatch.lap("tags")
@@ -176,7 +188,6 @@ class Publication:
         left = [change for change in changes if change.action is Action.LEAVE]
         several = len({part.version.name for part, _, _ in stored}) > 1
         images = {_key(part, image, several=several): image for part, _, image in stored}
-        reasons = [reason for others in beside.values() for reason in others.left_out]
         reasons += [
             f"{change.tag} had an image for {' and '.join(change.lost)}, and has none now"
             for change in changes
@@ -195,6 +206,13 @@ class Publication:
             indexes={tag: f"{self.target.repository}@{one.digest}" for tag, one in of_row.indexes.items()},
             left_out=(*reasons, *of_row.left_out),
         )
+
+    def _absent(self, tag: str, others: Others, *, complete: bool) -> Iterator[str]:
+        """Why an index goes without a platform; or why there is none, or none with this image."""
+        stays = not complete and self.target.find(tag) is not None
+        for platform, why in others.left_out.items():
+            said = "stays as it was: no index goes without" if stays else "lacks"
+            yield f"{tag} {said} {platform}: {why}"
 
     def _left_behind(self, parts: Sequence[Part]) -> Iterator[str]:
         """Tags of an older build's other variant, which a reader may take for this build's."""
@@ -283,6 +301,7 @@ def opened(images: Sequence[UnpublishedImage]) -> Iterator[tuple[Publication, Se
             admission=Admission(policy=first.policy, signing_key=first.key),
             signed=bool(first.key),
             row=row if len(row) > 1 else (),
+            keeps="" if first.drop_platforms else _ANEW,
             on_index=lambda made: _sign_index(target, made, first.key),
         )
         yield publication, [_part(target, image, publication.stopwatch) for image in images]
@@ -321,7 +340,7 @@ def _part(target: Registry, local: UnpublishedImage, stopwatch: Stopwatch) -> Pa
         where=name,
         version=version,
         claims=options.policy.claims_of(info.labels),
-        verdicts=[local.attestation.verdict, *_attached_verdicts(target, there)],
+        verdicts=[local.attestation.verdict, *_attached_verdicts(target, there, local)],
         suffixes=("", ZSTD_SUFFIX) if has_two else ("",),
         store=lambda: local.store(target, there, stopwatch),
     )
@@ -333,7 +352,16 @@ def _sign_index(target: Registry, made: Manifest, key: str) -> None:
         signing.sign(f"{target.repository}@{made.digest}", key, [])
 
 
-def _attached_verdicts(target: Registry, there: Sequence[Variant]) -> tuple[Verdict, ...]:
-    """Verdicts that are attached to this very image already: other machines may have judged its other tiers."""
-    images = [attachments.load(target, variant.manifest) for variant in there]
-    return tuple(one.verdict for image in images for one in image.attestations)
+def _attached_verdicts(target: Registry, there: Sequence[Variant], local: UnpublishedImage) -> tuple[Verdict, ...]:
+    """Verdicts that are attached to this very image already: other machines may have judged its other tiers.
+
+    With a key, those that it signed; how many more there are is said.
+    """
+    found: list[Verdict] = []
+    for variant in there:
+        image = attachments.load(target, variant.manifest)
+        counted = attachments.counted_by_signer(image, local.options.key)
+        found += [one.verdict for one in counted.attestations]
+        if ignored := len(image.attachments) - len(counted.attachments):
+            local.say(f"{image.reference}: {ignored} attachments count for nothing: --key did not sign them")
+    return tuple(found)

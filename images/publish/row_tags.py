@@ -9,7 +9,7 @@ from images.config.platforms import Platform
 from images.publish import index, tags
 from images.publish.attachments import PublishedImage
 from images.publish.policy import ReleasePolicy
-from images.publish.tags import ImageVersion, TagChange, TagKind
+from images.publish.tags import ImageVersion, Keeps, TagChange, TagKind
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 
@@ -25,8 +25,8 @@ class RowTags:
     name: str
     """Of the row: its image for linux/amd64 has the same."""
     policy: ReleasePolicy
-    keeps_platforms: bool = False
-    """Whether it is refused that the name loses a platform."""
+    keeps: Mapping[str, Keeps] = field(default_factory=dict)
+    """Suffix -> that the name with it may lose no platform."""
     on_index: Callable[[Manifest], None] = lambda _manifest: None
     """Called when an index is stored."""
     indexes: dict[str, Manifest] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class RowTags:
             f"{tags.immutable_tag(self.name, version.created, every.digest)}{suffix}": TagKind.IMMUTABLE,
             f"{self.name}{suffix}": TagKind.NAME,
         }
-        named = every, tags.plan(self.target, version, kinds, keeps_platforms=self.keeps_platforms)
+        named = every, tags.plan(self.target, version, kinds, keeps=self.keeps.get(suffix))
         if not index.is_complete(whole_gate):
             return named, (every, tags.plan(self.target, version, aliases, refusals[str(Platform.AMD64)]))
         self._tell(aliases, refusals)

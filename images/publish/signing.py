@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import getpass
 import hashlib
 import json
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +50,10 @@ _NO_MATCH = (
 """What it says of what another key signed, or nobody: cosign 3 of a bundle, both of bytes, by a key for ECDSA (in two
 ways), RSA or Ed25519. Its status is 1, as for everything else."""
 
+_PASSWORD = "COSIGN_PASSWORD"
+_typed: dict[str, str] = {}
+"""Private key -> its password, as a person typed it: for cosign alone, not for other programs that are started here."""
+
 
 class CosignError(UserError):
     """cosign can't be run, or failed before it could tell: no access, say. It says nothing about a signature."""
@@ -75,6 +82,24 @@ def require(key: str) -> None:
         raise UserError(Problem(where=f"--key {key}", cause="there is no such file", then=then))
 
 
+def require_password(key: str) -> None:
+    """Ask for the password of a private key, once: cosign's own question would not be seen.
+
+    Raises UserError where there is nobody to ask.
+    """
+    scheme, of_service, _ = key.partition("://")
+    if (of_service and scheme != "env") or _PASSWORD in os.environ or key in _typed:
+        return
+    try:
+        if sys.stdin and sys.stdin.isatty():
+            _typed[key] = getpass.getpass(f"password of {key}: ")
+            return
+    except EOFError:
+        pass
+    then = f"set {_PASSWORD} to it, or to nothing where the key has none"
+    raise UserError(Problem(where=f"--key {key}", cause="cosign wants its password, and nobody is here", then=then))
+
+
 def is_secret(variable: str, key: str) -> bool:
     """Whether an environment variable may hold a key, its password or its service's credentials. `key`: `--key`."""
     scheme, _, name = key.partition("://")
@@ -91,8 +116,8 @@ def has_known_secrets(key: str) -> bool:
 def sign(image: str, key: str, attachments: Collection[str]) -> None:
     """Sign `HOST/NAME@sha256:...` and what is attached to it, once. Raises UserError with cosign's words.
 
-    The public transparency log is not written to: it would publish the names of private images. cosign takes the key's
-    password from COSIGN_PASSWORD, or asks for it.
+    The public transparency log is not written to: it would publish the names of private images. The password of
+    the key comes from COSIGN_PASSWORD, or from `require_password`.
     """
     if _is_signed(image, key, attachments):
         return
@@ -210,8 +235,18 @@ def _help(verb: str, program: str) -> str:
 
 
 def _cosign(arguments: Sequence[str], image: str) -> str:
+    key = next((one for one in arguments if one in _typed), "")
+    password = {_PASSWORD: _typed[key]} if key else {}
     try:
-        done = subprocess.run(["cosign", *arguments], capture_output=True, text=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(
+            ["cosign", *arguments],
+            stdin=subprocess.DEVNULL,  # what it would ask for goes where nobody sees it
+            capture_output=True,
+            env={**os.environ, **password},
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = Problem(where=image, cause=f"cosign can't be run: {error}", then="`cosign version`")
         raise CosignError(problem) from None

@@ -13,7 +13,7 @@ state of a tag compares what it names now with the image that is published. Stat
 
 An index of images for several platforms is OLDER where none of its images is newer than the one of its platform here,
 and FOREIGN where one of them is not ours. An alias is left, too, where an image for one of its platforms is not here;
-a NAME is then refused where the caller asks for it (`promote` of an index), and moved and told elsewhere.
+a NAME is then refused (`publish`, `promote` of an index; not with --drop-platforms), and moved and told elsewhere.
 
 After `create` and `move` the state is CURRENT. `keep` and `leave` change nothing. `refuse` stops the publication before
 any tag changes. An alias is also left where the gate for aliases is closed. TRANSITIONS is this table as data.
@@ -23,6 +23,8 @@ The protocol has no transaction. So `move` goes in this order, and any failure o
 1. Tags that exist are moved: they can be put back.
 2. New tags are created. They come last, as not every registry can delete a tag.
 3. Every tag is read back: somebody else may have moved it meanwhile.
+
+Between the plan and the move cosign signs, for seconds. So each tag is looked at again right before it is moved.
 """
 
 from __future__ import annotations
@@ -164,6 +166,16 @@ class TagChange:
     before: Manifest | None
     lost: Sequence[str] = ()
     """Platforms that it has an image for now, and not when it moves."""
+    then: str = ""
+    """What to do where it is refused for those."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeps:
+    """The name of a row may not lose a platform. `why` its image is not here, and what to do `then`."""
+
+    then: str
+    why: str = ""
 
 
 def immutable_tag(name: str, created: datetime, image_id: str) -> str:
@@ -198,31 +210,32 @@ def plan(
     tags: Mapping[str, TagKind],
     alias_refusal: str = "",
     *,
-    keeps_platforms: bool = False,
+    keeps: Keeps | None = None,
 ) -> tuple[TagChange, ...]:
     """Decide what happens to each tag; nothing changes yet.
 
-    `alias_refusal` is why the gate for aliases is closed. `keeps_platforms`: refuse what loses a platform.
+    `alias_refusal` is why the gate for aliases is closed. `keeps`: refuse that a NAME loses a platform.
     """
-    refuses = {TagKind.ALIAS: Action.LEAVE, **({TagKind.NAME: Action.REFUSE} if keeps_platforms else {})}
-    return tuple(_change(target, new, tag, kind, alias_refusal, refuses.get(kind)) for tag, kind in tags.items())
+    return tuple(_change(target, new, tag, kind, alias_refusal, keeps) for tag, kind in tags.items())
 
 
 def _change(
-    target: Registry, new: ImageVersion, tag: str, kind: TagKind, alias_refusal: str, on_loss: Action | None
+    target: Registry, new: ImageVersion, tag: str, kind: TagKind, alias_refusal: str, keeps: Keeps | None
 ) -> TagChange:
-    """`on_loss`: what happens instead of a move that loses a platform."""
     before = target.find(tag)
     old = _version(target, before)
     state = state_of(new, before.digest if before else None, old)
     action = TRANSITIONS[state][kind]
     reason = _reason(tag, new, old, state) if action in (Action.LEAVE, Action.REFUSE) else ""
     lost = new.lost(old) if old and action is Action.MOVE else []
-    if lost and on_loss:
-        action, reason = on_loss, f"it has an image for {' and '.join(lost)}, and this has none"
+    if lost and (keeps or kind is TagKind.ALIAS):
+        why = f": {keeps.why}" if keeps and keeps.why else ""
+        action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
+        reason = f"it has an image for {' and '.join(lost)}, and this has none{why}"
     if kind is TagKind.ALIAS and alias_refusal:
         action, reason = Action.LEAVE, alias_refusal
-    return TagChange(tag=tag, kind=kind, state=state, action=action, reason=reason, before=before, lost=lost)
+    then = keeps.then if keeps and lost else ""
+    return TagChange(tag=tag, kind=kind, state=state, action=action, reason=reason, before=before, lost=lost, then=then)
 
 
 def _version(target: Registry, manifest: Manifest | None) -> ImageVersion | None:
@@ -265,9 +278,9 @@ def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
 
 def _refusal(target: Registry, change: TagChange) -> Problem:
     older = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-    if change.lost:
-        older = "promote the image by its dated tag: it joins those that are there; or give --drop-platforms"
-    then = "build anew" if change.kind is TagKind.IMMUTABLE else older
+    then = "build anew" if change.kind is TagKind.IMMUTABLE else change.then or older
+    if change.state is TagState.FOREIGN:  # no build of ours may ever follow it
+        then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
     return Problem(where=f"{target.repository}:{change.tag}", cause=change.reason, then=then)
 
 
@@ -276,7 +289,7 @@ Moves = Sequence[tuple[Manifest, Sequence[TagChange]]]
 
 
 def move(target: Registry, moves: Moves) -> None:
-    """Let tags name manifests as planned: all of them, or none. Raises UserError.
+    """Let tags name manifests as planned: all of them, or none. Raises UserError; RefusedError where none was moved.
 
     An interrupt waits for the request under way, whose effect nobody could tell, and then has everything put back.
     """
@@ -297,6 +310,7 @@ def _move(target: Registry, moves: Moves, stop: threading.Event) -> None:
     touched: list[tuple[Manifest, TagChange]] = []
     try:
         for manifest, change in in_order:
+            _require_as_planned(target, manifest, change)
             touched.append((manifest, change))  # before the request: it may arrive although its answer does not
             target.put(manifest, change.tag)
             if stop.is_set():
@@ -309,6 +323,13 @@ def _move(target: Registry, moves: Moves, stop: threading.Event) -> None:
         if left:
             raise _half_moved(target, left, error) from error
         raise
+
+
+def _require_as_planned(target: Registry, manifest: Manifest, change: TagChange) -> None:
+    """Raises RefusedError for a tag that has come to name something since its move was planned."""
+    now = target.find(change.tag)
+    if now and now.digest not in (manifest.digest, change.before.digest if change.before else ""):
+        raise _moved_by_others(target, change.tag)
 
 
 def _restored(target: Registry, change: TagChange, ours: Manifest) -> bool:
@@ -324,9 +345,9 @@ def _restored(target: Registry, change: TagChange, ours: Manifest) -> bool:
     return True
 
 
-def _moved_by_others(target: Registry, tag: str) -> UserError:
+def _moved_by_others(target: Registry, tag: str) -> RefusedError:
     cause = "somebody else moved it at the same time"
-    return UserError(Problem(where=f"{target.repository}:{tag}", cause=cause, then="give the command again"), code=1)
+    return RefusedError(Problem(where=f"{target.repository}:{tag}", cause=cause, then="give the command again"), code=1)
 
 
 def _half_moved(target: Registry, left: Sequence[str], error: BaseException) -> UserError:

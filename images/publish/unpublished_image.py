@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +24,7 @@ from images.publish.statements import attest
 from images.publish.stopwatch import Stopwatch
 from images.publish.variants import Variant
 from images.registry.client import Registry
-from images.registry.distribution import Manifest
+from images.registry.distribution import Descriptor, Manifest
 from images.registry.reference import Repository
 
 Stored = Sequence[tuple[str, PublishedImage]]
@@ -50,6 +50,8 @@ class PublishOptions:
     """The checkout's commit; empty where there is none."""
     key: str = ""
     """A private key of cosign; empty: not signed."""
+    drop_platforms: bool = False
+    """Whether the name of a row may lose a platform."""
 
     def siblings(self, info: ImageInfo) -> tuple[Repository, ...]:
         """Repositories of the same registry that have layers of an image."""
@@ -112,19 +114,24 @@ class UnpublishedImage:
     ) -> tuple[tuple[str, PublishedImage], ...]:
         """Push the variants that are not `found`, attach, sign: suffix of the tags, and image, the plain one first.
 
-        Every attestation of the image is attached to each of its manifests: what one variant holds, all hold. Raises
-        UserError, also for labels that are not true.
+        Every attestation of the image that counts is attached to each of its manifests: what one variant holds, all
+        hold. With a key, what others attached is neither copied nor signed. Raises UserError, also for labels that are
+        not true.
         """
-        there = [one for variant in found for one in attachments.load(target, variant.manifest).attestations]
-        known = {one.evidence_file: one for one in [*there, self.attestation]}
+        there = {one.manifest.digest: self._there(target, one.manifest) for one in found}
+        attested = [one for image in there.values() for one in image.attestations]
+        known = {one.evidence_file: one for one in [*attested, self.attestation]}
         every = variants.merged(found, self._push(target, found), self.options.compressions)
         stopwatch.lap("push")
         packages = functools.cache(self._sbom)
+        count: set[str] = set()
         for variant in every:
-            self._attach(target, variant.manifest, packages, list(known.values()))
+            image = there.get(variant.manifest.digest) or self._there(target, variant.manifest)
+            attached = self._attach(target, image, packages, list(known.values()))
+            count |= {one.digest for one in image.attachments} | {one.digest for one in attached}
         target.relist_referrers()
         stopwatch.lap("attach")
-        stored = tuple((one.suffix, attachments.load(target, one.manifest)) for one in every)
+        stored = tuple((one.suffix, self._only(attachments.load(target, one.manifest), count)) for one in every)
         for _, image in stored:
             checks.require_sound(image)
         if self.options.key:
@@ -132,6 +139,16 @@ class UnpublishedImage:
                 self._sign(target, image)
             stopwatch.lap("sign")
         return stored
+
+    def _there(self, target: Registry, manifest: Manifest) -> PublishedImage:
+        """A variant with what is attached to it already and counts."""
+        return attachments.counted_by_signer(attachments.load(target, manifest), self.options.key)
+
+    def _only(self, image: PublishedImage, count: Collection[str]) -> PublishedImage:
+        """The image, with a key, with these attachments alone: what others attach meanwhile must not be signed."""
+        if not self.options.key:
+            return image
+        return replace(image, attachments=tuple(one for one in image.attachments if one.digest in count))
 
     def _sign(self, target: Registry, image: PublishedImage) -> None:
         """The image with its attachments, and the statements that others read."""
@@ -146,16 +163,15 @@ class UnpublishedImage:
         return self.content.push(target, wanted) if wanted else ()
 
     def _attach(
-        self, target: Registry, manifest: Manifest, packages: Callable[[], bytes], known: Sequence[Attestation]
-    ) -> None:
-        """SBOM and provenance once, and the attestations beside those that are there."""
-        there = {one.artifact_type for one in target.referrers(manifest.digest)}
-        if PROVENANCE not in there:
-            attachments.attach_provenance(target, manifest, self._provenance(manifest))
-        if SBOM not in there:
-            attachments.attach_sbom(target, manifest, packages())
-        for attestation in known:
-            attachments.attach_attestation(target, manifest, attestation)
+        self, target: Registry, image: PublishedImage, packages: Callable[[], bytes], known: Sequence[Attestation]
+    ) -> list[Descriptor]:
+        """SBOM and provenance once, and the attestations beside those that are there. Returns what was attached."""
+        manifest, attached = image.manifest, []
+        if not image.of(PROVENANCE):
+            attached.append(attachments.attach_provenance(target, manifest, self._provenance(manifest)))
+        if not image.of(SBOM):
+            attached.append(attachments.attach_sbom(target, manifest, packages()))
+        return [*attached, *(attachments.attach_attestation(target, manifest, one) for one in known)]
 
     def _sbom(self) -> bytes:
         packages = self.content.packages()

@@ -149,20 +149,24 @@ class RegistryAuth(AuthBase):
         service = {"service": challenge["service"]} if "service" in challenge else {}
         if known and known.identity_token:
             grant = {"grant_type": "refresh_token", "refresh_token": known.identity_token, "client_id": _CLIENT_ID}
-            form = {**grant, **service, "scope": " ".join(self._scopes)}
+            form = {**grant, **service, "scope": " ".join(self._scopes(challenge))}
             answer = self._session.post(realm, data=form, auth=anonymous, timeout=SECONDS)
         else:
             login = (known.user, known.password) if known else anonymous
-            query = {**service, "scope": self._scopes}
+            query = {**service, "scope": self._scopes(challenge)}
             answer = self._session.get(realm, params=query, auth=login, timeout=SECONDS)
         if not answer.ok:
             raise refusal(self._repository, answer, "no token: ")
         found = json_object(answer)
         return str(found.get("token") or found.get("access_token") or "")
 
-    @property
-    def _scopes(self) -> list[str]:
+    def _scopes(self, challenge: Mapping[str, str]) -> list[str]:
+        """What a token is to allow; to delete, only where the registry's challenge names that."""
+        own = f"repository:{self._repository.name}"
+        wanted = [scope.rpartition(":") for scope in challenge.get("scope", "").split()]
+        deletes = any(where == own and "delete" in actions.split(",") for where, _, actions in wanted)
         return [
-            f"repository:{self._repository.name}:pull,push",
+            f"{own}:pull,push",
+            *([f"{own}:delete"] if deletes else []),
             *(f"repository:{other.name}:pull" for other in self._others),
         ]

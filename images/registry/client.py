@@ -266,8 +266,8 @@ class Registry:
         are left. Raises RegistryError.
         """
         for subject, entries in self._listed.items():
-            listed = {one.digest for one in self._by_referrers_tag(subject)}
-            dropped = [one for one in entries.values() if one.digest not in listed]
+            listed = self._by_referrers_tag(subject)
+            dropped = [one for one in entries.values() if not _is_listed(one, listed)]
             # What another writer has removed on purpose is not there any more.
             if left := [one for one in dropped if self.find(one.digest)]:
                 self._add_to_referrers_tag(subject, left)
@@ -332,3 +332,12 @@ class Registry:
     def _invalid(self, identifier: str, cause: str) -> RegistryError:
         where = str(Reference(self.repository, identifier))
         return RegistryError(Problem(where=where, cause=cause, then="don't use it; tell who runs the registry"))
+
+
+def _is_listed(entry: Descriptor, listed: Sequence[Descriptor]) -> bool:
+    """Whether a list of referrers has an artifact, or what took its place: its type and annotations say what it is.
+
+    A registry that deletes no manifest still has what was replaced.
+    """
+    same = [one for one in listed if (one.artifact_type, one.annotations) == (entry.artifact_type, entry.annotations)]
+    return entry.digest in [one.digest for one in listed] or bool(entry.annotations and same)

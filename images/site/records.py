@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ _EVIDENCE = "evidence"
 _REASON = 600
 """Characters of a reason that a line keeps."""
 _SHOWN = 5
+_UNDATED = datetime.min.replace(tzinfo=UTC)
 _OPEN = (Status.FAIL, Status.UNPROVEN)
 
 
@@ -90,6 +92,22 @@ def read(folder: Path = FOLDER) -> tuple[RunLine, ...]:
     if problems:
         raise UserError(problems)
     return tuple(lines)
+
+
+def gpu_run(lines: Iterable[RunLine], image: str) -> RunLine | None:
+    """The newest run of the gpu tier of an image of that name, whatever its ID."""
+    runs = [line for line in lines if line.image == image and not line.experiment and Tier.GPU in line.tiers]
+    return max(runs, key=lambda line: line.date or _UNDATED, default=None)
+
+
+def gpu_sentence(run: RunLine | None) -> str:
+    """What that run says, for who has not built the image yet."""
+    if run is None:
+        return "No run of its gpu tier is recorded."
+    when = f", {run.date:%Y-%m-%d}" if run.date else ""
+    where, image_id = ", ".join(dict.fromkeys(run.gpus)), run.digest.removeprefix("sha256:")[:12]
+    verdict = run.tiers[Tier.GPU].verdict
+    return f"Its gpu tier: {verdict} on {where}{when} (image ID {image_id}; each build has its own)."
 
 
 def _unusable(where: str, cause: str) -> Problem:

@@ -780,6 +780,39 @@ def test_what_was_attached_without_a_signature_is_ignored(
     assert [check for check in found if check.subject == "SBOM" and check.status is Status.FAIL]
 
 
+def test_the_next_publication_signs_nothing_that_others_attached(
+    publisher: Engine, first: Thin, options: PublishOptions, keys: Path
+) -> None:
+    """cosign's own word for it: a machine with the key adds the other variant, and signs both."""
+    signed = replace(options, key=str(keys / "cosign.key"))
+    publish_it(publisher, first, signed)
+    cpu = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    evidence, verdict = validating.validate_image(publisher, first.info.id, cpu, (Tier.CPU,))
+    records.record_trial(keys / "cpu", evidence, verdict)
+    added = Thin(first.info, keys / "cpu")
+    publish_it(publisher, added, options)
+    done = publish_it(publisher, first, replace(signed, compressions=tuple(Compression)))
+    for reference in done.references.values():
+        assert len(signing.signed_attachments(reference, str(keys / "cosign.pub"))) == 3
+    publish_it(publisher, added, signed)
+    for reference in done.references.values():
+        assert len(signing.signed_attachments(reference, str(keys / "cosign.pub"))) == 4
+
+
+def test_promotion_leaves_what_other_keys_signed_there(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, keys: Path
+) -> None:
+    done = publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    there = f"{production}@{done.reference.partition('@')[2]}"
+    for _ in range(2):
+        promote(Reference(options.repository, NAME), production, policy(), key=str(keys / "cosign.pub"))
+        signing.sign(there, str(keys / "other.key"), [])
+    promote(Reference(options.repository, NAME), production, policy(), key=str(keys / "cosign.pub"))
+    for key, covered in (("cosign.pub", 3), ("other.pub", 0)):
+        assert len(signing.signed_attachments(there, str(keys / key))) == covered
+
+
 def test_oras_finds_and_fetches_what_is_attached(
     publisher: Engine, first: Thin, options: PublishOptions, registry: str, tmp_path: Path, clients: None
 ) -> None:

@@ -261,6 +261,12 @@ def test_what_an_emulator_ran_opens_no_index_that_asks_for_the_cpu_tier(
     assert not publish(engine, pair, options, AMD64).left_out
     with Registry(options.repository) as source:
         assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64", "linux/arm64"]
+    with pytest.raises(UserError, match="and this has none: the cpu tier was measured under qemu-user") as refused:
+        publish(engine, pair, strict, AMD64)
+    assert "--drop-platforms" in str(refused.value)
+    publish(engine, pair, replace(strict, drop_platforms=True), AMD64)
+    with Registry(options.repository) as source:
+        assert [one.platform for one in source.get(AMD64).manifests] == ["linux/amd64"]
 
 
 def test_an_image_joins_only_what_the_same_key_signed(
@@ -328,11 +334,11 @@ def test_an_image_that_another_key_signed_is_left_out_and_a_failure_to_ask_is_no
 ) -> None:
     image = published(staging, ARM64, date=days_ago(1), name=ARM64)
     unsigned = index.others(staging, ROW, [AMD64], "", Admission(policy=rules(), key=str(keys / "cosign.pub")))
-    assert not unsigned.images and "no signatures found" in unsigned.left_out[0]
+    assert not unsigned.images and "no signatures found" in unsigned.left_out["linux/arm64"]
     signing.sign(image.reference, str(keys / "cosign.key"), [one.digest for one in image.attachments])
     admission = {name: Admission(policy=rules(), key=str(keys / f"{name}.pub")) for name in ("cosign", "other", "no")}
     assert index.others(staging, ROW, [AMD64], "", admission["cosign"]).images
-    assert "no matching" in index.others(staging, ROW, [AMD64], "", admission["other"]).left_out[0]
+    assert "no matching" in index.others(staging, ROW, [AMD64], "", admission["other"]).left_out["linux/arm64"]
     with pytest.raises(signing.CosignError, match="no such file"):
         index.others(staging, ROW, [AMD64], "", admission["no"])
     with pytest.raises(signing.CosignError, match="connection refused"):

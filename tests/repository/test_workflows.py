@@ -195,6 +195,13 @@ def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_
                 assert not re.search(r"nox -s (build|lock|nightly|releases|tests|wheels)\b", scripts), name
 
 
+def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
+    """Images of one row share tags, and a registry has no conditional write."""
+    for name, job in loaded(FOLDER / "publish.yml")["jobs"].items():
+        if re.search(r"nox -s (publish|promote)\b", " ".join(step.get("run", "") for step in job["steps"])):
+            assert job["strategy"].get("max-parallel") == 1, name
+
+
 # --- what they run --------------------------------------------------------------------------------------------------
 
 STAND_IN = """\

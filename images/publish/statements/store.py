@@ -79,6 +79,27 @@ def copy(source: Registry, target: Registry, digest: str) -> Manifest | None:
     return source.find(tag(digest))
 
 
+def join(target: Registry, copied: Manifest, at: str) -> None:
+    """Let a tag of cosign name what is copied beside what others left under it, else the copied manifest itself.
+
+    The blobs of what is copied are there. Raises RegistryError.
+    """
+    there = target.find(at)
+    layers = joined(there.layers if there else (), copied.layers)
+    if layers == copied.layers:
+        target.put(copied, at)
+        return
+    config = _config([one.digest for one in layers])
+    target.put_blob(config)
+    target.put(image_manifest(Descriptor.of(OCI_CONFIG, config), layers), at)
+
+
+def joined(there: Sequence[Descriptor], copied: Sequence[Descriptor]) -> tuple[Descriptor, ...]:
+    """What others left, then what is copied: of a key with statements among the copied, none is left. Pure."""
+    keys = {one.annotations[KEY] for one in copied if KEY in one.annotations}
+    return (*(one for one in there if one not in copied and one.annotations.get(KEY) not in keys), *copied)
+
+
 def _attach(target: Registry, subject: Descriptor, key_id: str, one: Signed) -> Descriptor:
     name = f"{file_name(one.predicate_type)}.sigstore.json"
     annotations = {

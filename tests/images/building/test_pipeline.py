@@ -38,10 +38,30 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
     monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
     monkeypatch.setattr(validating, "find_gpus", lambda *_args: ("no GPU", ()))
     options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
-    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"), alone=lambda *_args: nullcontext())
+    facts = SimpleNamespace(architecture="amd64", containerd_images=False)
+    engine: Any = SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
     with pytest.raises(Enough):
         pipeline.build(engine, image(), options, HostSettings(), Progress())
     assert asked == [("flash-attn", "2.7.1")]
+
+
+def test_an_image_store_that_publish_refuses_is_told_before_the_hour_of_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enough(*_args: object) -> None:
+        raise Enough
+
+    said: list[str] = []
+    monkeypatch.setattr(Progress, "say", lambda _self, _job, text, _style="dim": said.append(text))
+    monkeypatch.setattr(validating, "find_gpus", enough)
+    options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    for containerd, told in ((True, 1), (False, 0)):
+        said.clear()
+        facts = SimpleNamespace(architecture="amd64", containerd_images=containerd)
+        engine: Any = SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
+        with pytest.raises(Enough):
+            pipeline.build(engine, image(), options, HostSettings(), Progress())
+        assert sum("publish and fleet refuse it" in text for text in said) == told
 
 
 def test_what_the_system_refuses_names_the_place_and_the_cause() -> None:

@@ -61,5 +61,5 @@ def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
 
 
 def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
-    assert withheld(*GOOD, status="FAIL") == "2 claims failed"
+    assert withheld(*GOOD, status="FAIL") == "2 claims failed (S1 pip, C1 torch)"
     assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"

@@ -206,8 +206,15 @@ def test_wrong_words_are_told() -> None:
 
 def test_the_answer_is_told_to_people_and_to_machines() -> None:
     found = answer("RTX 4090", "550.90")
-    text = "\n".join(choose.told(found, choose_machine.parse("RTX 4090", "", "550.90"), "ghcr.io/me/images"))
-    assert f"docker pull ghcr.io/me/images:{found.fitting[0].name}" in text and "\nNot " in text
+    machine = choose_machine.parse("RTX 4090", "", "550.90")
+    best, *_, last = [one.name for one in found.fitting]
+    known = {one.name: choose.Known(get=f"docker pull r.io/i:{one.name}", told="No run.") for one in found.fitting}
+    text = "\n".join(choose.told(found, machine, known))
+    assert f"docker pull r.io/i:{best}\nNo run." in text and "\nNot " in text and "passed" not in text
+    ran = {last: choose.Known(get="", told="PASS on an L4.", ran=True)}
+    assert f"whose gpu tier passed: {last}. PASS on an L4." in "\n".join(choose.told(found, machine, known | ran))
+    both = known | ran | {best: choose.Known(get="", told="PASS.", ran=True)}
+    assert "whose gpu tier passed" not in "\n".join(choose.told(found, machine, both))
     data = json.loads(json.dumps(found.as_json()))
     assert data["fitting"][0]["fits"] and data["others"][0]["against"]
 

@@ -43,6 +43,21 @@ def test_every_verb_has_a_session() -> None:
     assert set(cli.VERBS) - set(noxfile.VERBS) == {"facts"}, "facts prints one row for whoever edits facts.yaml"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [
+        ("cu126-torch25", []),
+        ("run cu126-torch25 --on slurm --out x", ["slurm"]),
+        ("--on=ray://head:10001 x", ["ray"]),
+        ("x --on local", []),
+        ("x --on", []),
+    ],
+)
+def test_a_session_brings_the_executor_that_it_is_given(arguments: str, extras: list[str]) -> None:
+    assert noxfile._executors(arguments.split()) == extras
+    assert set(extras) <= set(noxfile.PROJECT["optional-dependencies"])
+
+
 def _on_a_terminal(code: str, until: str = "", keys: bytes = b"") -> str:
     """What a person sees of noxfile's call of a Python program; `keys` are pressed as soon as `until` is to be read."""
     program = f"import noxfile, sys; print('ended with', noxfile._call([sys.executable, '-c', {code!r}]))"

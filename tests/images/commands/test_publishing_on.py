@@ -620,6 +620,22 @@ def test_here_too_what_the_system_refuses_stops_no_other_name(monkeypatch: pytes
     assert done.returncode == 1 and f"{NAME}: No space left" in done.stderr and "a.test/b@sha256:1" in done.stdout
 
 
+@pytest.mark.parametrize("asked", [(), ("--drop-platforms",)])
+def test_a_platform_is_dropped_only_where_that_is_asked_for(
+    asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def publish(_engine: Engine, found: Any, **_more: Any) -> PublishResult:
+        seen.append(found[0].options.drop_platforms)
+        raise UserError(Problem(where=NAME, cause="that is all"), code=1)
+
+    monkeypatch.setattr(publication, "publish_together", publish)
+    monkeypatch.setattr(trials, "open_engine", lambda *_, **__: Holder())
+    call("publish", NAME, "--to", "a.test/b", *asked)
+    assert seen == [bool(asked)]
+
+
 def test_slurm_is_told_the_key_whose_variables_stay_here(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 

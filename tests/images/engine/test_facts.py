@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from images.engine import connection
+from images.engine import connection, image_store
 from images.engine.docker_types import VersionResponse
 from images.engine.facts import engine_facts
 from images.errors import UserError
@@ -19,6 +19,15 @@ def test_podman_is_known_and_refused_only_where_something_is_built() -> None:
     with pytest.raises(UserError, match="Podman, whose Docker interface has no BuildKit"):
         engine_facts("unix:///p", PODMAN, {})
     assert not engine_facts("unix:///d", DOCKER, {}).podman
+
+
+def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
+    """What engine 29 answers after a new installation."""
+    facts = engine_facts("unix:///d", DOCKER, {"DriverStatus": [("driver-type", "io.containerd.snapshotter.v1")]})
+    assert facts.containerd_images
+    assert not engine_facts("unix:///d", DOCKER, {"DriverStatus": [("Backing Filesystem", "extfs")]}).containerd_images
+    told = image_store.no_configuration("sha256:abc").problems[0]
+    assert "containerd-snapshotter" in told.then and "daemon.json" in told.then
 
 
 def test_an_engine_that_is_too_old_to_build_can_judge() -> None:

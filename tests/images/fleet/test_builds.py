@@ -253,7 +253,7 @@ def test_an_image_gets_no_name_for_what_its_worker_did_not_measure() -> None:
     assert "could not measure S1 pip" in withheld(replace(whole, host={"not_given": {"S1 pip": "no reason"}}))
     open_here = claims(claim("pip"), claim("flash-attn", probe="static.y", unproven="no wheel is here"))
     assert withheld(whole, open_here) == "", "what this machine itself can not ask is no fault of the worker"
-    assert withheld(whole, claims(claim("pip", version="24.0"))) == "1 claims failed"
+    assert withheld(whole, claims(claim("pip", version="24.0"))) == "1 claim failed (S1 pip)"
 
 
 def test_an_image_excuses_itself_from_no_more_than_its_job_allows() -> None:

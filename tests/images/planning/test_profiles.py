@@ -393,8 +393,9 @@ def test_snippets_give_nccl_its_memory_and_one_process_a_gpu() -> None:
     assert compose["services"]["train"]["shm_size"] == "16gb"
     volumes = {volume["name"]: volume for volume in job["spec"]["template"]["spec"]["volumes"]}
     assert volumes["memory"]["emptyDir"]["medium"] == "Memory"
-    (slurm,) = (text for _, text in SNIPPETS if "#SBATCH" in text)
-    assert re.findall(r"--gpus-per-node=(\d+)|--nproc_per_node=(\d+)", slurm) == [("8", ""), ("", "8")]
+    alone, several = (text for _, text in SNIPPETS if "#SBATCH" in text)
+    assert "--gpus=1" in alone and "torchrun" not in alone
+    assert re.findall(r"--gpus-per-node=(\d+)|--nproc_per_node=(\d+)", several) == [("8", ""), ("", "8")]
     for text in (text for _, text in SNIPPETS if text.startswith("docker run") and "--gpus" in text):
         assert ("--ipc=host" in text or "--shm-size" in text) and "--ulimit memlock=-1" in text
 

@@ -15,7 +15,7 @@ import zstandard
 from images.commands.publishing import LayerCompression
 from images.host.hashing import oci_digest
 from images.publish import compression
-from images.publish.compression import BLOCK, Compression, blocks, compress
+from images.publish.compression import BLOCK, Compression, SpooledBlob, blocks, compress
 
 TAR = b"".join(random.Random(1).randbytes(1 << 10) + bytes(1 << 10) for _ in range(5 << 10))
 """10 MiB, half of it noise: three blocks."""
@@ -55,7 +55,7 @@ def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
     found = {one: hashlib.sha256(data).hexdigest()[:16] for one, data in content(tmp_path, [TAR], threads=2).items()}
     known = {
         "zstd-9-1.5.7": "60aaf40dff0b0ae9",
-        "gzip-6-4194304-0.9.0": "43038caeaac21ba3",
+        "gzip-6-4194304-2.3.3": "b566acd98ee90c60",
     }
     for one in BOTH:
         assert one.recipe in known, (
@@ -96,14 +96,23 @@ def test_a_reader_waits_for_slow_compression(tmp_path: Path, monkeypatch: pytest
     assert max(waiting) <= threads
 
 
-def test_a_reader_that_breaks_leaves_no_file(tmp_path: Path) -> None:
+def test_a_reader_that_breaks_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no name: an open one holds its space until the process ends."""
+    made: list[SpooledBlob] = []
+
+    class Noted(SpooledBlob):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            made.append(self)
+
     def broken() -> Iterator[bytes]:
         yield TAR[: BLOCK + 1]
         raise OSError("unreadable")
 
+    monkeypatch.setattr(compression, "SpooledBlob", Noted)
     with pytest.raises(OSError, match="unreadable"):
         compress(broken(), BOTH, tmp_path, threads=2)
-    assert not list(tmp_path.iterdir())
+    assert [one._file.closed for one in made] == [True] * len(BOTH)
 
 
 def test_blocks_do_not_depend_on_chunks() -> None:

@@ -149,8 +149,9 @@ def test_what_is_not_ours_is_never_replaced(store: Store, foreign: str) -> None:
         store.client.put(Manifest(media_type=OCI_INDEX, content=b"{}"), NAME)
     else:
         store.image(labelled=False, tag=NAME)
-    with pytest.raises(UserError, match="an image that is not ours"):
+    with pytest.raises(UserError, match="an image that is not ours") as refused:
         tags.move(store.client, [(new, store.plan(new))])
+    assert "delete this tag" in refused.value.problems[0].then, "a build anew would be refused, too"
 
 
 def test_an_immutable_tag_is_never_moved(store: Store) -> None:
@@ -198,3 +199,54 @@ def test_a_tag_that_cannot_be_put_back_is_told(store: Store) -> None:
     store.refused |= {"PUT cu126", "DELETE latest"}
     with pytest.raises(UserError, match="latest could not be put back"):
         tags.move(store.client, [(new, changes)])
+
+
+# --- other publishers at the same time ------------------------------------------------------------------------------
+
+
+def test_a_tag_that_another_publisher_takes_right_after_us_is_told_and_left_to_him(store: Store) -> None:
+    new, theirs = store.image(), store.image(age=-5)
+    old = store.image(age=5, tag=NAME)
+    store.image(age=5, tag="latest")
+    changes, answer = store.plan(new), store.server.answer
+
+    def overtaken(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply | None:
+        reply = answer(method, path, headers, body)
+        if method == "PUT" and path.endswith("/latest") and body == new.content:
+            answer(method, path, {"Content-Type": theirs.media_type}, theirs.content)
+        return reply
+
+    store.server.answer = overtaken
+    with pytest.raises(UserError, match="latest: somebody else moved it at the same time"):
+        tags.move(store.client, [(new, changes)])
+    assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
+
+
+def test_what_another_publisher_moved_since_the_plan_is_not_overwritten(store: Store) -> None:
+    """cosign signs between plan and move."""
+    new = store.image()
+    old = store.image(age=5, tag=NAME)
+    store.image(age=5, tag="latest")
+    changes = store.plan(new)
+    theirs = store.image(age=-5, tag="latest")
+    with pytest.raises(tags.RefusedError, match="latest: somebody else moved it"):
+        tags.move(store.client, [(new, changes)])
+    assert store.named(NAME, "latest", "cu126") == [old.digest, theirs.digest, None]
+
+
+def test_what_another_publisher_created_since_the_plan_is_not_overwritten(store: Store) -> None:
+    new = store.image()
+    changes = store.plan(new)
+    theirs = store.image(age=-5, tag="latest")
+    with pytest.raises(tags.RefusedError, match="latest: somebody else moved it"):
+        tags.move(store.client, [(new, changes)])
+    assert store.named(NAME, "latest", "cu126") == [None, theirs.digest, None]
+
+
+def test_what_another_run_moved_to_the_same_image_since_the_plan_is_right(store: Store) -> None:
+    new = store.image()
+    store.image(age=5, tag="latest")
+    changes = store.plan(new)
+    store.client.put(new, "latest")
+    tags.move(store.client, [(new, changes)])
+    assert store.named(NAME, "latest", "cu126") == [new.digest] * 3

@@ -74,6 +74,41 @@ def test_a_token_covers_the_repository_to_mount_from(server: Server) -> None:
         assert registry.get("latest").digest == MANIFEST.digest
 
 
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [
+        ("repository:staging/images:delete", True),
+        ("repository:other:pull repository:staging/images:pull,delete", True),
+        ("repository:staging/images:pull,push", False),
+        ("repository:other:delete", False),
+    ],
+)
+def test_a_token_allows_deletion_where_the_registry_asks_for_it(server: Server, asked: str, granted: bool) -> None:
+    """As CNCF's distribution does, which names what a request wants in its challenge."""
+    left = {"latest"}
+
+    def answer(method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply:
+        if path.startswith("/token"):
+            return 200, {}, json.dumps({"token": "+".join(parse_qs(urlsplit(path).query)["scope"])}).encode()
+        allowed = headers.get("Authorization", "").removeprefix("Bearer ").split("+")
+        if method == "DELETE" and "repository:staging/images:delete" in allowed:
+            left.clear()
+            return 202, {}, b""
+        if method == "DELETE" or "repository:staging/images:pull,push" not in allowed:
+            scope = asked if method == "DELETE" else "repository:staging/images:pull"
+            return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token",scope="{scope}"'}, b""
+        return SERVED if left else (404, {}, b"")
+
+    server.answer = answer
+    with client(server) as registry:
+        registry.get("latest")
+        if granted:
+            assert registry.delete_tag("latest") and registry.find("latest") is None
+        else:
+            with pytest.raises(RegistryError, match="HTTP 401"):
+                registry.delete_tag("latest")
+
+
 def test_no_password_goes_over_an_unencrypted_connection(server: Server) -> None:
     server.answer = lambda *_: (401, {"WWW-Authenticate": 'Bearer realm="http://example.org/token"'}, b"")
     with client(server) as registry, pytest.raises(RegistryError, match="unencrypted connection"):

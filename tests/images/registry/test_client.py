@@ -122,16 +122,19 @@ def test_attachments_are_found_with_and_without_the_api(server: Server, referrer
         assert registry.blob(layer) == b"[]"
 
 
-def test_what_another_writer_dropped_from_the_list_is_listed_again(server: Server) -> None:
-    """It had read the list before ours was in it. What was removed on purpose stays away."""
-    server.answer = registry_answers(referrers_api=False)
+@pytest.mark.parametrize("deletion", [202, 405])
+def test_what_another_writer_dropped_from_the_list_is_listed_again(server: Server, deletion: int) -> None:
+    """It had read the list before ours was in it. What was removed or replaced on purpose stays away."""
+    server.answer = registry_answers(referrers_api=False, deletion=deletion)
     with client(server) as registry, client(server) as other:
         registry.put(MANIFEST, "latest")
-        ours, removed, gone = (registry.attach(MANIFEST.descriptor, f"application/x.{name}", []) for name in "abc")
+        ours, removed = (registry.attach(MANIFEST.descriptor, f"application/x.{name}", []) for name in "ab")
+        gone = registry.attach(MANIFEST.descriptor, "application/x.c", [], {"key": "ours"})
         registry.detach(MANIFEST.digest, removed.digest)
         other.detach(MANIFEST.digest, gone.digest)
         other.put(index([]), referrers_tag(MANIFEST.digest))
-        theirs = other.attach(MANIFEST.descriptor, "application/x.theirs", [])
+        file = File(name="newer.json", media_type="application/json", content=b"[]")
+        theirs = other.attach(MANIFEST.descriptor, "application/x.c", [file], {"key": "ours"})
         assert registry.referrers(MANIFEST.digest) == (theirs,)
         registry.relist_referrers()
         assert registry.referrers(MANIFEST.digest) == (theirs, ours)

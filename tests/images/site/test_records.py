@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema_rs
@@ -30,7 +31,20 @@ def test_kept_evidence_gets_the_recorded_verdict_for_every_claim(line: RunLine) 
 
 
 def test_the_replayed_claims_are_counted() -> None:
-    assert (len(KEPT), sum(len(recorded.evidence(line.id).claims) for line in KEPT)) == (48, 1478)
+    assert (len(KEPT), sum(len(recorded.evidence(line.id).claims) for line in KEPT)) == (50, 1590)
+
+
+def test_the_newest_run_of_a_gpu_tier_is_told_to_who_chooses() -> None:
+    old = next(line for line in LINES.values() if Tier.GPU in line.tiers and not line.experiment)
+    assert old.date
+    new = old.model_copy(update={"date": old.date + timedelta(days=1), "gpus": ["L4", "L4"], "digest": "sha256:abc"})
+    broken = new.model_copy(update={"date": old.date + timedelta(days=2), "experiment": True})
+    assert records.gpu_run([new, old, broken], old.image) == new
+    verdict, day = old.tiers[Tier.GPU].verdict, f"{new.date:%Y-%m-%d}"
+    told = f"Its gpu tier: {verdict} on L4, {day} (image ID abc; each build has its own)."
+    assert records.gpu_sentence(new) == told
+    assert records.gpu_run([old], "cu99-torch99") is None
+    assert records.gpu_sentence(None) == "No run of its gpu tier is recorded."
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.id)
