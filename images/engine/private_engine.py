@@ -188,18 +188,33 @@ def bridge(home: Path) -> str:
     return f"truetag-{sha256(str(home).encode())[:6]}"
 
 
+def mac_address(home: Path) -> str:
+    """The MAC address of that interface: locally administered, unicast (IEEE 802, 8.4).
+
+    Linux gives a bridge without one the lowest address of its ports (net/bridge/br_stp_if.c). That one changes as
+    containers end, and those that still run send to the old one until their ARP entry expires: 15 s to 2 min.
+    """
+    digest = sha256(str(home).encode())
+    return ":".join(["02", *(digest[start : start + 2] for start in range(0, 10, 2))])
+
+
 def _make_bridge() -> None:
     """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
-    name = bridge(private_home())
+    name, mac = bridge(private_home()), mac_address(private_home())
     if _ip("link", "show", "dev", name):
+        _configure(["link", "set", name, "address", mac])  # a bridge of before 2026-11-23 has none of its own
         return
     subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
-    address = f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}"
-    for command in (
-        ["link", "add", name, "type", "bridge"],
-        ["address", "add", address, "dev", name],
+    _configure(
+        ["link", "add", name, "address", mac, "type", "bridge"],
+        ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
         ["link", "set", name, "up"],
-    ):
+    )
+
+
+def _configure(*commands: Sequence[str]) -> None:
+    """Run `ip` with each. Raises UserError."""
+    for command in commands:
         done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UserError(

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -359,6 +360,19 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
         remaining = [container.id for container in engine.containers()]
     assert left not in remaining
     assert living.id in remaining
+
+
+def test_the_gateway_keeps_its_address_while_containers_come_and_go(engine: Engine, base: AcquiredBase) -> None:
+    """If it changed when one ends, the others would send to nobody until their ARP entry expires."""
+    ask = "echo 2> /dev/null > /dev/tcp/$gateway/9; grep -o '..:..:..:..:..:..' /proc/net/arp"
+    gateway = "hex=$(awk '$2 == \"00000000\" {print $3}' /proc/net/route); "
+    gateway += "gateway=$((16#${hex:6:2})).$((16#${hex:4:2})).$((16#${hex:2:2})).$((16#${hex:0:2})); "
+    seen = set()
+    for _ in range(3):
+        command = ["bash", "-c", gateway + ask]
+        with engine.container(ContainerSpec(base.reference, command, network="bridge")) as box:
+            seen.add(box.run(120).stdout)
+    assert len(seen) == 1 and re.fullmatch("(..:){5}..\n", seen.pop())
 
 
 # --- images ---------------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from images.engine import private_engine, private_socket
-from images.engine.private_engine import bridge, free_subnet, is_debian, last_errors
+from images.engine.private_engine import bridge, free_subnet, is_debian, last_errors, mac_address
 from images.errors import UserError
 
 
@@ -35,6 +37,14 @@ def test_each_engine_has_a_bridge_of_its_own() -> None:
     one, other = (bridge(Path(home) / "truetag" / "engine") for home in ("/home/me/.cache", "/tmp/cache"))
     assert one != other
     assert len(one) <= 15
+
+
+@given(st.text(max_size=40))
+def test_a_bridge_has_a_unicast_mac_address_of_local_use(home: str) -> None:
+    octets = [int(octet, 16) for octet in mac_address(Path("/", home)).split(":")]
+    assert len(octets) == 6
+    assert octets[0] & 0b11 == 0b10
+    assert mac_address(Path("/", home)) == mac_address(Path("/", home)) != mac_address(Path("/", home, "other"))
 
 
 def test_the_log_tells_why_it_ended() -> None:
