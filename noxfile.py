@@ -148,7 +148,7 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def overhead(session: nox.Session) -> None:
-    """Measure what Slurm and Ray, started here, cost beside one machine. Needs root. [--out FILE] [--repeat N]"""
+    """Measure what Slurm and Ray, started here, cost beside one machine. [--over NAME] [--out FILE] [--repeat N]"""
     _install(session, "test")
     session.run("python", "-m", "tests.support.fleet_overhead", *session.posargs)
 

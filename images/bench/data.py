@@ -195,9 +195,10 @@ class OverheadRun(TypedDict):
 
 
 class OverheadData(TypedDict):
-    """The part `overhead`. `jobs`: of each run."""
+    """The parts `overhead` and `overhead-whole`. `jobs`: of each run. `over`: the image theirs lie over, if any."""
 
     jobs: int
+    over: NotRequired[str]
     runs: list[OverheadRun]
 
 

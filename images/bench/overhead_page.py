@@ -28,7 +28,8 @@ def section(data: OverheadData) -> str:
         )
     whole = ["`--on`", "whole command, s (median)", "all runs", "spread", "trials", "as many empty jobs"]
     ours = ["the rest is ours (median)", "all runs", "spread", "a job", f"{MOST:.0%} of trials from", "others"]
-    head = f"### Executors: {data['jobs']} small images, judged one at a time\n\n"
+    images = f"images over {data['over']}" if data.get("over") else "small images"
+    head = f"### Executors: {data['jobs']} {images}, judged one at a time\n\n"
     return head + cells.table([*whole, *ours], rows)
 
 

@@ -291,6 +291,7 @@ _SECTIONS: Mapping[str, Callable[[Any], str]] = {
     "trial": _trial,
     "fleet": _fleet,
     "overhead": overhead_page.section,
+    "overhead-whole": overhead_page.section,
     "delivery": delivery_page.section,
     "start": start_page.section,
 }
@@ -302,6 +303,7 @@ _GOALS: Mapping[str, Callable[[Any], Iterator[Goal]]] = {
     "trial": _trial_goals,
     "fleet": _fleet_goals,
     "overhead": overhead_page.goals,
+    "overhead-whole": overhead_page.goals,
     "delivery": delivery_page.goals,
     "start": start_page.goals,
 }

@@ -44,6 +44,8 @@ class FleetCommand:
     options: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     executor: str = "local"
+    claims: tuple[str, ...] = fleet_images.CLAIMS
+    """What the images are held to; none: all claims of NAME."""
 
     def on(self, executor: str, environment: Mapping[str, str]) -> Self:
         """The same on another executor."""
@@ -51,7 +53,7 @@ class FleetCommand:
 
     def arguments(self, folder: Path, *action: str) -> list[str]:
         wanted = [word for image in self.images for word in ("--image", f"{NAME}={image}")]
-        claims = [word for claim in fleet_images.CLAIMS for word in ("--claim", claim)]
+        claims = [word for claim in self.claims for word in ("--claim", claim)]
         return [*(action or ("run",)), "--on", self.executor, "--out", str(folder), *self.options, *wanted, *claims]
 
     def run(self, folder: Path, *action: str) -> subprocess.CompletedProcess[str]:

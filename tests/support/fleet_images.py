@@ -58,7 +58,7 @@ def thin_images(
         if not parent:
             engine.build({"Dockerfile": dockerfile().encode()}, below, spec)
         for tag, command in zip(tags, commands.values(), strict=True):
-            text = f"FROM {below}\nUSER root\nRUN echo {tag} >/own && {command}\nRUN {also}\nUSER 1001\n"
+            text = f"FROM {below}\nUSER root\nRUN echo {tag} >/var/log/own && {command}\nRUN {also}\nUSER 1001\n"
             engine.build({"Dockerfile": text.encode()}, tag, spec)
         yield tags
     finally:

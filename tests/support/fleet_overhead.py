@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from images.bench import overhead_page, results
@@ -29,7 +29,7 @@ from tests.support.fleet_faults import FleetCommand
 from tests.support.ray_cluster import ray_cluster
 from tests.support.slurm_cluster import slurm_cluster
 
-PART, IMAGES = "overhead", 8
+PART, PART_OVER, IMAGES = "overhead", "overhead-whole", 8
 _EMPTY_TASKS = """
 import sys, ray
 ray.init(address=sys.argv[1], runtime_env={"working_dir": sys.argv[2]}, log_to_driver=False, logging_level="ERROR")
@@ -75,20 +75,25 @@ class Side:
         return time.monotonic() - start
 
 
-def measured(folder: Path, engine: Engine, repeat: int, say: Callable[[str], object]) -> OverheadData:
-    """Each executor so many times, in turns."""
+def measured(folder: Path, engine: Engine, over: str, repeat: int, say: Callable[[str], object]) -> OverheadData:
+    """Each executor so many times, in turns.
+
+    `over`: the image that the eight lie over, held to its whole static tier; empty: the small one, to three claims.
+    """
     with site(folder) as (fleet, host), ExitStack() as stack:
-        tags = stack.enter_context(fleet_images.thin_images(engine, "truetag-overhead", IMAGES, {}, fleet_images.SLOW))
+        also = "true" if over else fleet_images.SLOW
+        tags = stack.enter_context(fleet_images.thin_images(engine, "truetag-overhead", IMAGES, {}, also, parent=over))
         slurm = stack.enter_context(slurm_cluster(folder / "slurm", {"n1": ""}))
         address = stack.enter_context(ray_cluster([engine.facts.url]))
-        sides = _sides(command_of(tags, fleet, host, engine), slurm.environment, address)
+        command = command_of(tags, fleet, host, engine)
+        sides = _sides(replace(command, claims=()) if over else command, slurm.environment, address)
         judged_by(sides["ray"].command, folder / "first")  # sends the images to the registry
         runs = list[OverheadRun]()
         for number, names in enumerate(turns(list(sides), repeat)):
             for name in names:
                 runs.append(sides[name].measured(folder / f"{number}-{name}"))
                 say(f"{name}: {runs[-1]['seconds']} s, {runs[-1]['work']} s of them trials")
-    return {"jobs": IMAGES, "runs": runs}
+    return {"jobs": IMAGES, "over": over, "runs": runs}
 
 
 def _sides(local: FleetCommand, slurm: Mapping[str, str], ray: str) -> Mapping[str, Side]:
@@ -107,16 +112,19 @@ def main(arguments: Sequence[str]) -> None:
     start, began, commit = time.monotonic(), results.now(), results.revision()
     with private_engine.open_engine(None, say=_say) as engine, tempfile.TemporaryDirectory() as name:
         _require_possible(engine)
-        data, machine = measured(Path(name), engine, asked.repeat, _say), results.machine(engine)
+        data = measured(Path(name), engine, asked.over, asked.repeat, _say)
+        machine = results.machine(engine)
     seconds = time.monotonic() - start
     entry = results.entry(data, machine, commit, began=began, seconds=seconds, finished=True)
-    results.keep(asked.out, PART, entry)
+    results.keep(asked.out, PART_OVER if asked.over else PART, entry)
     sys.stdout.write(f"{overhead_page.section(data)}\n{asked.out}; `nox -s generate` renews docs/benchmarks.md\n")
 
 
 def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"nox -s {PART} --", description="What executors cost beside the trials.")
     parser.add_argument("--out", type=Path, default=results.FILE, metavar="FILE", help="where the result goes")
+    over = f"lay the images over this one, whole (its claims are those of {NAME})"
+    parser.add_argument("--over", choices=("", NAME), metavar="NAME", default="", help=over)
     parser.add_argument("--repeat", type=int, choices=range(1, 100), metavar="N", default=3, help="times of each")
     return parser.parse_args(arguments)
 

@@ -26,6 +26,13 @@ def test_what_is_ours_is_neither_the_trials_nor_what_the_executor_takes_for_noth
     )
 
 
+def test_images_over_a_whole_one_are_a_part_of_their_own() -> None:
+    data = {"jobs": 8, "over": "cu126-torch27", "runs": [run("slurm", 124.0, work=112.0, empty=8.0)]}
+    text = page.tables({"overhead-whole": entry(data)}, "")  # type: ignore[dict-item]
+    assert "### Executors: 8 images over cu126-torch27, judged one at a time" in text
+    assert "| `fleet run --on slurm` beside trials of 14.0 s | <= 5% of them | 4% | met |" in text
+
+
 def test_each_executor_is_judged_by_its_part_of_the_trials() -> None:
     text = tables(run("local", 8.2), run("slurm", 17.0, empty=8.0))
     assert "| `fleet run --on local` beside trials of 1.0 s | <= 5% of them | 2% | met |" in text
