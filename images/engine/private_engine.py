@@ -192,7 +192,8 @@ def mac_address(home: Path) -> str:
     """The MAC address of that interface: locally administered, unicast (IEEE 802, 8.4).
 
     Linux gives a bridge without one the lowest address of its ports (net/bridge/br_stp_if.c). That one changes as
-    containers end, and those that still run send to the old one until their ARP entry expires: 15 s to 2 min.
+    containers end, and those that still run send to the old one until their ARP entry expires, 15 s to 2 min
+    (the same in Podman: github.com/containers/netavark/pull/833).
     """
     digest = sha256(str(home).encode())
     return ":".join(["02", *(digest[start : start + 2] for start in range(0, 10, 2))])
