@@ -3,7 +3,9 @@
 import base64
 import io
 import json
+import posixpath
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -126,12 +128,15 @@ def test_a_pod_is_as_a_trials_containers_are() -> None:
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 
 
-def test_a_pod_ends_after_the_minutes_that_fleet_yaml_gives_and_time_in_queues_is_not_among_them() -> None:
-    on = WorkerType.model_validate({"kubernetes": {"minutes": 90}})
+@pytest.mark.parametrize(("waits", "hours"), [({}, 24), ({"wait_hours": 100}, 100)])
+def test_a_pod_ends_after_the_minutes_that_fleet_yaml_gives_and_time_in_queues_is_not_among_them(
+    waits: dict[str, int], hours: int
+) -> None:
+    on = WorkerType.model_validate({"kubernetes": {"minutes": 90, **waits}})
     (found,) = of_kind("Job", list(render.manifests([(PLAIN, on)], SUITE)))
     assert found["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 5400
     pods_of_job = 1 + found["spec"]["backoffLimit"]
-    assert found["spec"]["activeDeadlineSeconds"] - pods_of_job * 5400 == 24 * 3600
+    assert found["spec"]["activeDeadlineSeconds"] - pods_of_job * 5400 == hours * 3600
 
 
 @pytest.mark.parametrize(
@@ -180,6 +185,39 @@ def test_containers_without_gpus_see_none_of_their_node() -> None:
     assert on_gpu["runtimeClassName"] == "nvidia" and "runtimeClassName" not in plain
 
 
+@pytest.mark.parametrize(("cpus", "on_one", "on_two"), [(2, "2", "1"), (6, "6", "3"), (64, "6", "3")])
+def test_no_more_probes_use_gpus_at_once_than_in_a_trial(cpus: int, on_one: str, on_two: str) -> None:
+    on = WorkerType.model_validate({**H100.model_dump(), "kubernetes": {"cpus": cpus}})
+    commands = [pod["containers"][0]["command"] for pod in pods((ONE_GPU, on), (TWO_GPUS, on))]
+    assert [one[one.index("--jobs") + 1] for one in commands] == [on_one, on_two]
+
+
+def test_every_container_has_the_limits_that_a_quota_wants() -> None:
+    on = WorkerType.model_validate({"kubernetes": {"cpu_limit": 4, "ephemeral_storage": "20Gi"}})
+    (plain,), (limited,) = pods((PLAIN, WorkerType())), pods((PLAIN, on))
+    for pod, wanted in ((plain, (None, None, None)), (limited, ("4", "20Gi", "20Gi"))):
+        for one in [*pod["initContainers"], *pod["containers"]]:
+            most, least = one["resources"]["limits"], one["resources"]["requests"]
+            assert (most.get("cpu"), most.get("ephemeral-storage"), least.get("ephemeral-storage")) == wanted
+
+
+@given(
+    st.sampled_from(["", "/", "/tmp", "/tmp/", "/dev/shm"])
+    | st.text(ascii_letters + digits + "._-/ ", max_size=250).map("/home/{}".format)
+)
+def test_whatever_home_an_image_has_its_folders_are_mounted_once(home: str) -> None:
+    for one in (PLAIN, TWO_GPUS):
+        *_, found = render.manifests([(Rendered.model_validate({**one.model_dump(), "home": home}), H100)], {})
+        pod = found["spec"]["template"]["spec"]
+        names = [volume["name"] for volume in pod["volumes"]]
+        assert len(set(names)) == len(names) and all(re.fullmatch(r"[a-z0-9-]{1,63}", name) for name in names)
+        for container in pod["containers"]:
+            paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+            assert len({posixpath.normpath(path) for path in paths}) == len(paths)
+            assert all(path.startswith("/") for path in paths)
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(names)
+
+
 def test_the_network_policy_selects_every_pod_and_lets_nothing_through() -> None:
     found = list(render.manifests(JOBS, SUITE))
     (policy,) = of_kind("NetworkPolicy", found)
@@ -197,6 +235,15 @@ def test_a_pair_that_is_due_again_has_a_job_of_another_name() -> None:
         for changed in ({}, {"replaces": NOW}, {"replaces": NOW + timedelta(days=1)}, {"suite": "x"})
     }
     assert len(names) == 4 and PLAIN.name == rendered([Tier.STATIC, Tier.CPU]).name
+
+
+def test_a_log_of_another_digest_that_begins_alike_is_of_another_rendering() -> None:
+    """A job is named by 12 digits of it."""
+    digest = PLAIN.job.digest
+    other = PLAIN.job.model_copy(update={"digest": digest[:-1] + ("0" if digest[-1] != "0" else "1")})
+    again = Rendered.model_validate({**PLAIN.model_dump(), "job": other.model_dump()})
+    assert again.job.key == PLAIN.job.key
+    assert again.fingerprint != PLAIN.fingerprint and len(PLAIN.fingerprint) == 64
 
 
 def test_a_gpu_job_asks_for_its_gpus_and_no_other_container_does() -> None:
