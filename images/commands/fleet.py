@@ -202,8 +202,7 @@ def _collect(how: FleetArguments, ledger: Ledger, engine: str | None) -> NoRetur
     for outcome in outcomes:
         _report(ledger, outcome)
     common.results().print(fleet_tables.outcomes(outcomes))
-    again = "`kubectl delete job` it and `kubectl apply --server-side` it again"
-    _require_verdicts(outcomes, f"collect whole logs of it, or {again}")
+    fleet_kubernetes.require_verdicts(outcomes)
     raise typer.Exit(1 if _failed(outcomes) else 0)
 
 

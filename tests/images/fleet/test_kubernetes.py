@@ -314,6 +314,21 @@ def test_lines_of_many_containers_in_any_order_are_put_together() -> None:
     assert [one.probe for one in found["cpu"].records] == ["cpu.z"]
 
 
+TORN, NEXT = (log(of_pip(), "static", record(pip=installed()), record("static.y"), pod=pod) for pod in ("p1", "p2"))
+
+
+@given(
+    st.sampled_from(range(len(TORN))).flatmap(lambda row: st.tuples(st.just(row), st.integers(1, len(TORN[row])))),
+    st.sampled_from(["", "[pod/p2/static] ", "2026-11-22T10:00:00.123456789Z "]),
+)
+def test_a_line_without_its_end_costs_the_next_container_nothing(torn: tuple[int, int], prefix: str) -> None:
+    """kubectl writes the next log behind it."""
+    row, cut = torn
+    found = {one.pod: one for one in read([*TORN[:row], TORN[row][:cut] + prefix + NEXT[0], *NEXT[1:]])}
+    assert isinstance(found["p2"], ContainerLog) and len(found["p2"].records) == 2
+    assert not isinstance(found.get("p1"), ContainerLog)
+
+
 def damaged() -> Iterator[tuple[str, list[str], str]]:
     lines = log(of_pip(), "static", record(pip=installed()), record("static.y"))
     for number in range(len(lines) - 1):
@@ -399,6 +414,7 @@ def test_another_gpu_than_the_jobs_gives_no_verdict(
     (outcome,) = collect.collected([one], read(log(one, "gpu", seen)), Ledger(tmp_path), None)
     assert (outcome.verdict is not None) is is_judged, outcome.cause
     assert is_judged or f"the job needs {needed} GPU of 9.0, the pod had {count} of" in outcome.cause
+    assert is_judged or ("node_labels" if count else "runtime_class") in outcome.cause
 
 
 def of_gpus(count: int) -> Rendered:
@@ -413,6 +429,7 @@ def test_a_pod_whose_driver_answers_nothing_spoils_no_other_job(tmp_path: Path) 
     lines = [*log(on_gpu, "gpu", record("gpu.device", device=views)), *log(plain, "static", record(pip=installed()))]
     lost, judged = collect.collected([on_gpu, plain], read(lines), Ledger(tmp_path), None)
     assert lost.verdict is None and "had 0 of none (cuInit gives 999)" in lost.cause
+    assert "`kubernetes.runtime_class`" in lost.cause, "its architecture is not what is wrong"
     assert judged.verdict is not None and judged.verdict.overall is Status.PASS
 
 
