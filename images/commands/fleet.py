@@ -134,6 +134,8 @@ def act(
         if action == "plan":
             _show_plan(planned, as_json=what.as_json)
             return
+        if action == "render":
+            planned = fleet_kubernetes.within_reach(planned, located)
         images = _sent(located, planned, docker_engine, repository)
     jobs = planning.jobs(planned, images, what.claim or ())
     if action == "render":

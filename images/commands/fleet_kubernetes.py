@@ -19,11 +19,12 @@ from images.engine import Engine
 from images.errors import Problem, UserError
 from images.fleet.config import Fleet
 from images.fleet.gather import Holding, Located
-from images.fleet.kubernetes import collect, logs, render
+from images.fleet.kubernetes import collect, logs, reach, render
 from images.fleet.kubernetes.collect import Collected
 from images.fleet.kubernetes.render import Rendered
 from images.fleet.ledger import Ledger
 from images.fleet.model import Job
+from images.fleet.planning import PlannedPair
 from images.planning import plan
 from images.validation import trial
 from validate.claims import ClaimSet
@@ -60,6 +61,17 @@ def require_kubernetes(asked: KubernetesArguments) -> None:
         raise UserError(Problem(where="fleet render", cause=cause, then="add --kubernetes"))
 
 
+def within_reach(planned: Sequence[PlannedPair], located: Sequence[Located]) -> tuple[PlannedPair, ...]:
+    """The plan without the pairs that a Job would leave as they are. Says which those are, and what judges them."""
+    left = reach.out_of_reach(planned, located)
+    if left:
+        lacks = ", ".join(sorted({key for one in left for key in one.lacks}))
+        names = ", ".join(sorted({one.pair.image for one in left}))
+        then = f"`nox -s validate -- NAME` judges these of {names}"
+        typer.echo(f"{len(left)} pairs get no Job: their records lack only what one can't give ({lacks}); {then}")
+    return tuple(one for one in planned if one not in left)
+
+
 def write(
     jobs: Mapping[str, Sequence[Job]], located: Sequence[Located], holding: Holding, fleet: Fleet, ledger: Ledger
 ) -> None:
@@ -67,7 +79,7 @@ def write(
     by_digest = {(one.planned.name, one.planned.digest): one for one in located}
     due = [(job, by_digest[job.image, job.digest], on) for on, group in jobs.items() for job in group]
     if not due:
-        talk.print("nothing is due: `nox -s fleet -- plan` says why")
+        talk.print("there is nothing to render: `nox -s fleet -- plan` says of each pair why")
         return
     asked = [_claims(job, one, holding) for job, one, _ in due]
     suite = {

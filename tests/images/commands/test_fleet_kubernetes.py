@@ -3,23 +3,30 @@
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from images.commands import fleet_kubernetes
+from images import cli
+from images.commands import executors, fleet_kubernetes
 from images.commands.fleet_kubernetes import FOLDER, KubernetesArguments
 from images.errors import UserError
+from images.fleet import gather
 from images.fleet.config import WorkerType
+from images.fleet.gather import Located
 from images.fleet.kubernetes import render
 from images.fleet.kubernetes.render import Rendered
 from images.fleet.ledger import Ledger
+from images.fleet.planning import FleetImage
 from images.host.hashing import sha256
 from images.validation import trial
-from tests.support.fleet_records import claim, claims, installed, job
+from tests.support.fleet_records import NAME, claim, claims, installed, job
 from validate import logged
+from validate.claims import Tier
 from validate.evidence import Measurement, Outcome, Record
 
 PIP = claims(claim("pip"))
@@ -162,3 +169,22 @@ def test_a_job_of_which_only_an_older_rendering_logged_is_not_yet_collected(tmp_
     logs.write_text(log(older))
     (outcome,) = fleet_kubernetes.read(KubernetesArguments(logs=[logs]), Ledger(tmp_path), None)
     assert outcome.may_run and outcome.name == newer.name != older.name
+
+
+def test_what_pods_judged_as_well_as_they_can_is_not_rendered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = claims(claim("pip"), claim("volume", number="C8", tier=Tier.CPU, probe="cpu.home"))
+    one = Rendered.of(job(1, held, tiers=(Tier.STATIC, Tier.CPU)), "/root", held, suite={})
+    fleet_kubernetes.keep(tmp_path / FOLDER, [one], [])
+    assert collected(tmp_path, one) == {one.job.key: True}
+    image = FleetImage(name=NAME, digest=one.job.digest, archs=(), ptx=(), claims=held)
+    monkeypatch.setattr(executors, "local_engine", lambda _url: nullcontext(None))
+    monkeypatch.setattr(gather, "images", lambda *_rest: [Located(planned=image, found=None)])
+    (tmp_path / "fleet.yaml").write_text("workers: {cpu: {}}\n")
+    words = ["fleet", "render", "--kubernetes", NAME, "--through", "a.test/b"]
+    places = ["--fleet", str(tmp_path / "fleet.yaml"), "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli.app, [*words, *places], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "1 pairs get no Job" in done.output and "C8 volume" in done.output
+    assert f"`nox -s validate -- NAME` judges these of {NAME}" in done.output

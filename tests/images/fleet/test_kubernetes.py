@@ -20,12 +20,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.building.trying import Described
 from images.errors import UserError
+from images.fleet import gather, planning
 from images.fleet.config import Fleet, WorkerType
-from images.fleet.kubernetes import collect, logs, render
+from images.fleet.gather import Located
+from images.fleet.kubernetes import collect, logs, reach, render
 from images.fleet.kubernetes.logs import ContainerLog, Unfinished
 from images.fleet.kubernetes.render import Rendered
 from images.fleet.ledger import Ledger
+from images.fleet.planning import FleetImage, PlanInputs, State
+from images.fleet.travel import Found
 from images.host.hashing import sha256
 from images.planning import plan
 from images.validation import trial
@@ -567,3 +572,50 @@ def test_the_commands_of_a_pod_log_what_was_rendered(tmp_path: Path) -> None:
 def test_fleet_yaml_says_how_kubernetes_is_asked() -> None:
     fleet = Fleet.model_validate({"workers": {"h100": H100.model_dump()}})
     assert fleet.workers["h100"].kubernetes.gpu_resource == "nvidia.com/gpu"
+
+
+# --- what is due again ----------------------------------------------------------------------------------------------
+
+VOLUME = claim("volume", number="C8", tier=Tier.CPU, probe="cpu.home")
+SIZE = claim("size", number="S8", probe=HOST_PROBE)
+
+
+def due(ledger: Ledger, one: Rendered, today: ClaimSet, *, has_image: bool = False, days: int = 0) -> set[Tier]:
+    """The tiers of which a Job is written so many days later."""
+    image = FleetImage(name=one.job.image, digest=one.job.digest, archs=(), ptx=(), claims=today)
+    local: Any = object() if has_image else None
+    found = Found(digest=image.digest, described=Described(labels={}, history=()), home="/root", local=local)
+    inputs = PlanInputs(
+        fleet=Fleet.model_validate({"workers": {"cpu": {}}}),
+        now=datetime.now(UTC) + timedelta(days=days),
+        known=gather.known(ledger, ledger.records_of(ledger.job_keys()), [], [image]),
+    )
+    planned = planning.plan([image], inputs)
+    left = reach.out_of_reach(planned, [Located(planned=image, found=found)])
+    assert all(pair.state is State.DUE for pair in left)
+    return {pair.pair.tier for pair in planned if pair.state is State.DUE and pair not in left}
+
+
+def judged_by_a_pod(folder: Path, version: str = "25.0") -> tuple[Ledger, Rendered, ClaimSet]:
+    """A job of both tiers without a GPU, of which a pod measured all that it can."""
+    ledger, held = Ledger(folder), claims(PIP, VOLUME, SIZE)
+    one = Rendered.of(job(1, held, tiers=(Tier.STATIC, Tier.CPU)), "/root", held, suite=SUITE)
+    collect.collected([one], read(log(one, "static", record(pip=installed(version)))), ledger, None)
+    return ledger, one, held
+
+
+def test_a_pair_that_lacks_only_what_a_pod_cant_give_gets_no_second_job(tmp_path: Path) -> None:
+    """Its record would lack the same again, and each rendering would give the Job another name."""
+    ledger, one, held = judged_by_a_pod(tmp_path)
+    assert due(Ledger(tmp_path / "other"), one, held) == {Tier.STATIC, Tier.CPU}
+    assert due(ledger, one, held) == set()
+    assert due(ledger, one, held, has_image=True) == {Tier.STATIC}, "its labels and its size can be read now"
+
+
+def test_what_a_pod_can_give_is_due_again(tmp_path: Path) -> None:
+    ledger, one, held = judged_by_a_pod(tmp_path)
+    torch = claim("torch", number="C1", tier=Tier.CPU, probe="cpu.x")
+    assert due(ledger, one, claims(*held.claims, torch)) == {Tier.CPU}
+    assert due(ledger, one, held, days=15) == {Tier.STATIC, Tier.CPU}, "too old"
+    ledger, one, held = judged_by_a_pod(tmp_path / "failed", version="24.0")
+    assert due(ledger, one, held) == {Tier.STATIC}
