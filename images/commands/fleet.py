@@ -134,6 +134,8 @@ def act(
         if action == "plan":
             _show_plan(planned, as_json=what.as_json)
             return
+        if action == "render":
+            planned = fleet_kubernetes.within_reach(planned, located)
         images = _sent(located, planned, docker_engine, repository)
     jobs = planning.jobs(planned, images, what.claim or ())
     if action == "render":
@@ -202,8 +204,7 @@ def _collect(how: FleetArguments, ledger: Ledger, engine: str | None) -> NoRetur
     for outcome in outcomes:
         _report(ledger, outcome)
     common.results().print(fleet_tables.outcomes(outcomes))
-    again = "`kubectl delete job` it and `kubectl apply --server-side` it again"
-    _require_verdicts(outcomes, f"collect whole logs of it, or {again}")
+    fleet_kubernetes.require_verdicts(outcomes)
     raise typer.Exit(1 if _failed(outcomes) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,11 +19,12 @@ from images.engine import Engine
 from images.errors import Problem, UserError
 from images.fleet.config import Fleet
 from images.fleet.gather import Holding, Located
-from images.fleet.kubernetes import collect, logs, render
+from images.fleet.kubernetes import collect, logs, reach, render
+from images.fleet.kubernetes.collect import Collected
 from images.fleet.kubernetes.render import Rendered
 from images.fleet.ledger import Ledger
 from images.fleet.model import Job
-from images.fleet.run import Outcome
+from images.fleet.planning import PlannedPair
 from images.planning import plan
 from images.validation import trial
 from validate.claims import ClaimSet
@@ -45,11 +47,29 @@ class KubernetesArguments:
     ] = None
 
 
+class _WithoutAliases(yaml.SafeDumper):
+    """Writes what stands at two places twice: people read manifests, and tools that add labels read them, too."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def require_kubernetes(asked: KubernetesArguments) -> None:
     """Raises UserError: nobody said for what to render."""
     if not asked.kubernetes:
         cause = "names no format of manifests; Kubernetes is the only one"
         raise UserError(Problem(where="fleet render", cause=cause, then="add --kubernetes"))
+
+
+def within_reach(planned: Sequence[PlannedPair], located: Sequence[Located]) -> tuple[PlannedPair, ...]:
+    """The plan without the pairs that a Job would leave as they are. Says which those are, and what judges them."""
+    left = reach.out_of_reach(planned, located)
+    if left:
+        lacks = ", ".join(sorted({key for one in left for key in one.lacks}))
+        names = ", ".join(sorted({one.pair.image for one in left}))
+        then = f"`nox -s validate -- NAME` judges these of {names}"
+        typer.echo(f"{len(left)} pairs get no Job: their records lack only what one can't give ({lacks}); {then}")
+    return tuple(one for one in planned if one not in left)
 
 
 def write(
@@ -59,7 +79,7 @@ def write(
     by_digest = {(one.planned.name, one.planned.digest): one for one in located}
     due = [(job, by_digest[job.image, job.digest], on) for on, group in jobs.items() for job in group]
     if not due:
-        talk.print("nothing is due: `nox -s fleet -- plan` says why")
+        talk.print("there is nothing to render: `nox -s fleet -- plan` says of each pair why")
         return
     asked = [_claims(job, one, holding) for job, one, _ in due]
     suite = {
@@ -82,7 +102,8 @@ def keep(folder: Path, rendered: Sequence[Rendered], manifests: Sequence[Mapping
     for one in rendered:
         (folder / f"{one.job.key}.json").write_text(one.model_dump_json() + "\n", encoding="utf-8")
     file = folder / MANIFESTS
-    file.write_text(yaml.safe_dump_all(manifests, sort_keys=False, width=120), encoding="utf-8")
+    text = yaml.dump_all(manifests, Dumper=_WithoutAliases, sort_keys=False, width=120)
+    file.write_text(text, encoding="utf-8")
     return file
 
 
@@ -95,12 +116,17 @@ def told(file: Path, out: Path, rendered: Sequence[Rendered]) -> Iterator[str]:
 
 
 def then(file: Path, out: Path) -> tuple[str, ...]:
-    """What a person types after rendering. `kubectl wait` knows one condition, and would not end with a failed Job."""
-    ended = '{range .items[*]}{.status.conditions[*].type}{"\\n"}{end}'
+    """What a person types after rendering. `kubectl wait` knows one condition, and would not end with a failed Job.
+
+    A line of its own for each Job, with the name: `$()` takes empty lines at the end away. No output at all is no Job.
+    """
+    states = '{range .items[*]}{.metadata.name} {.status.conditions[*].type}{"\\n"}{end}'
+    asked = f"s=$(kubectl get job {_OURS} -o jsonpath='{states}')"
+    ended = "! grep -qvE '^$|Complete|Failed' <<<\"$s\""
     return (
         # From the client, `apply` keeps the object in an annotation (256 KiB at most), and the suite is larger.
         f"kubectl apply --server-side -f {file}",
-        f"while kubectl get job {_OURS} -o jsonpath='{ended}' | grep -qvE 'Complete|Failed'; do sleep 10; done",
+        f"until {asked} && {ended}; do kubectl get pods {_OURS}; sleep 30; done",
         f"{_LOGS} >logs.txt",
         f"truetag fleet collect --logs logs.txt --out {out}",
     )
@@ -123,7 +149,7 @@ def _claims(job: Job, located: Located, holding: Holding) -> ClaimSet:
     return wanted.claims(found.described, job.tiers, render.on_gpus(job.arch, job.gpus)).of(job.tiers)
 
 
-def read(asked: KubernetesArguments, ledger: Ledger, engine: Engine | None) -> tuple[Outcome, ...]:
+def read(asked: KubernetesArguments, ledger: Ledger, engine: Engine | None) -> tuple[Collected, ...]:
     """The outcomes of the jobs that logs speak of, and of those that have no record yet. Raises UserError."""
     if not asked.logs:
         then = f"`{_LOGS} >FILE`, then --logs FILE"
@@ -138,6 +164,30 @@ def read(asked: KubernetesArguments, ledger: Ledger, engine: Engine | None) -> t
     return tuple(collect.collected(wanted, found, ledger, engine))
 
 
+def require_verdicts(found: Sequence[Collected]) -> None:
+    """Raises UserError for Jobs without a verdict, those that may still run last."""
+    without = [one for one in found if one.verdict is None]
+    problems = [_lost(one) for one in without if not one.may_run] + [_not_yet(one) for one in without if one.may_run]
+    if problems:
+        raise UserError(problems, code=1)
+
+
+def _lost(one: Collected) -> Problem:
+    then = f"collect whole logs of it; {_anew(one.name)}"
+    return Problem(where=f"{one.job.key} (Job {one.name})", cause=one.cause, then=then)
+
+
+def _not_yet(one: Collected) -> Problem:
+    then = f"wait for its pods, and collect again; {_anew(one.name)}"
+    return Problem(where=f"not yet collected: Job {one.name}", cause=f"{one.job.key}: {one.cause}", then=then)
+
+
+def _anew(name: str) -> str:
+    """Deleting a Job ends its pods, and takes their logs."""
+    ended = f"only if `kubectl get job {name}` shows Complete or Failed"
+    return f"{ended}, `kubectl delete job {name}` and apply it again (`--server-side`)"
+
+
 def _read(file: Path) -> Rendered:
     try:
         return Rendered.model_validate_json(file.read_bytes())
@@ -148,7 +198,10 @@ def _read(file: Path) -> Rendered:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        content = file.read_bytes()
     except OSError as error:
         then = "name a file that `kubectl logs` was written to"
         raise UserError(Problem(where=f"--logs {file}", cause=f"can't be read: {error.strerror}", then=then)) from None
+    # PowerShell's `>` writes UTF-16.
+    is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf_16 else "utf-8", errors="replace")

@@ -78,6 +78,8 @@ class PlannedPair:
     worker: str = ""
     """The machines of fleet.yaml that judge it."""
     gpus: int = 0
+    lacks: frozenset[str] = frozenset()
+    """`ID SUBJECT` of the required claims that its record, sound and young, leaves open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,18 +154,21 @@ def _answered(
         return PlannedPair(pair=one.pair, state=State.IMPOSSIBLE, reason=image.why_not)
     if one.state is State.IMPOSSIBLE:
         return one
-    due = _why_due(given.known.get(one.pair), required[one.pair.tier], given)
-    if not due:
-        known = given.known[one.pair]
+    known, lacks = given.known.get(one.pair), frozenset[str]()
+    due = _why_unusable(known, given)
+    if known and not due:
+        lacks = required[one.pair.tier] - known.judged
+        due = _why_incomplete(known, lacks)
+    if known and not due:
         reason = f"{known.verdict} on {known.date:%Y-%m-%d} ({known.source})"
         return PlannedPair(pair=one.pair, state=State.FRESH, reason=reason, worker=one.worker, gpus=one.gpus)
     if owner := given.booked.get(one.pair):
         return PlannedPair(pair=one.pair, state=State.BOOKED, reason=owner, worker=one.worker, gpus=one.gpus)
-    return PlannedPair(pair=one.pair, state=State.DUE, reason=due, worker=one.worker, gpus=one.gpus)
+    return replace(one, state=State.DUE, reason=due, lacks=lacks)
 
 
-def _why_due(known: Known | None, required: frozenset[str], given: PlanInputs) -> str:
-    """Empty: a record answers for it."""
+def _why_unusable(known: Known | None, given: PlanInputs) -> str:
+    """Why no record answers for any claim; empty: there is one, which does for the claims that it judged."""
     if known is None:
         return "never judged"
     if known.unusable:
@@ -172,9 +177,14 @@ def _why_due(known: Known | None, required: frozenset[str], given: PlanInputs) -
         return f"judged on {known.date:%Y-%m-%d}, more than {given.fleet.max_age_days} days ago"
     if known.verdict is Status.FAIL:
         return f"was {known.verdict} on {known.date:%Y-%m-%d}"
-    if missing := sorted(required - known.judged):
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        return f"its record of {known.date:%Y-%m-%d} lacks {', '.join(missing[:_SHOWN])}{more}"
+    return ""
+
+
+def _why_incomplete(known: Known, lacks: frozenset[str]) -> str:
+    """Empty: the record answers for every claim."""
+    if lacks:
+        more = f" and {len(lacks) - _SHOWN} more" if len(lacks) > _SHOWN else ""
+        return f"its record of {known.date:%Y-%m-%d} lacks {', '.join(sorted(lacks)[:_SHOWN])}{more}"
     if known.verdict is not Status.PASS:
         return f"was {known.verdict} on {known.date:%Y-%m-%d}"
     return ""

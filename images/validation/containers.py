@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -14,6 +15,8 @@ from validate.contracts.home import HomeExpect
 
 INSIDE = foreign.ROOT
 """A volume of its own: the container's root is read-only."""
+_HOME = "/root"
+"""Where an image sets HOME to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ def planned(home: str, claims: ClaimSet, gpus: Attachment) -> Iterator[Container
     not see all; what runs the image's code gets an empty, writable home. Only the gpu tiers' container gets GPUs: what
     attaches them (the driver's libraries, LD_LIBRARY_PATH) is never taken for the image's.
     """
-    run_in = ["/tmp", home]
+    run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or _HOME)]))
     special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
     static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
     uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"

@@ -303,8 +303,16 @@ def _at_once(engine: Runtime, plan: ContainerPlan) -> int:
     """Probes at once on GPUs: as many as cores and the smallest GPU's memory allow; one of ranks counts for each."""
     found = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
     memory = min((gpu.memory for gpu in found), default=0)
-    processes = min(engine.facts.cpus, _MOST_ON_GPUS, memory // _GPU_MEMORY_EACH)
-    return max(1, processes // (len(found) if plan.ranks else 1))
+    return at_once_on_gpus(engine.facts.cpus, len(found) if plan.ranks else 1, memory)
+
+
+def at_once_on_gpus(cpus: int, ranks: int, memory: int | None = None) -> int:
+    """Probes that may use GPUs at once, each with so many ranks.
+
+    `memory`: bytes of the smallest GPU; None: nobody knows it yet, and it bounds nothing.
+    """
+    by_memory = _MOST_ON_GPUS if memory is None else memory // _GPU_MEMORY_EACH
+    return max(1, min(cpus, _MOST_ON_GPUS, by_memory) // ranks)
 
 
 def _gpus_of_host(gpus: Attachment) -> dict[str, Any]:

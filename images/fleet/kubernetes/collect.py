@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from images.engine import Engine
@@ -17,13 +18,16 @@ from images.fleet.run import Outcome
 from images.host.hashing import sha256
 from images.site import records
 from images.validation import inspection, limits, trial
-from validate.claims import HOST_PROBE, ClaimSet
+from validate.claims import ClaimSet
 from validate.evidence import Evidence, Record
 from validate.judge import judge
 
 EXECUTOR = "kubernetes"
-_UNSEEN = "no engine here has the image, so its labels and its size were not read"
-
+_CORRECT = "correct `arch`, or `kubernetes.node_labels`, of these machines in fleet.yaml"
+_NO_DRIVER = (
+    "see that pods on these nodes are given a driver where the image finds it: the device plugin, and"
+    " `kubernetes.runtime_class` in fleet.yaml (docs/kubernetes.md)"
+)
 _OTHER = {
     "claims": "rendered with other claims",
     "suite": "rendered with another suite",
@@ -31,12 +35,22 @@ _OTHER = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Collected(Outcome):
+    """What came of a Job."""
+
+    name: str
+    """The Job's."""
+    may_run: bool = False
+    """Without a verdict, and the logs have no line or no end of one of its pods."""
+
+
 def collected(
     rendered: Sequence[Rendered],
     found: Sequence[ContainerLog | Unfinished],
     ledger: Ledger,
     engine: Engine | None,
-) -> list[Outcome]:
+) -> list[Collected]:
     """An outcome for each job. A pod with every container's whole log gives a record; a part of one gives none.
     Of several such pods the one that began first counts.
 
@@ -48,21 +62,29 @@ def collected(
 
 def _outcome(
     one: Rendered, found: Sequence[ContainerLog | Unfinished], ledger: Ledger, engine: Engine | None
-) -> Outcome:
-    job = one.job
-    causes, whole = [], []
-    for pod, parts in logs.pods(found, job.key):
-        missing = _other(one, parts) or _missing(one, parts)
-        if missing:
-            causes.append(f"pod {pod}: {missing}")
-        else:
-            whole.append((pod, [part for part in parts if isinstance(part, ContainerLog)]))
-    for pod, logged in sorted(whole, key=lambda given: min(part.began for part in given[1])):
+) -> Collected:
+    pods = dict(logs.pods(found, one.job.key))
+    causes = {pod: _other(one, parts) or _missing(one, parts) for pod, parts in pods.items()}
+    whole = {pod: _logs(parts) for pod, parts in pods.items() if not causes[pod]}
+    for pod in sorted(whole, key=lambda pod: min(part.began for part in whole[pod])):
         try:
-            return _kept(one, _judged(one, pod, logged, engine), ledger)
+            return _kept(one, _judged(one, pod, whole[pod], engine), ledger)
         except UserError as error:
-            causes.append(f"pod {pod}: {error.problems[0]}")
-    return Outcome(job=job, cause="; ".join(causes) or "the logs have no line of it")
+            causes[pod] = str(error.problems[0])
+    told = "; ".join(f"pod {pod}: {cause}" for pod, cause in causes.items())
+    own = [parts for parts in pods.values() if not _other(one, parts)]
+    may_run = not own or any(_may_run(one, parts) for parts in own)
+    return Collected(job=one.job, name=one.name, cause=told or "the logs have no line of it", may_run=may_run)
+
+
+def _logs(parts: Sequence[ContainerLog | Unfinished]) -> list[ContainerLog]:
+    return [part for part in parts if isinstance(part, ContainerLog)]
+
+
+def _may_run(one: Rendered, parts: Sequence[ContainerLog | Unfinished]) -> bool:
+    """Whether a container of a pod has logged no end yet."""
+    ended = {part.name for part in parts if isinstance(part, ContainerLog) or part.ended}
+    return any(plan.name not in ended for plan in render.plans(one))
 
 
 def _other(one: Rendered, parts: Sequence[ContainerLog | Unfinished]) -> str:
@@ -93,7 +115,7 @@ def _judged(one: Rendered, pod: str, parts: Sequence[ContainerLog], engine: Engi
     job, asked = one.job, one.claim_set
     own, size = _host_records(job, asked, engine)
     found = trial.merged([*own, *(record for part in parts for record in part.records)])
-    reasons = {**limits.of_kubernetes(asked), **({} if own else limits.unseen(asked, HOST_PROBE, _UNSEEN))}
+    reasons = limits.of_kubernetes(asked, has_image=bool(own))
     claims = limits.limited(asked, reasons)
     began, ended = min(part.began for part in parts), max(part.ended for part in parts)
     host = {
@@ -127,7 +149,7 @@ def _gpus(job: Job, found: Sequence[Record]) -> dict[str, Any]:
     if there != [job.arch] or len(seen) < job.gpus:
         cause = f"the job needs {job.gpus} GPU of {job.arch}, the pod had {len(seen)} of {', '.join(there) or 'none'}"
         cause += f" ({error})" if error else ""
-        then = "correct `arch`, or `kubernetes.node_labels`, of these machines in fleet.yaml"
+        then = _CORRECT if seen else _NO_DRIVER
         raise UserError(Problem(where=job.key, cause=cause, then=then), code=1)
     return {"driver": driver, "gpus": seen}
 
@@ -140,7 +162,7 @@ def _views(evidence: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str, s
     return named, str(nvml.get("driver", "")), str(cuda.get("error") or nvml.get("error") or "")
 
 
-def _kept(one: Rendered, found: Judged, ledger: Ledger) -> Outcome:
+def _kept(one: Rendered, found: Judged, ledger: Ledger) -> Collected:
     """The record that the ledger has: this one, or the first of this rendering."""
     job = one.job
     before = ledger.record(job.key)
@@ -149,4 +171,5 @@ def _kept(one: Rendered, found: Judged, ledger: Ledger) -> Outcome:
     with ledger.judging(job.key):
         ledger.commit(found)
     record = ledger.record(job.key) or found.record
-    return Outcome(job=job, record=record, verdict=judged(ledger, record, job, job.claim_set))
+    verdict = judged(ledger, record, job, job.claim_set)
+    return Collected(job=job, name=one.name, record=record, verdict=verdict)

@@ -14,8 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from validate import logged
 from validate.evidence import Record
 
-_PREFIX = re.compile(r"^[^{]*")
-"""What `kubectl logs --prefix` and `--timestamps` write before a line."""
+_BEGIN = re.compile(r'\{"')
+"""Where an object may begin. Before it stands what `kubectl logs --prefix` and `--timestamps` write, or the line that a
+killed container left without its end."""
+_DECODER = json.JSONDecoder()
 _SLACK = timedelta(days=1)
 """How far a node's clock may be ahead of this machine's: more than local time that was set as UTC (14 hours). A date
 in the future would keep a verdict fresh for as long."""
@@ -50,6 +52,8 @@ class Unfinished:
     pod: str
     name: str
     cause: str
+    ended: bool
+    """Its last line is there: it does not run any more."""
 
 
 def read(texts: Iterable[str], now: datetime) -> list[ContainerLog | Unfinished]:
@@ -63,15 +67,27 @@ def read(texts: Iterable[str], now: datetime) -> list[ContainerLog | Unfinished]
 
 
 def _row(line: str) -> Mapping[str, Any] | None:
+    """What a line of ours says, wherever it begins. It ends with the line."""
+    if '"truetag"' not in line:
+        return None
+    found = (_object(line, one.start()) for one in _BEGIN.finditer(line))
+    return next((row for row in found if row and _is_ours(row)), None)
+
+
+def _object(line: str, start: int) -> Mapping[str, Any] | None:
     try:
-        row = json.loads(_PREFIX.sub("", line))
+        found, end = _DECODER.raw_decode(line, start)
     except (ValueError, RecursionError):  # lists in lists, more than Python follows
         return None
-    if not isinstance(row, dict) or row.get("truetag") != logged.VERSION or _is_deep(row, _DEEPEST):
-        return None
+    return found if not line[end:].strip() else None
+
+
+def _is_ours(row: Mapping[str, Any]) -> bool:
+    if row.get("truetag") != logged.VERSION or _is_deep(row, _DEEPEST):
+        return False
     texts = all(isinstance(row.get(key), str) for key in ("job", "pod", "container"))
     number = row.get("number")
-    return row if texts and type(number) is int and number >= 0 else None  # True is an int, too
+    return texts and type(number) is int and number >= 0  # True is an int, too
 
 
 def _is_deep(found: Any, left: int) -> bool:
@@ -89,7 +105,7 @@ def _container(
     except KeyError as error:
         cause = f"a line lacks {error}"
     job, pod, name = whose
-    return Unfinished(job=job, pod=pod, name=name, cause=cause)
+    return Unfinished(job=job, pod=pod, name=name, cause=cause, ended="ended" in rows[max(rows)])
 
 
 def _whole(whose: tuple[str, str, str], rows: Mapping[int, Mapping[str, Any]], now: datetime) -> ContainerLog:

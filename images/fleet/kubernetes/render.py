@@ -24,14 +24,14 @@ from pydantic import AwareDatetime
 from images.config.names import Arch
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import Problem, UserError
-from images.fleet.config import KubernetesRequest, WorkerType, memory_bytes
+from images.fleet.config import PLATFORM_LABELS, KubernetesRequest, WorkerType, memory_bytes
 from images.fleet.model import Job
 from images.hardware.inventory import Gpu, Inventory
 from images.host.hashing import sha256
 from images.nightly.results import Row
 from images.validation import containers, limits
 from images.validation.containers import INSIDE, ContainerPlan
-from images.validation.trial import Bounds
+from images.validation.trial import Bounds, at_once_on_gpus
 from validate import logged
 from validate.claims import ClaimSet
 
@@ -47,8 +47,6 @@ _RETRIES = 2
 """Pods after one that failed by itself. What the suite finds never ends a pod with an error."""
 _KILLED = 137
 """What a container exits with that was out of memory, or out of time: another try would end the same way."""
-_WAITING_SECONDS = 24 * 3600
-"""How long a Job may wait for nodes, beside what its pods may run."""
 _KEPT_SECONDS = 7 * 24 * 3600
 """How long an ended Job and its logs stay."""
 _SMALL = ("root", "any-user")
@@ -68,7 +66,7 @@ _UNPACK = (
 class Rendered(Row):
     """A job for a pod. It is kept in the fleet's folder: `collect` judges by it."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     job: Job
     home: str
     """HOME of the image's user."""
@@ -94,9 +92,13 @@ class Rendered(Row):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the rendering among those of the same job: the same claims, suite and earlier record give the same."""
+        """Names the rendering among all: the same image, claims, suite and earlier record give the same.
+
+        Logs name the job by a part of the digest alone, so the whole digest is in here.
+        """
         earlier = self.replaces.isoformat() if self.replaces else ""
-        return sha256(json.dumps([self.home, self.claims, self.suite, earlier], sort_keys=True).encode())[:12]
+        named = [self.job.digest, self.home, self.claims, self.suite, earlier]
+        return sha256(json.dumps(named, sort_keys=True).encode())
 
     @property
     def name(self) -> str:
@@ -174,7 +176,7 @@ def _job(one: Rendered, on: WorkerType, pod: Manifest) -> Manifest:
         "spec": {
             "backoffLimit": _RETRIES,
             "podFailurePolicy": _failures(),
-            "activeDeadlineSeconds": _WAITING_SECONDS + (1 + _RETRIES) * asked.minutes * 60,
+            "activeDeadlineSeconds": asked.wait_hours * 3600 + (1 + _RETRIES) * asked.minutes * 60,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
@@ -197,7 +199,6 @@ def _failures() -> Manifest:
 
 def _pod(one: Rendered, plans: Sequence[ContainerPlan], on: WorkerType, maps: Sequence[str]) -> Manifest:
     job, asked = one.job, on.kubernetes
-    os_name, _, architecture = str(job.platform).partition("/")
     pod: Manifest = {
         "restartPolicy": "Never",
         # A Job's limit counts its time in queues, and deletes the pod with its logs.
@@ -205,8 +206,8 @@ def _pod(one: Rendered, plans: Sequence[ContainerPlan], on: WorkerType, maps: Se
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "nodeSelector": {"kubernetes.io/os": os_name, "kubernetes.io/arch": architecture, **asked.node_labels},
-        "initContainers": [_unpacking(job)],
+        "nodeSelector": {**_platform(job), **asked.node_labels},
+        "initContainers": [_unpacking(job, asked)],
         "containers": [_container(one, plan, on) for plan in plans],
         "volumes": [
             {"name": "judge", "emptyDir": {}},
@@ -223,7 +224,12 @@ def _pod(one: Rendered, plans: Sequence[ContainerPlan], on: WorkerType, maps: Se
     return pod
 
 
-def _unpacking(job: Job) -> Manifest:
+def _platform(job: Job) -> Mapping[str, str]:
+    os_name, _, architecture = str(job.platform).partition("/")
+    return dict(zip(PLATFORM_LABELS, (os_name, architecture), strict=True))
+
+
+def _unpacking(job: Job, asked: KubernetesRequest) -> Manifest:
     files = [f"{_CONFIG}/{name}.tar.gz" for name in ("suite", "claims")]
     return {
         "name": "unpack",
@@ -231,7 +237,7 @@ def _unpacking(job: Job) -> Manifest:
         "command": ["python3", "-I", "-S", "-c", _UNPACK, INSIDE, *files],
         "env": _variables(WITHOUT_GPUS),
         "securityContext": _security(None),
-        "resources": {"limits": {"memory": "512Mi"}, "requests": {"cpu": "100m", "memory": "128Mi"}},
+        "resources": _resources({"memory": "512Mi"}, {"cpu": "100m", "memory": "128Mi"}, asked),
         "volumeMounts": [
             {"name": "judge", "mountPath": INSIDE},
             {"name": "config", "mountPath": _CONFIG, "readOnly": True},
@@ -246,20 +252,33 @@ def _container(one: Rendered, plan: ContainerPlan, on: WorkerType) -> Manifest:
     limits_of = {"memory": f"{most >> 30}Gi", **({asked.gpu_resource: str(job.gpus)} if gpus else {})}
     command = ["python3", "-I", "-S", f"{INSIDE}/validate", "logged", "--job", job.key]
     command += ["--rendering", one.fingerprint, "--container", plan.name]
-    at_once = 1 if plan.name in _SMALL else asked.cpus
-    command += ["--claims", f"{INSIDE}/claims/{plan.name}.json", "--jobs", str(at_once)]
+    command += ["--claims", f"{INSIDE}/claims/{plan.name}.json", "--jobs", str(_at_once(plan, asked, job.gpus))]
     return {
         "name": plan.name,
         "image": job.reference,
         "command": command,
         "env": _variables(_environment(plan)),
         "securityContext": _security(plan.user),
-        "resources": {"limits": limits_of, "requests": _requests(plan, asked, most)},
+        "resources": _resources(limits_of, _requests(plan, asked, most), asked),
         "volumeMounts": [
             {"name": "judge", "mountPath": INSIDE, "readOnly": True},
-            *({"name": _volume(plan, path), "mountPath": path} for path in _paths(plan)),
+            *({"name": name, "mountPath": path} for name, path in _paths(plan).items()),
         ],
     }
+
+
+def _at_once(plan: ContainerPlan, asked: KubernetesRequest, gpus: int) -> int:
+    """Probes at once: no more on GPUs than a trial runs, whose memory nobody knows yet."""
+    if plan.name in _SMALL:
+        return 1
+    return at_once_on_gpus(asked.cpus, gpus if plan.ranks else 1) if plan.gpus.attached else asked.cpus
+
+
+def _resources(most: Manifest, least: Manifest, asked: KubernetesRequest) -> Manifest:
+    """With what a quota or a LimitRange wants of every container, the first one too."""
+    cpus = {"cpu": str(asked.cpu_limit)} if asked.cpu_limit else {}
+    storage = {"ephemeral-storage": asked.ephemeral_storage} if asked.ephemeral_storage else {}
+    return {"limits": {**most, **cpus, **storage}, "requests": {**least, **storage}}
 
 
 def _requests(plan: ContainerPlan, asked: KubernetesRequest, most: int) -> Manifest:
@@ -290,22 +309,19 @@ def _security(user: str | None) -> Manifest:
     return {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, **who}
 
 
-def _paths(plan: ContainerPlan) -> list[str]:
-    """Folders of a container's own that it may write."""
+def _paths(plan: ContainerPlan) -> dict[str, str]:
+    """Volume -> folder, of those that the container alone may write. A folder has one volume, whatever names it."""
     scratch = [_SCRATCH] if "TMPDIR" in plan.environment else []
-    return [*plan.writable, *scratch, *(["/dev/shm"] if plan.ranks else [])]
+    found = dict.fromkeys([*plan.writable, *scratch, *(["/dev/shm"] if plan.ranks else [])])
+    return {f"{plan.name}-{number}": path for number, path in enumerate(found)}
 
 
 def _volumes(plan: ContainerPlan) -> Iterator[Manifest]:
     bounds = Bounds()
-    for path in _paths(plan):
+    for name, path in _paths(plan).items():
         shared = {"medium": "Memory", "sizeLimit": f"{bounds.shared_memory >> 30}Gi"}
         own = {"sizeLimit": f"{bounds.scratch >> 30}Gi"}
-        yield {"name": _volume(plan, path), "emptyDir": shared if path == "/dev/shm" else own}
-
-
-def _volume(plan: ContainerPlan, path: str) -> str:
-    return f"{plan.name}{re.sub('[^a-z0-9]+', '-', path.lower())}".rstrip("-")
+        yield {"name": name, "emptyDir": shared if path == "/dev/shm" else own}
 
 
 def _without_network() -> Manifest:

@@ -3,7 +3,9 @@
 import base64
 import io
 import json
+import posixpath
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,12 +20,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.building.trying import Described
 from images.errors import UserError
+from images.fleet import gather, planning
 from images.fleet.config import Fleet, WorkerType
-from images.fleet.kubernetes import collect, logs, render
+from images.fleet.gather import Located
+from images.fleet.kubernetes import collect, logs, reach, render
 from images.fleet.kubernetes.logs import ContainerLog, Unfinished
 from images.fleet.kubernetes.render import Rendered
 from images.fleet.ledger import Ledger
+from images.fleet.planning import FleetImage, PlanInputs, State
+from images.fleet.travel import Found
 from images.host.hashing import sha256
 from images.planning import plan
 from images.validation import trial
@@ -126,12 +133,15 @@ def test_a_pod_is_as_a_trials_containers_are() -> None:
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 
 
-def test_a_pod_ends_after_the_minutes_that_fleet_yaml_gives_and_time_in_queues_is_not_among_them() -> None:
-    on = WorkerType.model_validate({"kubernetes": {"minutes": 90}})
+@pytest.mark.parametrize(("waits", "hours"), [({}, 24), ({"wait_hours": 100}, 100)])
+def test_a_pod_ends_after_the_minutes_that_fleet_yaml_gives_and_time_in_queues_is_not_among_them(
+    waits: dict[str, int], hours: int
+) -> None:
+    on = WorkerType.model_validate({"kubernetes": {"minutes": 90, **waits}})
     (found,) = of_kind("Job", list(render.manifests([(PLAIN, on)], SUITE)))
     assert found["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 5400
     pods_of_job = 1 + found["spec"]["backoffLimit"]
-    assert found["spec"]["activeDeadlineSeconds"] - pods_of_job * 5400 == 24 * 3600
+    assert found["spec"]["activeDeadlineSeconds"] - pods_of_job * 5400 == hours * 3600
 
 
 @pytest.mark.parametrize(
@@ -180,6 +190,39 @@ def test_containers_without_gpus_see_none_of_their_node() -> None:
     assert on_gpu["runtimeClassName"] == "nvidia" and "runtimeClassName" not in plain
 
 
+@pytest.mark.parametrize(("cpus", "on_one", "on_two"), [(2, "2", "1"), (6, "6", "3"), (64, "6", "3")])
+def test_no_more_probes_use_gpus_at_once_than_in_a_trial(cpus: int, on_one: str, on_two: str) -> None:
+    on = WorkerType.model_validate({**H100.model_dump(), "kubernetes": {"cpus": cpus}})
+    commands = [pod["containers"][0]["command"] for pod in pods((ONE_GPU, on), (TWO_GPUS, on))]
+    assert [one[one.index("--jobs") + 1] for one in commands] == [on_one, on_two]
+
+
+def test_every_container_has_the_limits_that_a_quota_wants() -> None:
+    on = WorkerType.model_validate({"kubernetes": {"cpu_limit": 4, "ephemeral_storage": "20Gi"}})
+    (plain,), (limited,) = pods((PLAIN, WorkerType())), pods((PLAIN, on))
+    for pod, wanted in ((plain, (None, None, None)), (limited, ("4", "20Gi", "20Gi"))):
+        for one in [*pod["initContainers"], *pod["containers"]]:
+            most, least = one["resources"]["limits"], one["resources"]["requests"]
+            assert (most.get("cpu"), most.get("ephemeral-storage"), least.get("ephemeral-storage")) == wanted
+
+
+@given(
+    st.sampled_from(["", "/", "/tmp", "/tmp/", "/dev/shm"])
+    | st.text(ascii_letters + digits + "._-/ ", max_size=250).map("/home/{}".format)
+)
+def test_whatever_home_an_image_has_its_folders_are_mounted_once(home: str) -> None:
+    for one in (PLAIN, TWO_GPUS):
+        *_, found = render.manifests([(Rendered.model_validate({**one.model_dump(), "home": home}), H100)], {})
+        pod = found["spec"]["template"]["spec"]
+        names = [volume["name"] for volume in pod["volumes"]]
+        assert len(set(names)) == len(names) and all(re.fullmatch(r"[a-z0-9-]{1,63}", name) for name in names)
+        for container in pod["containers"]:
+            paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+            assert len({posixpath.normpath(path) for path in paths}) == len(paths)
+            assert all(path.startswith("/") for path in paths)
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(names)
+
+
 def test_the_network_policy_selects_every_pod_and_lets_nothing_through() -> None:
     found = list(render.manifests(JOBS, SUITE))
     (policy,) = of_kind("NetworkPolicy", found)
@@ -197,6 +240,15 @@ def test_a_pair_that_is_due_again_has_a_job_of_another_name() -> None:
         for changed in ({}, {"replaces": NOW}, {"replaces": NOW + timedelta(days=1)}, {"suite": "x"})
     }
     assert len(names) == 4 and PLAIN.name == rendered([Tier.STATIC, Tier.CPU]).name
+
+
+def test_a_log_of_another_digest_that_begins_alike_is_of_another_rendering() -> None:
+    """A job is named by 12 digits of it."""
+    digest = PLAIN.job.digest
+    other = PLAIN.job.model_copy(update={"digest": digest[:-1] + ("0" if digest[-1] != "0" else "1")})
+    again = Rendered.model_validate({**PLAIN.model_dump(), "job": other.model_dump()})
+    assert again.job.key == PLAIN.job.key
+    assert again.fingerprint != PLAIN.fingerprint and len(PLAIN.fingerprint) == 64
 
 
 def test_a_gpu_job_asks_for_its_gpus_and_no_other_container_does() -> None:
@@ -265,6 +317,21 @@ def test_lines_of_many_containers_in_any_order_are_put_together() -> None:
     found = {whole.name: whole for whole in read([told]) if isinstance(whole, ContainerLog)}
     assert [one.probe for one in found["static"].records] == ["static.x", "static.y"]
     assert [one.probe for one in found["cpu"].records] == ["cpu.z"]
+
+
+TORN, NEXT = (log(of_pip(), "static", record(pip=installed()), record("static.y"), pod=pod) for pod in ("p1", "p2"))
+
+
+@given(
+    st.sampled_from(range(len(TORN))).flatmap(lambda row: st.tuples(st.just(row), st.integers(1, len(TORN[row])))),
+    st.sampled_from(["", "[pod/p2/static] ", "2026-11-22T10:00:00.123456789Z "]),
+)
+def test_a_line_without_its_end_costs_the_next_container_nothing(torn: tuple[int, int], prefix: str) -> None:
+    """kubectl writes the next log behind it."""
+    row, cut = torn
+    found = {one.pod: one for one in read([*TORN[:row], TORN[row][:cut] + prefix + NEXT[0], *NEXT[1:]])}
+    assert isinstance(found["p2"], ContainerLog) and len(found["p2"].records) == 2
+    assert not isinstance(found.get("p1"), ContainerLog)
 
 
 def damaged() -> Iterator[tuple[str, list[str], str]]:
@@ -352,6 +419,7 @@ def test_another_gpu_than_the_jobs_gives_no_verdict(
     (outcome,) = collect.collected([one], read(log(one, "gpu", seen)), Ledger(tmp_path), None)
     assert (outcome.verdict is not None) is is_judged, outcome.cause
     assert is_judged or f"the job needs {needed} GPU of 9.0, the pod had {count} of" in outcome.cause
+    assert is_judged or ("node_labels" if count else "runtime_class") in outcome.cause
 
 
 def of_gpus(count: int) -> Rendered:
@@ -366,6 +434,7 @@ def test_a_pod_whose_driver_answers_nothing_spoils_no_other_job(tmp_path: Path) 
     lines = [*log(on_gpu, "gpu", record("gpu.device", device=views)), *log(plain, "static", record(pip=installed()))]
     lost, judged = collect.collected([on_gpu, plain], read(lines), Ledger(tmp_path), None)
     assert lost.verdict is None and "had 0 of none (cuInit gives 999)" in lost.cause
+    assert "`kubernetes.runtime_class`" in lost.cause, "its architecture is not what is wrong"
     assert judged.verdict is not None and judged.verdict.overall is Status.PASS
 
 
@@ -503,3 +572,50 @@ def test_the_commands_of_a_pod_log_what_was_rendered(tmp_path: Path) -> None:
 def test_fleet_yaml_says_how_kubernetes_is_asked() -> None:
     fleet = Fleet.model_validate({"workers": {"h100": H100.model_dump()}})
     assert fleet.workers["h100"].kubernetes.gpu_resource == "nvidia.com/gpu"
+
+
+# --- what is due again ----------------------------------------------------------------------------------------------
+
+VOLUME = claim("volume", number="C8", tier=Tier.CPU, probe="cpu.home")
+SIZE = claim("size", number="S8", probe=HOST_PROBE)
+
+
+def due(ledger: Ledger, one: Rendered, today: ClaimSet, *, has_image: bool = False, days: int = 0) -> set[Tier]:
+    """The tiers of which a Job is written so many days later."""
+    image = FleetImage(name=one.job.image, digest=one.job.digest, archs=(), ptx=(), claims=today)
+    local: Any = object() if has_image else None
+    found = Found(digest=image.digest, described=Described(labels={}, history=()), home="/root", local=local)
+    inputs = PlanInputs(
+        fleet=Fleet.model_validate({"workers": {"cpu": {}}}),
+        now=datetime.now(UTC) + timedelta(days=days),
+        known=gather.known(ledger, ledger.records_of(ledger.job_keys()), [], [image]),
+    )
+    planned = planning.plan([image], inputs)
+    left = reach.out_of_reach(planned, [Located(planned=image, found=found)])
+    assert all(pair.state is State.DUE for pair in left)
+    return {pair.pair.tier for pair in planned if pair.state is State.DUE and pair not in left}
+
+
+def judged_by_a_pod(folder: Path, version: str = "25.0") -> tuple[Ledger, Rendered, ClaimSet]:
+    """A job of both tiers without a GPU, of which a pod measured all that it can."""
+    ledger, held = Ledger(folder), claims(PIP, VOLUME, SIZE)
+    one = Rendered.of(job(1, held, tiers=(Tier.STATIC, Tier.CPU)), "/root", held, suite=SUITE)
+    collect.collected([one], read(log(one, "static", record(pip=installed(version)))), ledger, None)
+    return ledger, one, held
+
+
+def test_a_pair_that_lacks_only_what_a_pod_cant_give_gets_no_second_job(tmp_path: Path) -> None:
+    """Its record would lack the same again, and each rendering would give the Job another name."""
+    ledger, one, held = judged_by_a_pod(tmp_path)
+    assert due(Ledger(tmp_path / "other"), one, held) == {Tier.STATIC, Tier.CPU}
+    assert due(ledger, one, held) == set()
+    assert due(ledger, one, held, has_image=True) == {Tier.STATIC}, "its labels and its size can be read now"
+
+
+def test_what_a_pod_can_give_is_due_again(tmp_path: Path) -> None:
+    ledger, one, held = judged_by_a_pod(tmp_path)
+    torch = claim("torch", number="C1", tier=Tier.CPU, probe="cpu.x")
+    assert due(ledger, one, claims(*held.claims, torch)) == {Tier.CPU}
+    assert due(ledger, one, held, days=15) == {Tier.STATIC, Tier.CPU}, "too old"
+    ledger, one, held = judged_by_a_pod(tmp_path / "failed", version="24.0")
+    assert due(ledger, one, held) == {Tier.STATIC}

@@ -213,3 +213,13 @@ def test_an_interrupt_stops_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         tried(monkeypatch, run, cancelled.set)
     assert cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "ranks", "gib", "at_once"),
+    [(64, 1, 80, 6), (4, 1, 80, 4), (64, 1, 8, 2), (64, 2, 80, 3), (64, 8, 80, 1), (64, 1, 0, 1), (64, 1, None, 6)],
+)
+def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(
+    cpus: int, ranks: int, gib: int | None, at_once: int
+) -> None:
+    assert trial.at_once_on_gpus(cpus, ranks, gib if gib is None else gib << 30) == at_once
