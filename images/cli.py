@@ -166,8 +166,9 @@ def main() -> NoReturn:
         _stopped()
     except typer.TyperException as error:
         message = getattr(error, "format_message", error.__str__)()
-        words = ["python -m images", *(word for word in sys.argv[1:2] if word in VERBS), "--help"]
-        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then=f"`{' '.join(words)}`"))
+        verb = next((word for word in sys.argv[1:2] if word in VERBS), "")
+        then = f"`nox -s {verb} -- --help`" if verb else "`python -m images --help`"
+        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then=then))
         sys.exit(2)
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
         _stopped()

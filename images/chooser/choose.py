@@ -272,7 +272,9 @@ class Known:
 def told(choice: Choice, machine: Machine, known: Mapping[str, Known]) -> Iterator[str]:
     """The choice in sentences for a person, the best image first. `known`: of each that fits."""
     yield str(machine)
-    if not choice.fitting:
+    if not choice.fitting and not choice.others:
+        yield "No image is of this profile and kind: leave out --profile or --devel."
+    elif not choice.fitting:
         yield "No image fits."
     for answer in choice.fitting[:1]:
         yield f"Take {answer.name}: {'; '.join(answer.reasons)}"

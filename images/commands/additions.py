@@ -24,6 +24,7 @@ def additions_verb(
     engine: EngineUrl = None,
 ) -> None:
     """Install what people add in containers of a built image, one each, and see that torch stays as it was."""
+    paths.require_checkout("additions")
     chosen = [package for package in packages() if not only or package in only]
     if not chosen:
         then = f"{paths.shown(PACKAGES)} lists them"

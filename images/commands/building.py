@@ -33,7 +33,7 @@ from images.wheels import builder, recipe
 from images.wheels import cache as wheel_cache
 from images.wheels.prebuilt import FindWheel
 from validate import hints, report
-from validate.claims import Tier
+from validate.claims import ClaimSet, Tier
 from validate.judge import explain, judge
 from validate.judging import Status
 
@@ -328,12 +328,21 @@ def judge_verb(
 ) -> None:
     """Judge a recorded run again, by the claims it was measured for. Needs no engine."""
     recorded = schemas.read_evidence(evidence)
+    _require_claims(evidence, recorded.claim_set, tier or ())
     verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier)), hints.known())
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
     common.results().print(tables.verdict(verdict))
     raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+
+
+def _require_claims(evidence: Path, claims: ClaimSet, tiers: Sequence[Tier]) -> None:
+    """Raises UserError for a tier that the run was not asked for: nothing of it is UNPROVEN, either."""
+    there = sorted({str(claim.tier) for claim in claims.claims})
+    if absent := [str(tier) for tier in tiers if tier not in there]:
+        cause = f"holds no claims of the {' and '.join(absent)} tier"
+        raise UserError(Problem(where=str(evidence), cause=cause, then=f"--tier may name {', '.join(there)}"))
 
 
 def engine_verb(

@@ -159,8 +159,9 @@ def read(image: Image, folder: Path | None = None) -> Lock:
         )
         raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=then))
     if found.status is Status.STALE:
-        cause = f"the lock is older than the pins: {'; '.join(found.differences)}"
-        raise UserError(Problem(where=where, cause=cause, then=f"{command} makes a new one"))
+        cause = f"the lock is older than the pins, or damaged: {'; '.join(found.differences)}"
+        then = f"{command} makes a new one; `git checkout {where}` brings back the committed one"
+        raise UserError(Problem(where=where, cause=cause, then=then))
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
     # By hash, so locks elsewhere (a nightly run's) may be told by what the workspace knows.

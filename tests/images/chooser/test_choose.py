@@ -227,6 +227,8 @@ def test_the_command_line_answers_with_its_status() -> None:
     assert done.returncode == 0 and json.loads(done.stdout)["fitting"] and not done.stderr
     done = run("--gpu", "GTX 980")
     assert done.returncode == 1 and "No image fits." in done.stdout
+    done = run("--gpu", "B200", "--profile", "axolotl", "--devel")
+    assert done.returncode == 1 and "leave out --profile or --devel" in done.stdout
     done = run("--gpu", "GTX 9800")
     assert done.returncode == 2 and "nearest: GeForce GTX 980" in done.stderr and "Traceback" not in done.stderr
     assert run("--gpu", "H100", "--profile", "axolottl").returncode == 2

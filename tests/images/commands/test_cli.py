@@ -39,8 +39,8 @@ def test_the_plan_shows_refused_rows_with_their_reason() -> None:
     [
         (["plan", "cu126-torch2"], "matches no image", "nearest: cu126-torch2"),
         (["plan", "torch>>2"], "'>2' is not a version", "write a name"),
-        (["plan", "--jsn"], "No such option: --jsn", "images plan --help"),
-        (["build"], "Missing argument", "images build --help"),
+        (["plan", "--jsn"], "No such option: --jsn", "`nox -s plan -- --help`"),
+        (["build"], "Missing argument", "`nox -s build -- --help`"),
         (["bild"], "No such command", "images --help"),
         (["build", "cu118-torch27"], "is refused: excluded by matrix.yaml", "nox -s plan"),
         (["build", "cu126-torch27-sm120"], "no code for sm_120", "nox -s plan"),

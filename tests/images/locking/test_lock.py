@@ -461,6 +461,9 @@ def test_a_damaged_lock_is_stale(tmp_path: Path, file: str, content: bytes | Non
     found = lock_file.state(make_image(), tmp_path)
     assert found.status is Status.STALE
     assert told in "; ".join(found.differences)
+    with pytest.raises(UserError, match="or damaged") as problem:
+        lock_file.read(make_image(), tmp_path)
+    assert "git checkout" in problem.value.problems[0].then
 
 
 def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:

@@ -140,6 +140,11 @@ def test_one_tier_of_it_can_be_judged(written: Path) -> None:
     assert done.returncode == 0 and "c-extension" not in done.stdout, "unproven is not failed"
 
 
+def test_a_tier_that_was_not_measured_is_no_verdict(written: Path) -> None:
+    done = judged_again(written / "evidence.json", "--tier", "multigpu")
+    assert done.returncode == 2 and "holds no claims of the multigpu tier" in done.stderr and not done.stdout
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
