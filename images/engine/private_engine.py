@@ -203,7 +203,7 @@ def _make_bridge() -> None:
     """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
     name, mac = bridge(private_home()), mac_address(private_home())
     if _ip("link", "show", "dev", name):
-        _configure(["link", "set", name, "address", mac])  # a bridge of before 2026-11-23 has none of its own
+        _configure(["link", "set", name, "address", mac])  # one that an earlier version left has none of its own
         return
     subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
     _configure(

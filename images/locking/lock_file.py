@@ -160,7 +160,8 @@ def read(image: Image, folder: Path | None = None) -> Lock:
         raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=then))
     if found.status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(found.differences)}"
-        then = f"{command} makes a new one; `git checkout {where}` brings back the committed one"
+        committed = f"; `git checkout {where}` brings back the committed one" if paths.is_checkout() else ""
+        then = f"{command} makes a new one{committed}"
         raise UserError(Problem(where=where, cause=cause, then=then))
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]

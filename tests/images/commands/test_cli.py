@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from images.config import paths
 from images.config.paths import RESOURCES as ROOT
 from tests.support.commands import call
 
@@ -56,6 +57,12 @@ def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str],
     assert sentence in said
     assert following in said
     assert "Traceback" not in said
+
+
+def test_what_renews_files_of_the_repository_says_so_before_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "is_checkout", lambda: False)
+    finished = call("additions", "cu126-torch27")
+    assert finished.returncode == 2 and "run it in a checkout" in finished.stderr, finished.stderr
 
 
 def test_a_command_that_does_not_exist_ends_the_process_with_2() -> None:
