@@ -9,9 +9,10 @@ import ast
 import os
 import signal
 import sys
+import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -23,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from images.config import paths
 from images.errors import Problem, UserError, problem_of
+from images.host import checkout
 
 _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
@@ -141,8 +143,27 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, **_SETTINGS)
 
 
+def _print_version(asked: bool) -> None:
+    """Of the package; in a checkout of pyproject.toml, with the commit."""
+    if not asked:
+        return
+    if paths.is_checkout():
+        project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
+        typer.echo(f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else ""))
+    else:
+        typer.echo(f"truetag {metadata.version('truetag')}")
+    raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="Print the version, and the commit.", callback=_print_version, is_eager=True),
+]
+
+
 @app.callback()
-def _verbs() -> None:
+def _verbs(version: Version = False) -> None:
     """Build and validate CUDA images for training, from matrix.yaml."""
 
 

@@ -13,7 +13,7 @@ from images.audit.cleaning import text
 from images.audit.model import Severity
 from images.audit.reading import Limits
 from images.commands import common, trials
-from images.commands.options import EngineUrl, grouped
+from images.commands.options import EngineUrl, grouped, require_writable
 from images.config import matrix
 from images.engine import gpus as gpu_access
 from images.errors import Problem, UserError
@@ -60,6 +60,8 @@ def audit_verb(
 ) -> None:
     """Look for faults in any image: what is broken, where it runs, what it weighs. An audit is no validation."""
     severities = failing(how.fail_on)
+    if report.out:
+        require_writable(report.out)
     sources = common.sources_if_any()
     facts = sources.facts if sources else matrix.load_facts()
     images = [one.image for one in plan.plan(sources) if one.image] if sources else []

@@ -70,7 +70,9 @@ def bake_verb(
     content = bake.bake(rendered, options)
     (out / bake.FILE).write_text(json.dumps(content, indent=1) + "\n")
     shared = len(content["target"]) - len(images)
-    common.talk.print(f"{out / bake.FILE}: {len(images)} images, {shared} shared stages")
+    common.talk.print(
+        f"{out / bake.FILE}: {common.counted(len(images), 'image')}, {common.counted(shared, 'shared stage')}"
+    )
     common.talk.print(
         f"next: cd {out} && docker buildx bake; then `nox -s adopt -- NAME` validates it", highlight=False
     )

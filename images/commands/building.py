@@ -17,7 +17,15 @@ from images.commands import building_on, common, executors, fleet, tables, trial
 from images.commands.building_on import BuildWishes
 from images.commands.executors import ExecutorArguments
 from images.commands.fleet import FleetArguments, WhatArguments
-from images.commands.options import BuildInputArguments, EngineUrl, OfflineInputArguments, OneName, Out, grouped
+from images.commands.options import (
+    BuildInputArguments,
+    EngineUrl,
+    OfflineInputArguments,
+    OneName,
+    Out,
+    grouped,
+    require_writable,
+)
 from images.commands.trials import TrialArguments
 from images.config.schema import Matrix
 from images.context.hosting import HostSettings, host_settings
@@ -272,6 +280,8 @@ def validate_verb(
     if what.elsewhere:
         _validate_elsewhere(name, trial, what, engine, out)
         return
+    if what.json_file:
+        require_writable(what.json_file.parent)
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = what.image or str(wanted.name)
@@ -287,7 +297,7 @@ def validate_verb(
     if what.json_file:
         what.json_file.parent.mkdir(parents=True, exist_ok=True)
         what.json_file.write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
-    common.results().print(tables.verdict(verdict))
+    common.results().print(tables.verdict(verdict, reference))
     typer.echo(f"{folder}/evidence.json", err=True)
     if tried.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(tried.changes.lines()))

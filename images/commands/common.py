@@ -103,6 +103,11 @@ def _same(path: Path, content: bytes) -> bool:
     return path.is_file() and path.read_bytes() == content
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 image`, `2 images`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def say(text: str) -> None:
     talk.print(text, style="yellow")
 

@@ -16,7 +16,7 @@ from images.commands import common, executors, fleet_kubernetes, fleet_tables
 from images.commands.common import talk
 from images.commands.executors import ExecutorArguments
 from images.commands.fleet_kubernetes import KubernetesArguments
-from images.commands.options import EngineUrl, Out, grouped
+from images.commands.options import EngineUrl, ReadOut, grouped
 from images.commands.trials import TrialArguments
 from images.config import paths
 from images.config.matrix import Sources
@@ -70,7 +70,7 @@ def fleet_verb(
     trial: TrialArguments,
     selectors: Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help="Which images.")] = None,
     engine: EngineUrl = None,
-    out: Out = Path("out/fleet"),
+    out: ReadOut = Path("out/fleet"),
 ) -> None:
     """Judge images on a fleet: plan what is fresh, due or impossible, run what is due, show who judged what.
 

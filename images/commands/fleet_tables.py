@@ -9,6 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from images.commands.common import counted
 from images.errors import UserError
 from images.fleet import resuming
 from images.fleet.judging import judged
@@ -26,7 +27,9 @@ _VERDICTS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "ye
 def plan(planned: Sequence[PlannedPair]) -> Table:
     """One row a pair."""
     counts = {state: sum(one.state is state for one in planned) for state in State}
-    title = f"{len(planned)} pairs: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
+    title = (
+        f"{counted(len(planned), 'pair')}: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
+    )
     table = Table(title=title, title_justify="left")
     for heading in ("image", "digest", "tier", "GPU", "", "machines"):
         table.add_column(heading, no_wrap=True)
@@ -57,7 +60,7 @@ def plan_as_json(planned: Sequence[PlannedPair]) -> list[dict[str, Any]]:
 
 def outcomes(found: Sequence[Outcome]) -> Table:
     """Who judged what, a row a job."""
-    table = Table(title=f"{len(found)} jobs", title_justify="left")
+    table = Table(title=counted(len(found), "job"), title_justify="left")
     for heading in ("image", "digest", "tiers", "GPU", "verdict", "machine", "job", "s"):
         table.add_column(heading, no_wrap=True)
     table.add_column("open", ratio=1)
@@ -132,7 +135,7 @@ def _judged(ledger: Ledger, record: FleetRecord) -> dict[str, str]:
 
 def status(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The same for people."""
-    table = Table(title=f"{len(rows)} jobs", title_justify="left")
+    table = Table(title=counted(len(rows), "job"), title_justify="left")
     for heading in ("job", "state", "verdict", "machine", "when"):
         table.add_column(heading, no_wrap=True)
     table.add_column("", ratio=1)

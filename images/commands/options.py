@@ -7,6 +7,7 @@ a function: `grouped` gives a verb one parameter for each field, and calls it wi
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 
 from images.config import paths
 from images.config import selectors as select
+from images.errors import Problem, UserError
 from validate.claims import Tier
 
 
@@ -25,13 +27,32 @@ def in_workspace(ctx: typer.Context, param: typer.CallbackParam, value: Path) ->
     return paths.in_workspace(value) if source is not None and source.name == "DEFAULT" else value
 
 
+def results_folder(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """The same for a folder that a verb writes. Raises UserError before any work where it can't be written."""
+    folder = in_workspace(ctx, param, value)
+    require_writable(folder)
+    return folder
+
+
+def require_writable(folder: Path) -> None:
+    """See that a folder can be written, or made. Raises UserError."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
+    if not there.is_dir():
+        raise UserError(Problem(where=str(there), cause="is no folder", then="name another one"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        then = "change its permissions, or name another folder"
+        raise UserError(Problem(where=str(there), cause="may not be written by this user", then=then))
+
+
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
 EngineUrl = Annotated[
     str | None,
     typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST. `apptainer` judges without one."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=in_workspace)]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=results_folder)]
+ReadOut = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=in_workspace)]
+"""For a verb that may read alone."""
 Tiers = Annotated[
     list[Tier] | None,
     typer.Option("--tier", help="What to measure (repeat it); default: all that this machine can."),

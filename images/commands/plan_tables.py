@@ -9,6 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from images.commands.common import counted
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
 from images.planning.plan import Planned
@@ -16,7 +17,7 @@ from images.planning.plan import Planned
 
 def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Table:
     """One row an image, refused ones included, with the reason a person can act on."""
-    table = Table(title=f"{len(planned)} images", title_justify="left", row_styles=["", ""])
+    table = Table(title=counted(len(planned), "image"), title_justify="left", row_styles=["", ""])
     for heading in ("image", "", "torch", "py", "toolkit", "wheel", "GPU archs", "driver", "lock"):
         table.add_column(heading, no_wrap=heading != "GPU archs")
     table.add_column("reasons and warnings", ratio=1)

@@ -103,7 +103,7 @@ def render_verb(
         base_context = contexts.base_context(image.base, base, pinned)
         prepared = contexts.prepare(image, lock_file.read(image), base_context, options)
         records.write_context(prepared.files, folder)
-        common.talk.print(f"{folder}: `docker build -t {image.name} {folder}`")
+        common.talk.print(f"next, with BuildKit: docker build -t {image.name} {folder}", soft_wrap=True)
 
 
 def _fetch_nothing(_url: str, _target: Path) -> None:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 _COLOURS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow", Status.NOT_APPLICABLE: "dim"}
 
 
-def verdict(judged: Verdict) -> Table:
-    """One row a claim; the overall verdict above."""
-    title = f"{judged.image}  {judged.digest[:19]}  [{_COLOURS[judged.overall]}]{judged.overall}[/]"
+def verdict(judged: Verdict, reference: str = "") -> Table:
+    """One row a claim; the overall verdict above, with the image's own name where it was held to another's claims."""
+    held = f"{escape(reference)}, by the claims of {judged.image}"
+    name = held if reference not in ("", judged.image) else judged.image
+    title = f"{name}  {judged.digest[:19]}  [{_COLOURS[judged.overall]}]{judged.overall}[/]"
     table = Table(title=title, title_justify="left")
     for heading in ("claim", "subject", "tier", "verdict"):
         table.add_column(heading, no_wrap=True)

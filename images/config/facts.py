@@ -226,6 +226,7 @@ class CudaFacts(Row):
 
     release: VersionText
     driver: VersionText
+    """What came with the first release of the line: from it on, a driver knows this CUDA."""
     nvcc_archs: list[Capability]
     gcc_max: int
     wheels_hold_nvcc: bool

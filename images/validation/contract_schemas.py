@@ -59,8 +59,9 @@ class Definitions:
             self.found[name] = {}  # a type that holds itself ends here
             properties = {key: self.of(value) for key, value in get_type_hints(kind).items()}
             required: Schema = {"required": sorted(_required(kind))}
-            if "error" in properties:  # what raised has nothing else to show
-                required = {"anyOf": [required, {"required": ["error"]}]}
+            # What raised, or can't run on this GPU, has nothing else to show.
+            if alone := [{"required": [key]} for key in ("error", "gated") if key in properties]:
+                required = {"anyOf": [required, *alone]}
             self.found[name] = {"type": "object", "properties": properties, **required}
         return {"$ref": f"#/$defs/{name}"}
 

@@ -199,6 +199,9 @@ const truetag = (() => {
     return found;
   }
 
+  // Graphics cards that no board has: in an ARM server they run what they run elsewhere.
+  const CARDS = ["sm_86", "sm_89"];
+
   function wrongArch(image, it, fits) {
     const forArm = image.name.endsWith("-arm64");
     if (it.arm && !forArm) return ["is for x86-64, and this GPU's host processor is ARM"];
@@ -206,7 +209,8 @@ const truetag = (() => {
     const has = image.archs.map((own) => sm(arch(own))).join(" ");
     // Boards' GPUs run code of their family only where somebody has seen it: those an image names.
     const named = (one) => image.archs.some((own) => same(arch(own), one));
-    return it.archs.filter((one, at) => fits[at] === "no" || (it.arm && !named(one))).map((one) => `has no code for ${sm(one)} (it has ${has})`);
+    const unseen = (one) => it.arm && !CARDS.includes(sm(one)) && !named(one);
+    return it.archs.filter((one, at) => fits[at] === "no" || unseen(one)).map((one) => `has no code for ${sm(one)} (it has ${has})`);
   }
 
   // Minor version compatibility holds for machine code; PTX needs a driver of its own CUDA.

@@ -56,7 +56,14 @@ def rules(browser: Browser, origin: str) -> Iterator[Page]:
 def question(at: random.Random) -> dict[str, Any]:
     """A machine and a wish, and which images there are."""
     archs = sorted(
-        {*{arch for image in IMAGES for arch in image.archs}, Arch(5, 2), Arch(8, 7), Arch(12, 1), Arch(13, 0)}
+        {
+            *{arch for image in IMAGES for arch in image.archs},
+            Arch(5, 2),
+            Arch(8, 7),
+            Arch(8, 9),
+            Arch(12, 1),
+            Arch(13, 0),
+        }
     )
     found = sorted(at.sample(archs, at.choice((1, 1, 1, 1, 2))))
     profiles = sorted({image.profile for image in IMAGES if image.profile})

@@ -50,6 +50,8 @@ class DeviceEvidence(TypedDict):
 class _Capability(Exempt, total=False):
     capability: list[int]
     """The host's least, where it could be read."""
+    capabilities: list[list[int]]
+    """All of the host's, where its GPUs differ."""
 
 
 class _Names(TypedDict, total=False):
@@ -72,7 +74,7 @@ class KernelNames(_Names):
 
 class _LeftOut(TypedDict, total=False):
     left_out: dict[str, str]
-    """Case -> why these versions can't do it, with the source: it is not run."""
+    """Case -> why these versions, or the host's least capable GPU, can't do it, with the source: it is not run."""
 
 
 class KernelExpect(_Capability, KernelNames, _LeftOut):
@@ -98,7 +100,12 @@ class Output(TypedDict):
     plain_error: float
 
 
-class CaseEvidence(Measured):
+class _CaseGate(Measured, total=False):
+    gated: str
+    """Why this GPU can't do the case: beside it there is `dtype` alone."""
+
+
+class CaseEvidence(_CaseGate):
     dtype: str
     shapes: dict[str, list[int]]
     finite: bool

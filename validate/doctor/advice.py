@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,9 +26,14 @@ _OVERHEAD = 2.5
 _LEAST_OVERHEAD = 1.2
 """Below this multiple of the 4-bit weights, plus CUDA's context, even a batch of one has no room."""
 _CONTEXT_GB = 1.0
-_UNCHECKPOINTED_OVERHEAD = 5.0
-"""Twice _OVERHEAD: keeping every activation of 4 x 2048 tokens takes 34 bytes a token, layer and hidden unit
-(Korthikanti et al. 2022, section 4.1, attention that keeps no scores): 37 GB for a 7b model beside 14 GB of weights."""
+_KEPT_GB, _RECOMPUTED_GB = 4.4, 0.3
+"""Activations of 2048 tokens of a 1b model, kept or computed again: about 60 bytes a token, layer and hidden unit with
+LoRA on all layers and a gated MLP (34 of them in Korthikanti et al. 2022, section 4.1, without either), or 2 and those
+of one layer. Layers times hidden units grow as the parameters do to the power of 2/3 (24 x 896 in Qwen2.5-0.5B,
+32 x 4096 in Llama-2-7B, 80 x 8192 in Llama-2-70B)."""
+_LOGITS_GB = 4.4
+"""Of 2048 tokens: 14 bytes (16 bit, float32, its logarithm, its gradient) for each of 152,064 words (Qwen2.5), whatever
+the size of the model. Unsloth's loss never has them as a whole."""
 _EFFECTIVE_BATCH = 8
 """1 x 8 and 2 x 4 in unsloth-setup: the same for every GPU, so that a learning rate fits all."""
 _KEPT_FOR_THE_MACHINE = 8 * GB
@@ -48,18 +54,23 @@ def advise(hardware: Hardware, stack: Stack, goal: Goal) -> Advice:
     if strategy is Strategy.SINGLE and gpus:
         best = max(range(len(gpus)), key=lambda number: (gpus[number].memory, gpus[number].capability))
         gpus, numbers = (gpus[best],), [numbers[best]]
-    level = _level_of_gpu(_room(gpus, strategy), goal) if gpus else _level_of_cpu(hardware.memory, goal)
+    level = _level_of_gpus(gpus, strategy, goal) if gpus else _level_of_cpu(hardware.memory, goal)
     settings = tuple(_for_gpu(gpus, level, strategy, stack, goal) if gpus else _for_cpu(level, stack, goal))
     advice = Advice(
         goal=goal,
         level=level,
         strategy=strategy,
         gpus=gpus,
-        visible=tuple(numbers) if len(numbers) < len(hardware.gpus) else (),
+        visible=tuple(_name(number, hardware) for number in numbers) if len(numbers) < len(hardware.gpus) else (),
         settings=settings,
         warnings=(),
     )
     return replace(advice, warnings=tuple(_warnings(hardware, stack, advice)))
+
+
+def _name(number: int, hardware: Hardware) -> str:
+    """What CUDA_VISIBLE_DEVICES calls a GPU: by its place in the variable where that is set already."""
+    return hardware.mask[number] if number < len(hardware.mask) else str(number)
 
 
 def _for_training(gpu: Gpu, hardware: Hardware) -> Gpu:
@@ -76,7 +87,7 @@ def _strategy(gpus: tuple[Gpu, ...], stack: Stack, goal: Goal) -> Strategy:
         return Strategy.SINGLE
     if goal.strategy and possible(goal.strategy, stack, goal.framework):
         return goal.strategy
-    fits = _level_of_gpu(min(gpu.memory for gpu in gpus), goal) > Level.OVERFULL
+    fits = _level_of_gpus(gpus, Strategy.DDP, goal) > Level.OVERFULL
     return Strategy.DDP if fits or goal.framework is Framework.COLOSSALAI else Strategy.FSDP
 
 
@@ -87,10 +98,19 @@ def possible(strategy: Strategy, stack: Stack, framework: Framework) -> bool:
     return strategy is not Strategy.DEEPSPEED or "deepspeed" in stack.packages
 
 
-def _room(gpus: tuple[Gpu, ...], strategy: Strategy) -> int:
-    """Bytes for one model: of the smallest GPU, or of all that hold it together."""
-    least = min(gpu.memory for gpu in gpus)
-    return least * len(gpus) if strategy.shards else least
+def _each(gpus: tuple[Gpu, ...]) -> float:
+    """GB of the smallest GPU."""
+    return min(gpu.memory for gpu in gpus) / GB
+
+
+def _holders(gpus: tuple[Gpu, ...], strategy: Strategy) -> int:
+    """How many GPUs hold one model together."""
+    return len(gpus) if strategy.shards else 1
+
+
+def _room(gpus: tuple[Gpu, ...], strategy: Strategy) -> float:
+    """GB for the weights of one model: of the smallest GPU, or of all that hold it together."""
+    return _each(gpus) * _holders(gpus, strategy)
 
 
 @cache
@@ -99,15 +119,24 @@ def runs_on(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
     return not archs or any(target_runs_on(arch, capability) for arch in archs)
 
 
-def _level_of_gpu(memory: int, goal: Goal) -> Level:
-    room, billions = memory / GB, goal.billions
+def _level_of_gpus(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Level:
+    """By the weights, which GPUs may share, and by the activations of a GPU's own sequences, which they may not."""
+    each, holders, billions = _each(gpus), _holders(gpus, strategy), goal.billions
+    room, weights = each * holders, _GB_PER_BILLION_16BIT * billions / holders
     if room < _GB_PER_BILLION_4BIT * billions * _LEAST_OVERHEAD + _CONTEXT_GB:
         return Level.OVERFULL
     if room < _GB_PER_BILLION_4BIT * billions * _OVERHEAD:
         return Level.TIGHT
-    if room < _GB_PER_BILLION_16BIT * billions * _OVERHEAD:
+    if room < _GB_PER_BILLION_16BIT * billions * _OVERHEAD or each < weights + _of_sequences(2, goal, kept=False):
         return Level.BALANCED
-    return Level.AMPLE if room < _GB_PER_BILLION_16BIT * billions * _UNCHECKPOINTED_OVERHEAD else Level.SPACIOUS
+    return Level.AMPLE if each < weights + _of_sequences(4, goal, kept=True) else Level.SPACIOUS
+
+
+def _of_sequences(count: int, goal: Goal, *, kept: bool) -> float:
+    """GB that a GPU needs for so many sequences of 2048 tokens, beside the weights."""
+    logits = 0 if goal.framework is Framework.UNSLOTH else _LOGITS_GB
+    activations = (_KEPT_GB if kept else _RECOMPUTED_GB) * math.pow(goal.billions, 2 / 3)
+    return _CONTEXT_GB + count * (logits + activations)
 
 
 def _level_of_cpu(memory: int, goal: Goal) -> Level:
@@ -190,21 +219,32 @@ def _shared(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Setting:
 
 def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
     """What the room for one model decides."""
-    room, size = _room(gpus, strategy) / GB, f"{goal.billions:g}b"
-    yield _quantization(level, strategy, stack, goal, room)
+    room, each, size = _room(gpus, strategy), _each(gpus), f"{goal.billions:g}b"
+    quantization = _quantization(level, strategy, stack, goal, room)
+    yield quantization
     yield _optimizer(level, strategy, stack, goal, room)
     recompute = level < Level.SPACIOUS
     unsloth = goal.framework is Framework.UNSLOTH
+    kept = f"{each:.0f} GB a GPU keep all activations"
     yield Setting(
         name="gradient_checkpointing",
         value="unsloth" if recompute and unsloth else recompute,
-        why="activations are computed again instead of kept" if recompute else f"{room:.0f} GB keeps all activations",
+        why="activations are computed again instead of kept" if recompute else kept,
         source=_UNSLOTH if recompute else _OWN,
     )
     yield _reentrant(strategy)
-    batch = {Level.OVERFULL: 1, Level.TIGHT: 1, Level.BALANCED: 2}.get(level, 4)
-    yield Setting(name="batch_size", value=batch, why=f"{room:.0f} GB a GPU, {size}, 2048 tokens", source=_UNSLOTH)
+    stored = _GB_PER_BILLION_4BIT if quantization.value else _GB_PER_BILLION_16BIT
+    batch = _batch(level, each - stored * goal.billions / _holders(gpus, strategy), goal)
+    why = f"{each:.0f} GB a GPU, {size}, 2048 tokens of up to 152,064 words"
+    yield Setting(name="batch_size", value=batch, why=why, source=f"{_UNSLOTH}; {_OWN}")
     yield _accumulation(batch, len(gpus))
+
+
+def _batch(level: Level, left: float, goal: Goal) -> int:
+    """Sequences at once, where `left` GB of each GPU are left by the weights."""
+    wanted = {Level.OVERFULL: 1, Level.TIGHT: 1, Level.BALANCED: 2}.get(level, 4)
+    fitting = [count for count in (4, 2) if left >= _of_sequences(count, goal, kept=level is Level.SPACIOUS)]
+    return min(wanted, max(fitting, default=1))
 
 
 def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float) -> Setting:

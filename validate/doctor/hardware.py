@@ -106,7 +106,9 @@ def detect() -> Found:
     """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
     driver = _ask(_ASK_DRIVER, [str(_HERE.parent.parent)], isolated=True)
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
-    machine = Hardware(cpus=len(os.sched_getaffinity(0)), memory=_memory(), shm=_shm(), disks=tuple(_disks()))
+    mask = tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    cpus = len(os.sched_getaffinity(0))
+    machine = Hardware(cpus=cpus, memory=_memory(), shm=_shm(), disks=tuple(_disks()), mask=mask)
     found = interpret(driver, torch, machine)
     examples = str(_EXAMPLES) if (_EXAMPLES / "tiny.py").is_file() else ""
     return replace(found, stack=replace(found.stack, code=claimed_code(CLAIMS), examples=examples))
@@ -136,9 +138,11 @@ def interpret(driver: Sequence[Mapping[str, Any]], torch: Sequence[Mapping[str, 
     said = {key: value for facts in torch for key, value in facts.items()}
     nothing: dict[str, Any] = {"driver": "", "gpus": []}
     managed = next((facts["managed"] for facts in driver if "managed" in facts), nothing)
-    gpus = [facts["gpu"] for facts in torch if "gpu" in facts] if "torch" in said else managed["gpus"]
+    by_torch = "torch" in said
+    gpus = [facts["gpu"] for facts in torch if "gpu" in facts] if by_torch else managed["gpus"]
+    found = tuple(_gpu(gpu) for gpu in gpus)
     return Found(
-        hardware=replace(machine, gpus=tuple(_gpu(gpu) for gpu in gpus), driver=managed["driver"]),
+        hardware=replace(machine, gpus=found, driver=managed["driver"], mask=machine.mask if by_torch else ()),
         stack=Stack(
             torch=said.get("torch", ""),
             archs=tuple(said.get("archs", ())),

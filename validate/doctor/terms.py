@@ -90,6 +90,8 @@ class Hardware:
     shm: int | None = None
     """Size of /dev/shm; None: not known."""
     disks: tuple[Disk, ...] = ()
+    mask: tuple[str, ...] = ()
+    """CUDA_VISIBLE_DEVICES, which chose these GPUs; empty: it is not set, or nobody asked CUDA for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +143,8 @@ class Advice:
     strategy: Strategy
     gpus: tuple[Gpu, ...]
     """The GPUs that it is for; empty: the CPU."""
-    visible: tuple[int, ...]
-    """Their numbers, where others are left out; empty: they are all."""
+    visible: tuple[str, ...]
+    """What CUDA_VISIBLE_DEVICES calls them, where others are left out; empty: they are all."""
     settings: tuple[Setting, ...]
     warnings: tuple[str, ...]
 

@@ -101,10 +101,26 @@ class Kernel:
     """Cases that these versions can't do, and why, with the source."""
     excludes: Callable[[Mapping[str, str]], str | None] = nothing
     """Why these versions can't do it on any GPU, with the source: then nothing is claimed."""
+    needs_capability: Mapping[str, tuple[Capability, str]] = field(default_factory=dict)
+    """Case -> the compute capability from which on the GPU can do it, and whose rule that is. Such a case is named by
+    its dtype first, which no other case has."""
     declines: Callable[[SeededRandom], Sequence[str]] | None = None
     """The library's own reasons for not running here."""
     needs: Sequence[str] = ()
     """Other distributions without which it can't be run."""
+
+    def gated(self, capability: Capability) -> Mapping[str, str]:
+        """Cases that a GPU can't do, and why."""
+        return {
+            case: f"{why}: compute capability {capability[0]}.{capability[1]} is below {least[0]}.{least[1]}"
+            for case, (least, why) in self.needs_capability.items()
+            if capability < least
+        }
+
+
+def dtype_of(case: str) -> str:
+    """The dtype that a case of `needs_capability` is named by: `bfloat16 cross`."""
+    return case.partition(" ")[0]
 
 
 def expected_path(row: Kernel, versions: Mapping[str, str]) -> KernelNames:

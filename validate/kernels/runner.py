@@ -15,7 +15,7 @@ from validate.claims import Claim
 from validate.contracts import NoEvidence
 from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect
 from validate.harness.forked import attempt
-from validate.kernels import Case, Kernel, kernel
+from validate.kernels import Case, Kernel, dtype_of, kernel
 from validate.kernels._timeline import ASKED, PLAIN, Timeline, profiled
 
 SEED = 20240229
@@ -83,12 +83,15 @@ def examine(subject: str, row: Kernel, *, cases: Sequence[str] | None = None, de
         if evidence["declined"]:
             return evidence
 
+    gated = row.gated(_capability(torch)) if device == "cuda" else {}
+
+    def compared(name: str, timeline: Timeline | None) -> CaseEvidence:
+        if name in gated:
+            return cast(CaseEvidence, {"gated": gated[name], "dtype": dtype_of(name)})
+        return attempt(partial(compare, SeededRandom(torch, f"{subject}/{name}", device, timeline), row.cases[name]))
+
     def work(timeline: Timeline | None = None) -> None:
-        evidence["cases"] = {
-            name: attempt(partial(compare, SeededRandom(torch, f"{subject}/{name}", device, timeline), make))
-            for name, make in row.cases.items()
-            if cases is None or name in cases
-        }
+        evidence["cases"] = {name: compared(name, timeline) for name in row.cases if cases is None or name in cases}
         if row.observe is not None:
             rng = SeededRandom(torch, subject, device, timeline)
             # Where nothing is measured but facts, nothing need run on the device.

@@ -13,6 +13,12 @@ KERNEL = Kernel(
     statement="xformers' cutlass attention, forward and backward, as plain torch computes it",
     cases=cases("cutlass"),
     tolerance={"float16": RULE_T, "bfloat16": RULE_T},
+    needs_capability={
+        "bfloat16 cross": (
+            (8, 0),
+            "xformers takes bfloat16 on newer GPUs alone (ops/fmha/common.py, not_supported_reasons)",
+        )
+    },
     expected_kernels={"forward": XFORMERS_CUTLASS_FORWARD, "backward": XFORMERS_CUTLASS_BACKWARD},
     libraries=(r"xformers/.*\.so",),
     declines=declines("cutlass"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from images.validation.claims.context import ClaimContext
@@ -10,7 +10,7 @@ from images.validation.claims.cpu import QUANTISED_LLAMA_NEEDS
 from validate.claims import Claim, Tier
 from validate.contracts.gpu import KernelExpect
 from validate.harness import nf4
-from validate.kernels import Kernel, expected_path, table
+from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
 
 _LLAMA = {
     "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",
@@ -24,7 +24,7 @@ def gpu_claims(
 ) -> Iterator[Claim]:
     """G0 to G10. Where there is no GPU every claim exists, and is unproven."""
     image, inventory, no_gpu = context.image, context.inventory, context.no_gpu
-    capability = min((gpu.capability for gpu in inventory.gpus), default=None) if inventory else None
+    capabilities = sorted({gpu.capability for gpu in inventory.gpus}) if inventory else []
     versions = {pin.name: pin.version for pin in image.pins} | {"cuda": str(image.wheel_cuda)}
     yield Claim(
         id="G0",
@@ -45,7 +45,7 @@ def gpu_claims(
     )
     for subject, row in sorted(table().items(), key=lambda item: (item[1].claim, item[0])):
         if row.package in versions and all(name in versions for name in row.needs):
-            claim = _kernel(subject, row, capability, versions, no_gpu)
+            claim = _kernel(subject, row, capabilities, versions, no_gpu)
             yield _without(claim, row.package, context.missing) if row.package in context.missing else claim
     has_llama = all(image.pin(name) for name in QUANTISED_LLAMA_NEEDS)
     for subject, statement in _LLAMA.items() if has_llama else ():
@@ -65,13 +65,16 @@ def _without(claim: Claim, package: str, missing: Mapping[str, str]) -> Claim:
 
 
 def _kernel(
-    subject: str, row: Kernel, capability: tuple[int, int] | None, versions: Mapping[str, str], no_gpu: str
+    subject: str, row: Kernel, capabilities: Sequence[Capability], versions: Mapping[str, str], no_gpu: str
 ) -> Claim:
-    gate = row.excludes(versions) or (row.supports(capability, versions) if capability else None)
-    names, left_out = expected_path(row, versions), dict(row.leaves_out(versions))
+    """By the least capable GPU: which of several different ones a process takes first is CUDA's affair."""
+    least = capabilities[0] if capabilities else None
+    gate = row.excludes(versions) or (row.supports(least, versions) if least else None)
+    gated = row.gated(least) if least else {}
+    names, left_out = expected_path(row, versions), {**row.leaves_out(versions), **gated}
     expect: KernelExpect = {
         "cases": [case for case in row.cases if case not in left_out],
-        "tolerance": dict(row.tolerance),
+        "tolerance": {dtype: rule for dtype, rule in row.tolerance.items() if dtype not in map(dtype_of, gated)},
         "figures": {name: list(bounds) for name, bounds in row.figures.items()},
         "facts": dict(row.facts),
         "expected_kernels": names["expected_kernels"],
@@ -84,8 +87,10 @@ def _kernel(
         expect["left_out"] = left_out
     if "names_of" in names:
         expect["names_of"] = names["names_of"]
-    if capability:
-        expect["capability"] = list(capability)
+    if least:
+        expect["capability"] = list(least)
+    if len(capabilities) > 1:
+        expect["capabilities"] = [list(one) for one in capabilities]
     if gate:
         expect["not_applicable"] = gate
     return Claim(

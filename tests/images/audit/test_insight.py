@@ -55,8 +55,8 @@ def test_an_image_for_one_architecture_keeps_what_that_needs_and_whole_libraries
 def test_drivers_are_those_of_torchs_cuda_and_of_the_runtimes_beside_it() -> None:
     found = insight.drivers([environment(distribution("nvidia-cuda-runtime", "13.0.96"))], SOURCES.facts)
     assert [(one.cuda, one.minimum, one.native) for one in found] == [
-        ("12.6", "525.60.13", "560.35.05"),
-        ("13.0", "580", "580.95.05"),
+        ("12.6", "525.60.13", "560.28.03"),
+        ("13.0", "580", "580.65.06"),
     ]
 
 

@@ -173,7 +173,14 @@ def test_a_host_is_read_without_any_table() -> None:
 
 @pytest.mark.parametrize(
     ("name", "capability"),
-    [("NVIDIA GH200 480GB", (9, 0)), ("NVIDIA GB200", (10, 0)), ("NVIDIA GB300", (10, 3)), ("NVIDIA GB10", (12, 1))],
+    [
+        ("NVIDIA GH200 480GB", (9, 0)),
+        ("NVIDIA GB200", (10, 0)),
+        ("NVIDIA GB300", (10, 3)),
+        ("NVIDIA GB10", (12, 1)),
+        ("NVIDIA L40S", (8, 9)),
+        ("NVIDIA A10", (8, 6)),
+    ],
 )
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(name: str, capability: tuple[int, int]) -> None:
     found = Inventory(driver="580.95.05", gpus=(Gpu(name=name, capability=capability, memory=1),), source="NVML")

@@ -1,8 +1,10 @@
 """The command line as a person meets it: exit codes, messages with place, cause and next command, no traceback."""
 
 import json
+import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -100,11 +102,35 @@ def test_generated_files_are_checked_without_writing() -> None:
     assert call("generate", "--check").returncode == 0
 
 
-def test_a_folder_that_cannot_be_written_is_told() -> None:
-    finished = call("render", "cu126-torch25", "--out", "/dev/null")
-    assert finished.returncode == 1
-    assert "/dev/null" in finished.stderr and "Not a directory" in finished.stderr
+@pytest.mark.parametrize("option", ["--out", "--json"])
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(option: str) -> None:
+    target = "/dev/null/verdict.json" if option == "--json" else "/dev/null/results"
+    finished = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", option, target)
+    assert finished.returncode == 2
+    assert "/dev/null: is no folder" in finished.stderr and "tcp://127.0.0.1:9" not in finished.stderr
     assert "next: " in finished.stderr and "Traceback" not in finished.stderr
+
+
+def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)  # root may write anywhere
+    finished = call("render", "cu126-torch25", "--out", str(tmp_path / "new" / "results"))
+    assert finished.returncode == 2 and not list(tmp_path.iterdir())
+    assert f"{tmp_path}: may not be written by this user" in finished.stderr.replace("\n", "")
+
+
+def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = subprocess.run(["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True, check=True)
+    told = call("--version")
+    assert told.returncode == 0 and f"commit {commit.stdout.strip()}" in told.stdout, told.stdout
+    monkeypatch.setattr(paths, "is_checkout", lambda: False)
+    monkeypatch.setattr(metadata, "version", lambda _name: "7.1")
+    assert call("--version").stdout == "truetag 7.1\n"
+
+
+def test_one_image_is_told_as_one() -> None:
+    asked = (["cu126-torch25"], ["cu126-torch25", "cu126-torch27"])
+    titles = [call("plan", *names).stdout.split("\n", 1)[0].strip() for names in asked]
+    assert titles == ["1 image", "2 images"]
 
 
 def test_settings_that_are_ignored_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from images.validation.claims.image import image_claims
 from tests.support.checkout import ROOT
 from tests.support.machines import gpu, machine, stack
 from tests.support.sources import SOURCES
-from validate.doctor import advice, hardware
+from validate.doctor import hardware, snippets
 from validate.doctor import main as doctor
 from validate.doctor.advice import advise, runs_on
 from validate.doctor.terms import GB, Advice, Disk, Framework, Goal, Gpu, Hardware, Level, Stack, Strategy
@@ -250,6 +250,55 @@ def test_what_gpus_hold_together_decides_when_they_share_a_model() -> None:
     assert axolotl["load_in_4bit"]
 
 
+@pytest.mark.parametrize("strategy", [Strategy.FSDP, Strategy.DEEPSPEED])
+def test_gpus_share_weights_and_no_activations(strategy: Strategy) -> None:
+    """4 x 25 GB are 101 GB for the weights of a 7b model; each of them keeps its own sequences' activations."""
+    found = settings(*[gpu((8, 9), 25.4, "RTX 4090")] * 4, strategy=strategy)
+    told = {one.name: one.why for one in found.settings}
+    assert found["gradient_checkpointing"] is True and found["load_in_4bit"] is False
+    assert told["batch_size"].startswith("25 GB a GPU") and "102 GB holds" in told["load_in_4bit"]
+    alone = settings(gpu((8, 0), 141, "H200"))
+    assert alone["gradient_checkpointing"] is False and alone["batch_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("billions", "gigabytes", "checkpointing", "batch"),
+    [
+        # 1.5b with a vocabulary of 152,064: the logits of 4 x 2048 tokens alone take 17 GB.
+        (1.5, 15.8, True, 2),
+        (0.5, 12.6, True, 2),
+        (0.5, 25.4, True, 4),
+        (0.5, 34.0, False, 4),
+        (8, 85.0, True, 4),
+        (7, 12.6, True, 1),
+    ],
+)
+def test_logits_and_activations_must_fit_beside_the_weights(
+    billions: float, gigabytes: float, checkpointing: bool, batch: int
+) -> None:
+    found = settings(gpu(gigabytes=gigabytes), billions=billions)
+    assert (found["gradient_checkpointing"], found["batch_size"]) == (checkpointing, batch)
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"), [((), "1"), (("2", "3"), "3"), (("GPU-aa", "GPU-bb"), "GPU-bb")], ids=str
+)
+def test_a_gpu_is_named_as_the_variable_that_is_set_names_it(mask: tuple[str, ...], expected: str) -> None:
+    """Of CUDA_VISIBLE_DEVICES=2,3 the second is 3: `1` would be somebody else's."""
+    there = replace(machine(gpu(gigabytes=16), gpu(gigabytes=80)), mask=mask)
+    found = advise(there, stack(), Goal(strategy=Strategy.SINGLE))
+    assert found.visible == (expected,)
+    assert f"export CUDA_VISIBLE_DEVICES={expected}\n" in snippets.snippet(found, stack())[1]
+
+
+def test_the_variable_counts_where_torch_numbered_the_gpus() -> None:
+    mask = ("2", "3")
+    facts = {"name": "G", "capability": [9, 0], "memory": 80 * GB}
+    by_torch = hardware.interpret(DRIVER, [{"torch": "2.7.1"}, {"gpu": facts}], Hardware(mask=mask))
+    by_driver = hardware.interpret(DRIVER, [{"torch_error": "ImportError: broken"}], Hardware(mask=mask))
+    assert (by_torch.hardware.mask, by_driver.hardware.mask) == (mask, ())
+
+
 def test_deepspeed_that_is_not_there_is_not_recommended() -> None:
     found = settings(gpu(), gpu(), strategy=Strategy.DEEPSPEED, with_=stack(packages={}))
     assert found.strategy is Strategy.DDP
@@ -393,7 +442,7 @@ def test_wrong_arguments_end_with_two() -> None:
 
 
 def test_levels_are_ordered() -> None:
-    rooms = [advice._level_of_gpu(int(size * GB), Goal()) for size in (4, 6, 16, 40, 80)]
+    rooms = [settings(gpu(gigabytes=size)).level for size in (4, 6, 16, 40, 100)]
     assert rooms == [Level.OVERFULL, Level.TIGHT, Level.BALANCED, Level.AMPLE, Level.SPACIOUS]
 
 

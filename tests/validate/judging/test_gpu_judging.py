@@ -15,19 +15,24 @@ Facts = dict[str, Any]
 
 
 @cache
-def h100() -> Facts:
-    return recorded.data("cu130-torch211-py312-sm90/h100")
+def run_of(name: str) -> Facts:
+    return recorded.data(name)
+
+
+def h100(subject: str = "") -> Facts:
+    """The run that has the subject: one image's, but for xformers, whose wheels are for CUDA 12."""
+    return run_of("cu126-torch27/h100" if subject.startswith("xformers") else "cu130-torch211-py312-sm90/h100")
 
 
 def claim_of(subject: str, **expect: Any) -> Claim:
-    (data,) = (claim for claim in h100()["claims"] if claim["subject"] == subject and claim["tier"] == "gpu")
+    (data,) = (claim for claim in h100(subject)["claims"] if claim["subject"] == subject and claim["tier"] == "gpu")
     claim = Claim.from_json(data)
     return Claim.from_json({**data, "expect": {**claim.expect, **expect}})
 
 
 def evidence_of(subject: str) -> Facts:
     claim = claim_of(subject)
-    (record,) = (record for record in h100()["records"] if record["probe"] == claim.probe)
+    (record,) = (record for record in h100(subject)["records"] if record["probe"] == claim.probe)
     (found,) = (found for found in record["measurements"] if found["subject"] == subject)
     evidence: Facts = copy.deepcopy(found["evidence"])
     return evidence
@@ -160,6 +165,35 @@ def test_where_the_host_knows_no_capability_the_gpus_word_decides() -> None:
     assert finding == (Status.NOT_APPLICABLE, "7.5 is below 8.0")
 
 
+CUTLASS, BFLOAT16 = "xformers-cutlass", "bfloat16 cross"
+
+
+def gate_bfloat16(evidence: Facts) -> None:
+    evidence["cases"][BFLOAT16] = {"gated": "7.5 is below 8.0", "dtype": "bfloat16"}
+    evidence["device"]["capability"] = [7, 5]
+
+
+def test_a_case_that_a_gpu_cannot_do_is_left_out_of_what_is_expected_of_it() -> None:
+    expected = {"cases": ["float16 causal"], "tolerance": {"float16": "T"}, "left_out": {BFLOAT16: "7.5 is below 8.0"}}
+    finding = judged(CUTLASS, gate_bfloat16, capability=[7, 5], **expected)
+    assert finding.status is Status.PASS and "not claimed: 7.5 is below 8.0" in finding.reason
+    assert judged(CUTLASS).status is Status.PASS
+    assert judged(CUTLASS, lambda e: e["cases"].pop(BFLOAT16)).status is Status.FAIL
+
+
+def test_where_the_host_knows_no_capability_the_gpus_word_decides_about_a_case() -> None:
+    assert judged(CUTLASS, gate_bfloat16, capability=None).status is Status.PASS
+    finding = judged(CUTLASS, gate_bfloat16, capability=[7, 5])
+    assert finding.status is Status.FAIL and f"{BFLOAT16}: the GPU says 7.5 is below 8.0" in finding.reason
+
+
+def test_of_gpus_that_differ_any_may_have_run_it() -> None:
+    ran = lambda e: e["device"].update(capability=[8, 9])  # noqa: E731
+    assert judged(DENSE, ran, capability=[8, 6], capabilities=[[8, 6], [8, 9]]).status is Status.PASS
+    finding = judged(DENSE, capability=[8, 6], capabilities=[[8, 6], [8, 9]])
+    assert finding.status is Status.FAIL and "capability 9.0, the host has 8.6, 8.9" in finding.reason
+
+
 @pytest.mark.parametrize(
     ("reasons", "status"),
     [
@@ -208,6 +242,20 @@ def test_the_device_is_the_hosts(name: str) -> None:
     finding = judged("device", spoil)
     assert finding.status is Status.FAIL
     assert told in finding.reason
+
+
+def as_slice(name: str) -> Callable[[Facts], object]:
+    return lambda e: [e[view]["gpus"][0].update(name=name) for view in ("cuda", "torch")]
+
+
+def test_a_mig_slice_is_its_gpus() -> None:
+    two = {
+        "driver": "",
+        "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory": 1, "nvlinks": 0}] * 2,
+    }
+    assert judged("device", as_slice("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), inventory=two).status is Status.PASS
+    finding = judged("device", as_slice("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), inventory=two)
+    assert finding.status is Status.FAIL and "is a slice of no GPU of the host" in finding.reason
 
 
 def test_without_an_inventory_libcuda_and_torch_must_agree() -> None:

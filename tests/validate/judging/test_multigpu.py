@@ -243,8 +243,25 @@ def test_gpus_that_are_apart_may_share_memory_but_not_use_sockets() -> None:
 
 def test_a_host_that_cannot_tell_its_links_leaves_it_to_the_containers_view() -> None:
     unknown = replace(PAIR, links=())
-    evidence = of_ranks({"peer_access": True, "connections": {"SHM/direct": 4}, "taken": {}})
-    assert collectives.transport(claim("transport", unknown), evidence).status is Status.FAIL
+    for access, ways, status in (
+        (True, {"SHM/direct": 4}, Status.PASS),  # they may be below different host bridges
+        (False, {"SHM/direct": 4}, Status.PASS),
+        (True, {"NET/Socket": 4}, Status.FAIL),
+    ):
+        evidence = of_ranks({"peer_access": access, "connections": ways, "taken": {}})
+        assert collectives.transport(claim("transport", unknown), evidence).status is status
+
+
+def test_below_different_pcie_host_bridges_nccl_goes_through_shared_memory_by_design() -> None:
+    pcie = replace(PAIR, links=((0, 1, Link.PCIE),))
+    for ways, access, status in (
+        ({"SHM/direct/direct": 2}, True, Status.PASS),
+        ({"P2P/direct pointer": 2}, True, Status.PASS),
+        ({"NET/Socket": 2}, True, Status.FAIL),
+        ({"SHM/direct/direct": 2}, False, Status.FAIL),
+    ):
+        evidence = of_ranks({"peer_access": access, "connections": ways, "taken": {}})
+        assert collectives.transport(claim("transport", pcie), evidence).status is status
 
 
 # ---- what ranks leave behind

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,30 @@ def test_what_a_gpu_cannot_do_is_no_promise() -> None:
     assert "7.5 is below 8.9" in by_subject["scaled-mm-fp8"].expect["not_applicable"]
     assert by_subject["gemm-fp32"].required
     assert by_subject["bnb-nf4"].required
+
+
+def test_what_an_older_gpu_cannot_do_in_one_dtype_is_left_out_of_the_claim() -> None:
+    old, new = ({one.subject: one for one in gpu_claims("cu126-torch27", host)} for host in (TURING, H100))
+    expect = old["xformers-cutlass"].expect
+    assert (expect["cases"], list(expect["tolerance"])) == (["float16 causal"], ["float16"])
+    assert "7.5 is below 8.0" in expect["left_out"]["bfloat16 cross"]
+    assert old["xformers-cutlass"].required and "left_out" not in new["xformers-cutlass"].expect
+
+
+def test_cases_with_a_gate_are_named_by_their_dtype() -> None:
+    for row in TABLE.values():
+        for case in row.needs_capability:
+            dtype = kernels.dtype_of(case)
+            assert case in row.cases and dtype in row.tolerance
+            assert [name for name in row.cases if kernels.dtype_of(name) == dtype] == [case]
+
+
+def test_gpus_that_differ_are_claimed_by_the_least_capable() -> None:
+    both = replace(H100, gpus=(*H100.gpus, *TURING.gpus))
+    expect = {one.subject: one for one in gpu_claims("cu126-torch27", both)}["xformers-cutlass"].expect
+    assert (expect["capability"], expect["capabilities"]) == ([7, 5], [[7, 5], [9, 0]])
+    alone = {one.subject: one for one in gpu_claims("cu126-torch27", H100)}["xformers-cutlass"].expect
+    assert alone["capability"] == [9, 0] and "capabilities" not in alone
 
 
 @pytest.mark.parametrize("inventory", [H100, None])

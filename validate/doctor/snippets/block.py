@@ -52,7 +52,7 @@ def before(advice: Advice, stack: Stack) -> list[str]:
     if model(advice, stack) == _TINY and stack.examples:
         lines.append(f"python3 {stack.examples}/tiny.py {_TINY}  # to try it; for yours: doctor --model {_ANY_MODEL}")
     if advice.visible:
-        lines.append(f"export CUDA_VISIBLE_DEVICES={','.join(map(str, advice.visible))}")
+        lines.append(f"export CUDA_VISIBLE_DEVICES={','.join(advice.visible)}")
     if advice["allocator"]:
         lines.append(f"export {advice['allocator']}")
     return lines

@@ -10,6 +10,9 @@ from validate.judging import Finding, failed, listed, passed, typed
 from validate.judging.gpu._shared import dotted, suspects
 from validate.judging.text import cause, joined
 
+_MIG = " MIG "
+"""Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+
 
 @typed
 def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
@@ -33,16 +36,31 @@ def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -
     if inventory is None:
         return
     wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
-    if len(wanted) != len(found):
+    if any(_MIG in one["name"] for one in found):
+        yield from _slice_problems(wanted, found)
+    elif len(wanted) != len(found):
         yield f"the host injected {len(wanted)} GPUs, {len(found)} are seen"
         return
+    else:
+        yield from _differing(wanted, found)
+    inside = evidence["nvml"].get("driver")
+    if inside and inventory["driver"] and inside != inventory["driver"]:
+        yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
+
+
+def _differing(wanted: Sequence[Gpu], found: Sequence[Gpu]) -> Iterator[str]:
     for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
         if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
             host_is, seen_is = (f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen))
             yield f"GPU {index} is {seen_is}, the host says {host_is}"
-    inside = evidence["nvml"].get("driver")
-    if inside and inventory["driver"] and inside != inventory["driver"]:
-        yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
+
+
+def _slice_problems(wanted: Sequence[Gpu], found: Sequence[Gpu]) -> Iterator[str]:
+    """libcuda names the slice and counts one, NVML names and counts the GPUs that are cut up."""
+    for seen in found:
+        card = {**seen, "name": seen["name"].partition(_MIG)[0]}
+        if not any((host["name"], host["capability"]) == (card["name"], card["capability"]) for host in wanted):
+            yield f"{seen['name']} ({dotted(seen['capability'])}) is a slice of no GPU of the host"
 
 
 def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:

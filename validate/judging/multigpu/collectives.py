@@ -96,6 +96,8 @@ def transport(_subject: str, expect: TransportExpect, evidence: RanksEvidence) -
     """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
 
     `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
+    Beside NVLink, NCCL reaches from GPU to GPU below one PCIe host bridge alone unless it is told otherwise
+    (src/graph/paths.cc, ncclTopoCheckP2p: PATH_PXB): farther apart it goes through shared memory by design.
     """
     return of_ranks(expect, evidence, _transport_problems, _transport_summary)
 
@@ -107,7 +109,7 @@ def _transport_problems(expect: TransportExpect, rank: TransportRank) -> Iterato
     link = expect.get("link") or ("access" if rank["peer_access"] else "apart")
     if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
         yield "the host's GPUs reach each other, the container's do not"
-    allowed = ("P2P",) if link != "apart" else ("P2P", "SHM")
+    allowed = ("P2P",) if link == "nvlink" else ("P2P", "SHM")
     if wrong := [way for way in used if way.partition("/")[0] not in allowed]:
         blame = {name: value for name, value in rank["taken"].items() if name not in expect.get("injected", {})}
         why = f" ({listed([f'{name}={value}' for name, value in blame.items()])})" if blame else ""
