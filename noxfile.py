@@ -25,7 +25,7 @@ VERBS: Mapping[str, str] = {
     "plan": "Every image, accepted or refused, and why. [SELECTOR...] [--tracked] [--json | --names]",
     "lock": "Resolve images into hash-pinned locks. [SELECTOR...] [--check] [--upgrade]",
     "contents": "Read from the index what files of locks bring (claim S10). [SELECTOR...] [--evidence FILE] [--check]",
-    "render": "Write an image's build context; plain `docker build` accepts it. SELECTOR...",
+    "render": "Write an image's build context for `docker build` (before Docker 23: DOCKER_BUILDKIT=1). SELECTOR...",
     "bake": "Write contexts and a docker-bake.json for buildx. [SELECTOR...] [--to REPOSITORY] [--cache-to SPEC] ...",
     "adopt": "Validate a baked image, record it like a build, and tag it. NAME [--image REF] [--out FOLDER]",
     "build": "Build images and validate them. SELECTOR... [--jobs N] [--base REF] [--strict] ...",

@@ -74,7 +74,7 @@ def bake_verb(
         f"{out / bake.FILE}: {common.counted(len(images), 'image')}, {common.counted(shared, 'shared stage')}"
     )
     common.talk.print(
-        f"next: cd {out} && docker buildx bake; then `nox -s adopt -- NAME` validates it", highlight=False
+        f"next: (cd {out} && docker buildx bake); then `nox -s adopt -- NAME` validates it", highlight=False
     )
 
 

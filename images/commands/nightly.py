@@ -315,7 +315,7 @@ def _proposal(found: ImageResult, sources: Sources, output: OutputArguments) -> 
 
 
 def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str]:
-    """What the moved pins do to the plan: images that the rules then refuse, locks that are then stale."""
+    """Images that the rules then refuse, locks that are then stale, and locks of whose files nothing is known."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "matrix.yaml")
         file.write_text(text)
@@ -328,9 +328,11 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
         if one.image and one.name != found.image and lock_file.state(one.image).status is lock_file.Status.STALE
     ]
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
-    return todo + (
-        [f"lock and validate those that share the stack: `nox -s lock -- {' '.join(stale)}`"] if stale else []
-    )
+    if stale:
+        todo.append(f"lock and validate those that share the stack: `nox -s lock -- {' '.join(stale)}`")
+    # The patch has no locks/wheels. S10 is required, and UNPROVEN of files that nobody has read.
+    read = f"`nox -s contents -- {' '.join([found.image, *stale])}`"
+    return [*todo, f"read what the new files of the locks bring: {read}; until then `publish` refuses the image (S10)"]
 
 
 def _commit(files: Mapping[str, str], name: str, message: str) -> str:

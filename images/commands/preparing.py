@@ -88,7 +88,7 @@ def render_verb(
     out: Out = Path("out"),
     base: BaseImage = "auto",
 ) -> None:
-    """Write the build context of images; plain `docker build` accepts it."""
+    """Write the build context of images; `docker build` with BuildKit accepts it."""
     sources = common.sources()
     options = contexts.ContextOptions(
         facts=sources.facts,
@@ -103,7 +103,7 @@ def render_verb(
         base_context = contexts.base_context(image.base, base, pinned)
         prepared = contexts.prepare(image, lock_file.read(image), base_context, options)
         records.write_context(prepared.files, folder)
-        common.talk.print(f"next, with BuildKit: docker build -t {image.name} {folder}", soft_wrap=True)
+        common.talk.print(f"next: DOCKER_BUILDKIT=1 docker build -t {image.name} {folder}", soft_wrap=True)
 
 
 def _fetch_nothing(_url: str, _target: Path) -> None:

@@ -99,7 +99,7 @@ def _table(planned: Sequence[Planned]) -> str:
     blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
     unlocked = sum(map(bool, blocked.values()))
     rows = [
-        f"{len(planned)} rows: {len(accepted) - unlocked} images that can be built, {unlocked} without a lock, "
+        f"{len(planned)} images: {len(accepted) - unlocked} that can be built, {unlocked} without a lock, "
         f"{len(planned) - len(accepted)} refused.",
         "",
         "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",

@@ -472,6 +472,16 @@ def test_nothing_to_propose_opens_no_pull_request(tmp_path: Path) -> None:
     assert run_step(step, tmp_path).calls == ()
 
 
+def test_renewed_locks_come_with_what_their_files_bring(tmp_path: Path) -> None:
+    """S10 is required, and UNPROVEN of a file that nobody has read: `publish` refuses the image."""
+    locking, gathering = only("refresh-renew", "nox -s lock"), only("refresh-renew", "git add")
+    assert run_step(locking, tmp_path).calls == (
+        ("nox", "-s", "lock", "--", "--upgrade"),
+        ("nox", "-s", "contents"),
+    )
+    assert STEPS.index(locking) < STEPS.index(gathering) and re.search(r"git add --all .*\blocks\b", gathering.script)
+
+
 def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
     calls = run_step(only("publish-keyless", "cosign attest"), tmp_path).calls
     (signed,) = [call for call in calls if call[0] == "cosign"]
