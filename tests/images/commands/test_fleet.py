@@ -241,7 +241,7 @@ def test_run_ends_with_0_where_everything_asked_for_was_judged(
             ledger.book(Booking(key=one.key, run="other", owner="ann", since=NOW, executor="local"), one)
         done = call(tmp_path, NAME, "--tier", "static")
     assert done.exit_code == code
-    assert ("1 pairs" in done.output) is bool(code)
+    assert ("1 pair" in done.output) is bool(code)
     if not fault:
         assert (ledger.pair(one.key) / "report.md").is_file()
         assert call(tmp_path, NAME, "--tier", "static").exit_code == 0, "fresh by now"
