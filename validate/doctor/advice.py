@@ -220,7 +220,7 @@ def _shared(gpus: tuple[Gpu, ...], strategy: Strategy, goal: Goal) -> Setting:
 def _memory(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Iterator[Setting]:
     """What the room for one model decides."""
     room, each, size = _room(gpus, strategy), _each(gpus), f"{goal.billions:g}b"
-    quantization = _quantization(level, strategy, stack, goal, room)
+    quantization = _quantization(level, strategy, stack, goal, gpus)
     yield quantization
     yield _optimizer(level, strategy, stack, goal, room)
     recompute = level < Level.SPACIOUS
@@ -247,9 +247,11 @@ def _batch(level: Level, left: float, goal: Goal) -> int:
     return min(wanted, max(fitting, default=1))
 
 
-def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, room: float) -> Setting:
-    needed = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD
+def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gpus: tuple[Gpu, ...]) -> Setting:
+    needed, room = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD, _room(gpus, strategy)
     short = f"in 16 bit, {goal.billions:g}b and its training want {needed:.0f} GB, there are {room:.0f}"
+    if room >= needed:
+        short = f"{_each(gpus):.0f} GB a GPU have no room for two sequences beside a 16-bit {goal.billions:g}b model"
     obstacle = ""
     if "bitsandbytes" not in stack.packages:
         obstacle = "bitsandbytes is not in this image"

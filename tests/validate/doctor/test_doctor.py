@@ -280,6 +280,13 @@ def test_logits_and_activations_must_fit_beside_the_weights(
     assert (found["gradient_checkpointing"], found["batch_size"]) == (checkpointing, batch)
 
 
+def test_the_reason_for_4_bit_is_the_one_that_holds() -> None:
+    for gigabytes, why in ((8, "8 GB a GPU have no room for two sequences"), (4, "want 5 GB, there are 4")):
+        found = settings(gpu(gigabytes=gigabytes), billions=1)
+        (setting,) = [one for one in found.settings if one.name == "load_in_4bit"]
+        assert setting.value is True and why in setting.why, setting
+
+
 @pytest.mark.parametrize(
     ("mask", "expected"), [((), "1"), (("2", "3"), "3"), (("GPU-aa", "GPU-bb"), "GPU-bb")], ids=str
 )
