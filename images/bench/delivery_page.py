@@ -59,7 +59,12 @@ def goals(data: DeliveryData) -> Iterator[Goal]:
     yield Goal(what="the same image ID on each engine", goal="all", measured=measured, met=met)
     losses = {run["loss"] for run in runs}
     met = _unless_gaps(data, len(losses) <= 1)
-    yield Goal(what="loss of the first step", goal="one value", measured=f"{len(losses)} of {len(runs)} runs", met=met)
+    yield Goal(
+        what="loss of the first step",
+        goal="one value",
+        measured=f"{len(losses)} different in {len(runs)} runs",
+        met=met,
+    )
 
 
 def _unless_gaps(data: DeliveryData, met: bool) -> bool | str:

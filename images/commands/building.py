@@ -24,7 +24,7 @@ from images.commands.options import (
     OneName,
     Out,
     grouped,
-    require_writable,
+    require_writable_file,
 )
 from images.commands.trials import TrialArguments
 from images.config.schema import Matrix
@@ -281,7 +281,7 @@ def validate_verb(
         _validate_elsewhere(name, trial, what, engine, out)
         return
     if what.json_file:
-        require_writable(what.json_file.parent)
+        require_writable_file(what.json_file)
     sources = common.sources()
     (wanted,) = common.accepted([name], sources, exactly_one=True)
     reference = what.image or str(wanted.name)
@@ -337,6 +337,8 @@ def judge_verb(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdict.json there.")] = None,
 ) -> None:
     """Judge a recorded run again, by the claims it was measured for. Needs no engine."""
+    if json_file:
+        require_writable_file(json_file)
     recorded = schemas.read_evidence(evidence)
     _require_claims(evidence, recorded.claim_set, tier or ())
     verdict = explain(judge(recorded.claim_set, recorded, tier or tuple(Tier)), hints.known())

@@ -44,6 +44,15 @@ def require_writable(folder: Path) -> None:
         raise UserError(Problem(where=str(there), cause="may not be written by this user", then=then))
 
 
+def require_writable_file(file: Path) -> None:
+    """The same for a file; one that is there, /dev/stdout say, need only be writable itself. Raises UserError."""
+    if not file.exists():
+        require_writable(file.parent)
+    elif file.is_dir() or not os.access(file, os.W_OK):
+        cause = "is a folder" if file.is_dir() else "may not be written by this user"
+        raise UserError(Problem(where=str(file), cause=cause, then="name another file"))
+
+
 Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
 EngineUrl = Annotated[

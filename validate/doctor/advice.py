@@ -251,7 +251,7 @@ def _quantization(level: Level, strategy: Strategy, stack: Stack, goal: Goal, gp
     needed, room = _GB_PER_BILLION_16BIT * goal.billions * _OVERHEAD, _room(gpus, strategy)
     short = f"in 16 bit, {goal.billions:g}b and its training want {needed:.0f} GB, there are {room:.0f}"
     if room >= needed:
-        short = f"{_each(gpus):.0f} GB a GPU have no room for two sequences beside a 16-bit {goal.billions:g}b model"
+        short = f"{_each(gpus):.0f} GB a GPU have no room for two sequences beside 16-bit weights of {goal.billions:g}b"
     obstacle = ""
     if "bitsandbytes" not in stack.packages:
         obstacle = "bitsandbytes is not in this image"

@@ -106,7 +106,7 @@ def detect() -> Found:
     """Look at this machine. Raises nothing that a broken driver, torch or package can cause."""
     driver = _ask(_ASK_DRIVER, [str(_HERE.parent.parent)], isolated=True)
     torch = _ask(_ASK_TORCH, [json.dumps(_IMPORTS), json.dumps(_INSTALLED)], isolated=False)
-    mask = tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    mask = tuple(filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
     cpus = len(os.sched_getaffinity(0))
     machine = Hardware(cpus=cpus, memory=_memory(), shm=_shm(), disks=tuple(_disks()), mask=mask)
     found = interpret(driver, torch, machine)

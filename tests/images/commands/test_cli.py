@@ -118,8 +118,17 @@ def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path, monkeypat
     assert f"{tmp_path}: may not be written by this user" in finished.stderr.replace("\n", "")
 
 
+def test_a_file_that_is_there_need_only_be_writable_itself(tmp_path: Path) -> None:
+    told = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--json", str(tmp_path))
+    assert told.returncode == 2 and "is a folder" in told.stderr
+    there = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--json", "/dev/null")
+    assert there.returncode == 1 and "tcp://127.0.0.1:9" in there.stderr
+
+
 def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = subprocess.run(["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     told = call("--version")
     assert told.returncode == 0 and f"commit {commit.stdout.strip()}" in told.stdout, told.stdout
     monkeypatch.setattr(paths, "is_checkout", lambda: False)

@@ -182,7 +182,14 @@ def test_a_case_that_a_gpu_cannot_do_is_left_out_of_what_is_expected_of_it() -> 
 
 
 def test_where_the_host_knows_no_capability_the_gpus_word_decides_about_a_case() -> None:
-    assert judged(CUTLASS, gate_bfloat16, capability=None).status is Status.PASS
+    passed = judged(CUTLASS, gate_bfloat16, capability=None)
+    assert passed.status is Status.PASS
+    assert "of 1 case use" in passed.reason and "not claimed: 7.5 is below 8.0" in passed.reason
+
+    def gate_all(evidence: Facts) -> None:
+        evidence["cases"] = {name: {"gated": "5.2 is below 6.0", "dtype": "float16"} for name in evidence["cases"]}
+
+    assert judged(CUTLASS, gate_all, capability=None) == (Status.NOT_APPLICABLE, "5.2 is below 6.0, 5.2 is below 6.0")
     finding = judged(CUTLASS, gate_bfloat16, capability=[7, 5])
     assert finding.status is Status.FAIL and f"{BFLOAT16}: the GPU says 7.5 is below 8.0" in finding.reason
 

@@ -30,6 +30,9 @@ def judge(_subject: str, expect: KernelExpect, evidence: KernelEvidence) -> Find
         return failed(f"the GPU says {evidence['gated']}") if known else not_applicable(evidence["gated"])
     if evidence.get("declined"):
         return _declined(evidence["declined"])
+    gated = [facts["gated"] for facts in evidence["cases"].values() if "gated" in facts]
+    if gated and len(gated) == len(expect["cases"]) and not expect.get("capability"):
+        return not_applicable(listed(gated))
     problems = [
         *_case_problems(expect, evidence["cases"]),
         *_observed_problems(expect, evidence.get("observed", {})),
@@ -150,8 +153,10 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
         if "gated" not in facts
         for one in facts["outputs"].values()
     ]
+    gated = [facts["gated"] for facts in evidence["cases"].values() if "gated" in facts]
     if shares:
-        cases = f"{len(expect['cases'])} case{'s' if len(expect['cases']) > 1 else ''}"
+        count = len(expect["cases"]) - len(gated)
+        cases = f"{count} case{'s' if count > 1 else ''}"
         said.append(f"{len(shares)} results of {cases} use at most {max(shares):.0%} of the tolerance")
     figures = evidence.get("observed", {}).get("figures", {})
     said += [f"{name} {_figure(figures[name]['value'])}" for name in expect["figures"]]
@@ -159,7 +164,7 @@ def _summary(expect: KernelExpect, evidence: KernelEvidence) -> str:
     if kernels:
         said.append(f"ran {listed(list(dict.fromkeys(map(path.bare, kernels))))}")
     said += filter(None, [path.remark(expect, evidence)])
-    said += [f"not claimed: {why}" for why in dict.fromkeys(expect.get("left_out", {}).values())]
+    said += [f"not claimed: {why}" for why in dict.fromkeys([*expect.get("left_out", {}).values(), *gated])]
     return "; ".join(said)
 
 

@@ -96,8 +96,9 @@ def transport(_subject: str, expect: TransportExpect, evidence: RanksEvidence) -
     """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
 
     `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
-    Beside NVLink, NCCL reaches from GPU to GPU below one PCIe host bridge alone unless it is told otherwise
-    (src/graph/paths.cc, ncclTopoCheckP2p: PATH_PXB): farther apart it goes through shared memory by design.
+    Beside NVLink, NCCL reaches from GPU to GPU across PCIe switches alone (src/graph/paths.cc, ncclTopoCheckP2p:
+    PATH_PXB; farther for two GPUs beside an x86 processor of AMD): where a host bridge lies between, it goes through
+    shared memory by design. NVML does not tell which, so both are right there.
     """
     return of_ranks(expect, evidence, _transport_problems, _transport_summary)
 
