@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, LookupError, TypeError) as error:
         return _complain(f"{options.claims} holds no claims: {error}")
     tiers = [Tier(tier) for tier in options.tier] if options.tier else default_tiers()
+    without = _without_driver(tiers)
+    if without:
+        return _complain(without)
     try:
         evidence = _measure(claims, tiers, options.jobs)
     except OSError as error:
@@ -53,6 +56,15 @@ def default_tiers() -> list[Tier]:
     return [Tier.STATIC, Tier.CPU, *([Tier.GPU] if count else []), *([Tier.MULTIGPU] if count > 1 else [])]
 
 
+def _without_driver(tiers: Sequence[Tier]) -> str:
+    """Why there is no GPU to measure on, said once in place of once a claim; empty where a driver is there."""
+    asked = next((tier for tier in tiers if tier in (Tier.GPU, Tier.MULTIGPU)), None)
+    absent = nvml.absent() if asked else ""
+    if not absent:
+        return ""
+    return f"tier {asked} needs a GPU, and this container was given none ({absent}): `docker run --gpus all ...`"
+
+
 def _measure(claims: ClaimSet, tiers: Sequence[Tier], jobs: int) -> Evidence:
     """A container can't know its image's digest, so there is none."""
     records = []
@@ -68,7 +80,7 @@ def _complain(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="validate", description="Judge this image by its claims.")
+    parser = argparse.ArgumentParser(prog="validate", description="Judge this image by its claims.", allow_abbrev=False)
     parser.add_argument(
         "--tier",
         action="append",

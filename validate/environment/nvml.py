@@ -130,6 +130,15 @@ def _link(library: ctypes.CDLL, one: int, other: int) -> str:
     return "nvlink" if found[_P2P_NVLINK] else "pcie"
 
 
+def absent() -> str:
+    """What the loader says where it finds no libcuda; empty where it finds one."""
+    try:
+        _load("libcuda.so.1", None)
+    except DriverError as error:
+        return str(error)
+    return ""
+
+
 def computing() -> DriverView:
     """What libcuda says once cuInit has succeeded: {"cuda": 13000, "gpus": [{"name", "capability", "memory"}]}.
 
