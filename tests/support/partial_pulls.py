@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from tests.support.debian_tools import bootstrap
 
 CHUNKED = "zstd-chunked"
 FORMATS = (str(Compression.GZIP), str(Compression.ZSTD), CHUNKED)
-PACKAGES = "ca-certificates,crun,podman,skopeo"
+PACKAGES = "ca-certificates,podman,skopeo"
 _SCRIPT = Path(__file__).with_name("podman_root.sh")
 _STORAGE = """[storage]
 driver = "overlay"
@@ -128,16 +127,6 @@ def _pulls(podman: Podman, host: str, format_: str, *, unpredictable: bool) -> N
             f"{format_}{' (unpredictable contents allowed)' if unpredictable else ''}, {name}: {fetched / 1e6:.0f} MB"
             f" in {seconds:.1f} s (load {load:.1f}, others {busy:.0%}), image ID {found[:12]}"
         )
-    _say(f"a container of new says torch {_says(podman, [f'{host}/new:{format_}'])}")
-
-
-def _says(podman: Podman, image: Sequence[str]) -> str:
-    """What a container of it prints as torch's version, or why none runs."""
-    options = ("--rm", "--network=none", "--cgroups=disabled", "--entrypoint=python3")
-    try:
-        return podman.run("podman", "run", *options, *image, "-c", "import torch; print(torch.__version__)")
-    except RuntimeError as error:
-        return str(error)[-300:]
 
 
 def _say(text: str) -> None:
