@@ -38,8 +38,8 @@ runroot = "/run/storage"
 enable_partial_images = "true"
 insecure_allow_unpredictable_image_contents = "{unpredictable}"
 """
-"""The second switch: podman 5 takes partial pulls of an image without it only where it can rebuild each layer's tar,
-to compare its digest (containers-storage.conf(5))."""
+"""The second switch lets podman take images whose tars it can't rebuild to compare their digests; off, as by default,
+it takes those with tar-split data alone (containers-storage.conf(5))."""
 
 
 @dataclass(frozen=True)
