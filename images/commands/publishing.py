@@ -49,15 +49,23 @@ from validate.judging import Status
 
 
 class LayerCompression(StrEnum):
-    """How layers are stored: one variant of the image, or two."""
+    """How layers are stored: one variant of the image, or several."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
+    ZSTD_CHUNKED = "zstd:chunked"
     BOTH = "both"
+    ALL = "all"
 
     @property
     def compressions(self) -> tuple[Compression, ...]:
-        return tuple(Compression) if self is LayerCompression.BOTH else (Compression(self.value),)
+        match self:
+            case LayerCompression.BOTH:
+                return (Compression.GZIP, Compression.ZSTD)
+            case LayerCompression.ALL:
+                return tuple(Compression)
+            case _:
+                return (Compression(self.value),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +86,11 @@ class PublishArguments:
         bool, typer.Option("--drop-platforms", help="Let NAME lose a platform that it has an image for there.")
     ] = False
     compression: Annotated[
-        LayerCompression, typer.Option("--compression", help="Of its layers; both: NAME as gzip, NAME-zstd as zstd.")
+        LayerCompression,
+        typer.Option(
+            "--compression",
+            help="Of its layers; both: NAME as gzip, NAME-zstd as zstd; all: NAME-zstd-chunked for podman, too.",
+        ),
     ] = LayerCompression.BOTH
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.publish.compression import Compression
@@ -25,6 +25,8 @@ class KnownBlob:
 
     digest: str
     size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """What a manifest says of it."""
     repositories: tuple[str, ...] = ()
 
 
@@ -39,9 +41,12 @@ class KnownBlobs:
         try:
             data = json.loads(self._path(compression, diff_id).read_bytes())
             return KnownBlob(
-                digest=str(data["digest"]), size=int(data["size"]), repositories=tuple(map(str, data["repositories"]))
+                digest=str(data["digest"]),
+                size=int(data["size"]),
+                annotations={str(key): str(value) for key, value in data.get("annotations", {}).items()},
+                repositories=tuple(map(str, data["repositories"])),
             )
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
 
     def note(self, compression: Compression, diff_id: str, blob: KnownBlob, repository: Repository) -> None:
@@ -53,7 +58,8 @@ class KnownBlobs:
             return
         path = self._path(compression, diff_id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"digest": blob.digest, "size": blob.size, "repositories": places}
+        annotations = {"annotations": dict(blob.annotations)} if blob.annotations else {}
+        content = {"digest": blob.digest, "size": blob.size, **annotations, "repositories": places}
         handle, half = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w") as stream:
             json.dump(content, stream)

@@ -24,7 +24,7 @@ from images.publish.row_tags import Move, RowTags
 from images.publish.stopwatch import Stopwatch
 from images.publish.tags import Action, ImageVersion, Keeps, TagChange, TagKind
 from images.publish.unpublished_image import EngineContent, PublishOptions, Stored, UnpublishedImage
-from images.publish.variants import ZSTD_SUFFIX, Variant
+from images.publish.variants import Variant
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
 from validate.claims import ClaimSet
@@ -215,11 +215,12 @@ class Publication:
             yield f"{tag} {said} {platform}: {why}"
 
     def _left_behind(self, parts: Sequence[Part]) -> Iterator[str]:
-        """Tags of an older build's other variant, which a reader may take for this build's."""
+        """Tags of an older build's other variants, which a reader may take for this build's."""
         for part in {part.version.name: part for part in parts}.values():
-            tag = f"{part.version.name}{ZSTD_SUFFIX}"
-            if ZSTD_SUFFIX not in part.suffixes and self.target.find(tag) is not None:
-                yield f"{tag} and its like stay on an older build: --compression both moves them too"
+            for suffix, option in variants.PUBLISHED_BY.items():
+                tag = f"{part.version.name}{suffix}"
+                if suffix not in part.suffixes and self.target.find(tag) is not None:
+                    yield f"{tag} and its like stay on an older build: --compression {option} moves them too"
 
     def _changes(self, part: Part, suffix: str, image: PublishedImage) -> tuple[TagChange, ...]:
         """Of the tags that name an image itself."""
@@ -335,13 +336,13 @@ def _part(target: Registry, local: UnpublishedImage, stopwatch: Stopwatch) -> Pa
     tag = tags.immutable_tag(name, version.created, info.id)
     there = variants.find(target, tag, info.id)
     variants.require_possible(there, options.compressions, f"{options.repository}:{tag}")
-    has_two = len({*options.compressions, *(one.compression for one in there)}) > 1
+    both = {*options.compressions, *(one.compression for one in there)}
     return Part(
         where=name,
         version=version,
         claims=options.policy.claims_of(info.labels),
         verdicts=[local.attestation.verdict, *_attached_verdicts(target, there, local)],
-        suffixes=("", ZSTD_SUFFIX) if has_two else ("",),
+        suffixes=sorted(variants.suffix_of(one, both) for one in both),
         store=lambda: local.store(target, there, stopwatch),
     )
 

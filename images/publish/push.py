@@ -22,8 +22,10 @@ from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepS
 from images.engine.failures import Cancelled
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
-from images.publish.compression import CompressedLayer, Compression, SpooledBlob, compress
+from images.publish.chunked.tar_entries import UnknownTarError
+from images.publish.compression import CompressedLayer, Compression, compress
 from images.publish.known_blobs import KnownBlob, KnownBlobs
+from images.publish.spooled_blob import SpooledBlob
 from images.registry import retries
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
@@ -137,7 +139,7 @@ def push(job: PushJob, tally: Tally) -> tuple[tuple[Compression, Manifest], ...]
                 continue
             with tally.layer(part.size) as on_read:
                 layer, lacking = _compressed(job, part, placed, _until(sender, on_read))
-            placed.update({key: _descriptor(key[0], blob.digest, blob.size) for key, blob in lacking.items()})
+            placed.update({key: _descriptor(key[0], blob) for key, blob in lacking.items()})
             sender.send(layer, lacking)
     if oci_digest(config) != job.info.id:
         raise _changed(job, "its configuration")
@@ -162,8 +164,10 @@ def _store_manifest(job: PushJob, compression: Compression, config: bytes, place
     return manifest
 
 
-def _descriptor(compression: Compression, digest: str, size: int) -> Descriptor:
-    return Descriptor(media_type=compression.media_type, digest=digest, size=size)
+def _descriptor(compression: Compression, blob: SpooledBlob | KnownBlob) -> Descriptor:
+    return Descriptor(
+        media_type=compression.media_type, digest=blob.digest, size=blob.size, annotations=blob.annotations
+    )
 
 
 def _there(job: PushJob) -> dict[_Key, Descriptor]:
@@ -173,9 +177,9 @@ def _there(job: PushJob) -> dict[_Key, Descriptor]:
         own, other = job.known.find(*key), job.at_hand.get(key)
         if own and _is_there(job, own):
             job.note(key, own)
-            return _descriptor(key[0], own.digest, own.size)
+            return _descriptor(key[0], own)
         if other and _is_there(job, other):  # not noted: its bytes need not be those that this machine would make
-            return _descriptor(key[0], other.digest, other.size)
+            return _descriptor(key[0], other)
         return None
 
     keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
@@ -236,11 +240,19 @@ def _compressed(
         layer = compress(part.chunks, wanted, job.cache, on_read=on_read)
     except OSError as error:
         raise UserError(problem_of(error, str(job.cache)), code=1) from None
+    except UnknownTarError as error:
+        raise _not_chunked(job, part, str(error)) from None
     if layer.diff_id not in job.diff_ids or part.digest not in ("", layer.diff_id):
         layer.close()
         raise _changed(job, f"layer {part.digest or layer.diff_id}")
     blobs = {(one, layer.diff_id): blob for one, blob in layer.blobs.items()}
     return layer, {key: blob for key, blob in blobs.items() if key not in placed}
+
+
+def _not_chunked(job: PushJob, part: ImagePart, why: str) -> UserError:
+    where = f"layer {part.digest or 'of an export'} of {job.info.id}"
+    cause = f"{Compression.ZSTD_CHUNKED} can't describe its tar: {why}"
+    return UserError(Problem(where=where, cause=cause, then="publish it with --compression both"), code=1)
 
 
 def _changed(job: PushJob, what: str) -> UserError:
@@ -299,7 +311,8 @@ class _Sender:
                     tally=self._tally,
                 )
                 self._job.target.put_stream(blob)
-                self._job.note(key, KnownBlob(digest=blob.digest, size=blob.size))
+                noted = KnownBlob(digest=blob.digest, size=blob.size, annotations=spooled.annotations)
+                self._job.note(key, noted)
         finally:
             layer.close()
             self._room.release()

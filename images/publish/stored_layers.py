@@ -39,7 +39,7 @@ def digests(chunks: Iterable[bytes], compression: Compression) -> LayerDigests:
 
 
 def _unpacked(stream: IO[bytes], compression: Compression) -> IO[bytes]:
-    if compression is Compression.ZSTD:
+    if compression is not Compression.GZIP:
         reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True, closefd=False)
         return cast("IO[bytes]", reader)
     return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))

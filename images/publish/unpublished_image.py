@@ -44,7 +44,7 @@ class PublishOptions:
     """Path below the project's root -> content of a lock file."""
     cache: Path
     """Where layers pass through, and what they came to is remembered."""
-    compressions: Sequence[Compression] = tuple(Compression)
+    compressions: Sequence[Compression] = (Compression.GZIP, Compression.ZSTD)
     """Of the layers: one variant for each."""
     source: str = ""
     """The checkout's commit; empty where there is none."""

@@ -1,10 +1,12 @@
 """The variants of a published image: one image ID, its layers compressed in different ways, one manifest for each.
 
-| published | NAME, NAME-DATE-ID, aliases | the same tags with `-zstd` |
-|---|---|---|
-| `--compression gzip` | gzip | - |
-| `--compression both` | gzip, which every engine takes | zstd |
-| `--compression zstd` | zstd | - |
+| published | NAME, NAME-DATE-ID, aliases | the same tags with `-zstd` | with `-zstd-chunked` |
+|---|---|---|---|
+| `--compression gzip` | gzip | - | - |
+| `--compression both` | gzip, which every engine takes | zstd | - |
+| `--compression all` | gzip | zstd | zstd:chunked |
+| `--compression zstd` | zstd | - | - |
+| `--compression zstd:chunked` | zstd:chunked | - | - |
 
 What is without a suffix is the plain variant. A dated tag never moves, so neither does the compression that it names.
 """
@@ -15,12 +17,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from images.errors import Problem, UserError
+from images.publish.chunked.contents import TOC_DIGEST
 from images.publish.compression import Compression
 from images.registry.client import Registry
 from images.registry.distribution import Manifest, require_one_image
 
-ZSTD_SUFFIX = "-zstd"
-_AT_OTHER_SUFFIX = {Compression.GZIP: "both", Compression.ZSTD: "zstd"}
+_BESIDE = {one: f"-{one.replace(':', '-')}" for one in (Compression.ZSTD, Compression.ZSTD_CHUNKED)}
+"""What the tags of a variant end with that is not the plain one."""
+SUFFIXES = ("", *_BESIDE.values())
+PUBLISHED_BY = dict(zip(_BESIDE.values(), ("both", "all"), strict=True))
+"""Suffix -> the `--compression` that publishes such a variant beside a gzip one."""
+_ADDS_TO = {Compression.GZIP: "both or all", Compression.ZSTD: "zstd", Compression.ZSTD_CHUNKED: "zstd:chunked"}
+"""What can be published beside a plain variant of a compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +45,21 @@ class Variant:
 
 def compression_of(manifest: Manifest) -> Compression:
     """ZSTD where a layer is: a reader that can't take it can't take the image."""
+    if any(TOC_DIGEST in layer.annotations for layer in manifest.layers):
+        return Compression.ZSTD_CHUNKED
     zstd = any(layer.media_type.endswith("zstd") for layer in manifest.layers)
     return Compression.ZSTD if zstd else Compression.GZIP
+
+
+def suffix_of(compression: Compression, wanted: Iterable[Compression]) -> str:
+    """What the tags of a variant end with, where these are published together."""
+    return "" if compression is plain_of(wanted) else _BESIDE[compression]
 
 
 def find(target: Registry, tag: str, image_id: str) -> tuple[Variant, ...]:
     """The variants of an image that its dated tag names: the plain one first. Raises UserError for another image."""
     found: list[Variant] = []
-    for suffix in ("", ZSTD_SUFFIX):
+    for suffix in SUFFIXES:
         manifest = target.find(f"{tag}{suffix}")
         if manifest is None:
             continue
@@ -62,23 +77,23 @@ def require_possible(found: Sequence[Variant], wanted: Iterable[Compression], wh
     plain = next((one.compression for one in found if not one.suffix), None)
     if plain is None or plain is plain_of(wanted):
         return
-    then = f"add to it with --compression {_AT_OTHER_SUFFIX[plain]}; or build anew"
+    then = f"add to it with --compression {_ADDS_TO[plain]}; or build anew"
     cause = f"names the image with {plain} layers, and such tags are never moved"
     raise UserError(Problem(where=where, cause=cause, then=then), code=1)
 
 
 def plain_of(wanted: Iterable[Compression]) -> Compression:
-    """The compression of the plain variant: gzip, unless there is only zstd."""
-    return Compression.GZIP if Compression.GZIP in set(wanted) else Compression.ZSTD
+    """The compression of the plain variant: the one that most readers take."""
+    given = set(wanted)
+    return next(one for one in Compression if one in given)
 
 
 def merged(
     found: Sequence[Variant], pushed: Sequence[tuple[Compression, Manifest]], wanted: Iterable[Compression]
 ) -> tuple[Variant, ...]:
     """What was there and what was pushed, the plain variant first."""
-    plain = plain_of(wanted)
     by_suffix = {one.suffix: one for one in found}
     for compression, manifest in pushed:
-        suffix = "" if compression is plain else ZSTD_SUFFIX
+        suffix = suffix_of(compression, wanted)
         by_suffix.setdefault(suffix, Variant(suffix=suffix, manifest=manifest))
     return tuple(by_suffix[suffix] for suffix in sorted(by_suffix))

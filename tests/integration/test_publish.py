@@ -30,8 +30,9 @@ from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError
 from images.fleet import travel
 from images.host import cache as host_cache
+from images.host.hashing import oci_digest
 from images.planning import expectations
-from images.publish import attachments, publication, sbom, signing
+from images.publish import attachments, publication, sbom, signing, variants
 from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM
 from images.publish.checks import Check
 from images.publish.compression import Compression
@@ -45,6 +46,7 @@ from images.registry.client import Registry
 from images.registry.distribution import File, referrers_tag
 from images.registry.reference import Reference, Repository
 from images.registry.retries import RegistryRetry
+from tests.support.chunked_reader import ChunkedLayer
 from tests.support.cosign_keys import key_pairs
 from tests.support.debian_tools import unpacked
 from tests.support.other_engine import Other
@@ -54,6 +56,7 @@ from validate.judging import Status
 
 pytestmark = pytest.mark.engine
 NAME = "cu126-torch27"
+BOTH = (Compression.GZIP, Compression.ZSTD)
 USER, PASSWORD = "somebody", os.urandom(8).hex()
 SETTINGS = {"TRUETAG_TEST": "1"}
 EINOPS = {
@@ -399,7 +402,7 @@ def test_the_published_image_comes_back_by_its_tag(
 ) -> None:
     """As `publish` stores it by default, also where the engine is one that can't take zstd (20.10)."""
     thin = make()
-    publish_it(publisher, thin, replace(options, compressions=tuple(Compression)))
+    publish_it(publisher, thin, replace(options, compressions=BOTH))
     for tag in publisher.inspect(thin.info.id).tags:
         publisher.remove(tag, force=True)
     assert publisher.find(thin.info.id) is None
@@ -601,33 +604,41 @@ def test_a_push_that_failed_is_finished_by_the_same_command_and_nothing_was_tagg
 # --- variants -------------------------------------------------------------------------------------------------------
 
 
-def test_both_variants_are_one_image_with_attestations_of_their_own(
+def test_the_variants_are_one_image_with_attestations_of_their_own(
     publisher: Engine, first: Thin, second: Thin, options: PublishOptions, proxy: Proxy
 ) -> None:
-    both = replace(options, compressions=tuple(Compression))
-    done = publish_it(publisher, first, both)
+    every = replace(options, compressions=tuple(Compression))
+    done = publish_it(publisher, first, every)
     fixed = done.tags[0]
     plain = (fixed, NAME, "latest", "cu126")
-    assert done.tags == (*plain, *(f"{tag}-zstd" for tag in plain))
+    assert done.tags == tuple(f"{tag}{suffix}" for suffix in variants.SUFFIXES for tag in plain)
     with Registry(options.repository) as source:
-        gzip_one, zstd_one = (attachments.load(source, source.get(tag)) for tag in (NAME, f"{NAME}-zstd"))
-    assert gzip_one.image_id == zstd_one.image_id == first.info.id
+        gzip_one, zstd_one, chunked_one = (
+            attachments.load(source, source.get(f"{NAME}{suffix}")) for suffix in variants.SUFFIXES
+        )
+        for layer in chunked_one.manifest.layers:
+            tar = ChunkedLayer(source.blob(layer), layer.annotations).tar()
+            assert oci_digest(tar) in first.info.layers
+    assert {gzip_one.image_id, zstd_one.image_id, chunked_one.image_id} == {first.info.id}
     assert {layer.media_type for layer in gzip_one.manifest.layers} == {Compression.GZIP.media_type}
     assert {layer.media_type for layer in zstd_one.manifest.layers} == {Compression.ZSTD.media_type}
-    for tag in (NAME, f"{NAME}-zstd", "latest-zstd"):
+    for tag in (NAME, f"{NAME}-zstd", "latest-zstd", f"{NAME}-zstd-chunked"):
         _, found = checked(Reference(options.repository, tag), unsigned=True)
         assert {check.status for check in found} == {Status.PASS}, found
     proxy.seen.clear()
-    assert publish_it(publisher, first, both) == replace(done, seconds=ANY)
+    assert publish_it(publisher, first, every) == replace(done, seconds=ANY)
     assert proxy.sent("PATCH") == proxy.sent("PUT", "blobs") == 0
     production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
     promoted = promote(Reference(options.repository, f"{NAME}-zstd"), production, policy(aliases=("latest",)))
-    assert set(promoted.references) == {"gzip", "zstd"} and f"{NAME}-zstd" in promoted.tags
+    assert set(promoted.references) == set(Compression) and f"{NAME}-zstd-chunked" in promoted.tags
     assert {tag: digest for tag, digest in names(production).items() if tag in (NAME, "latest")} == dict.fromkeys(
         (NAME, "latest"), gzip_one.manifest.digest
     )
-    (left,) = publish_it(publisher, second, options).unmoved_aliases
-    assert left.startswith(f"{NAME}-zstd and its like stay on an older build")
+    left = publish_it(publisher, second, options).unmoved_aliases
+    assert left == (
+        f"{NAME}-zstd and its like stay on an older build: --compression both moves them too",
+        f"{NAME}-zstd-chunked and its like stay on an older build: --compression all moves them too",
+    )
 
 
 def test_an_attestation_that_came_before_the_other_variant_is_attached_to_it_too(
@@ -641,7 +652,7 @@ def test_an_attestation_that_came_before_the_other_variant_is_attached_to_it_too
     records.record_trial(tmp_path / "cpu", evidence, verdict)
     whole = with_policy(weak, gate=(Tier.STATIC, Tier.CPU))
     publish_it(publisher, Thin(first.info, tmp_path / "cpu"), whole)
-    publish_it(publisher, first, replace(whole, compressions=tuple(Compression)))
+    publish_it(publisher, first, replace(whole, compressions=BOTH))
     strict = policy(gate=(Tier.STATIC, Tier.CPU), claims=every)
     for tag in (NAME, f"{NAME}-zstd"):
         _, found = checked(Reference(options.repository, tag), strict, unsigned=True)
@@ -791,7 +802,7 @@ def test_the_next_publication_signs_nothing_that_others_attached(
     records.record_trial(keys / "cpu", evidence, verdict)
     added = Thin(first.info, keys / "cpu")
     publish_it(publisher, added, options)
-    done = publish_it(publisher, first, replace(signed, compressions=tuple(Compression)))
+    done = publish_it(publisher, first, replace(signed, compressions=BOTH))
     for reference in done.references.values():
         assert len(signing.signed_attachments(reference, str(keys / "cosign.pub"))) == 3
     publish_it(publisher, added, signed)
@@ -836,16 +847,16 @@ def test_a_whole_round_into_an_empty_engine_and_on_to_production(
 ) -> None:
     """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
     thin = make()
-    both = replace(options, key=str(keys / "cosign.key"), compressions=tuple(Compression))
-    staged = publish_it(publisher, thin, both)
+    every = replace(options, key=str(keys / "cosign.key"), compressions=tuple(Compression))
+    staged = publish_it(publisher, thin, every)
     assert staged.signed
     host, _, port = proxy.host.partition(":")
     assert host == "127.0.0.1"
     with trixie.lend(int(port)), connect(trixie.url) as other:
         assert other.find(thin.info.id) is None
-        for variant in (NAME, f"{NAME}-zstd"):
-            assert other.pull(f"{options.repository}:{variant}").id == thin.info.id
-            other.remove(f"{options.repository}:{variant}", force=True)
+        for suffix in variants.SUFFIXES:
+            assert other.pull(f"{options.repository}:{NAME}{suffix}").id == thin.info.id
+            other.remove(f"{options.repository}:{NAME}{suffix}", force=True)
             assert other.find(thin.info.id) is None
         pulled = other.pull(f"{options.repository}:{NAME}-zstd")
         try:

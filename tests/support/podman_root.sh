@@ -1,9 +1,8 @@
-# Another Debian suite's podman and skopeo as root, in a root file system of its own:
-# `unshare --mount --pid --fork --kill-child sh podman_root.sh ROOT HOME SOCKET COMMAND...`. HOME is /own there, for its
-# storage; SOCKET, a Docker Engine's, is /run/docker.sock.
+# Another Debian suite's podman as root, in a root file system of its own:
+# `unshare --mount --pid --fork --kill-child sh podman_root.sh ROOT HOME COMMAND...`. HOME is /own there, for its storage.
 set -eu
-root=$1 home=$2 socket=$3
-shift 3
+root=$1 home=$2
+shift 2
 mount --make-rprivate /
 mount --bind "$root" "$root"
 cd "$root"
@@ -11,8 +10,6 @@ mkdir -p old own
 mount -t proc proc proc
 for folder in sys dev; do mount --rbind "/$folder" "$folder"; done
 mount -t tmpfs tmpfs run
-touch run/docker.sock
-mount --bind "$socket" run/docker.sock
 mount --bind "$home" own
 pivot_root . old
 umount -l /old

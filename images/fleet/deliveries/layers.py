@@ -11,6 +11,7 @@ from images.engine.failures import Cancelled
 from images.errors import Problem, UserError
 from images.fleet.deliveries.model import DeliveryJob
 from images.publish import stored_layers
+from images.publish.chunked.contents import TOC_DIGEST
 from images.publish.compression import Compression
 from images.publish.known_blobs import KnownBlob, KnownBlobs
 from images.publish.stored_layers import LayerDigests
@@ -40,17 +41,18 @@ def at_hand(source: Reference, info: ImageInfo, job: DeliveryJob, known: KnownBl
 def layers_in(manifest: Manifest, info: ImageInfo, repository: Repository) -> Layers:
     """What the layers of an image came to, as its manifest in a repository has them, which proves nothing. Pure.
 
-    Nothing of another image's manifest, and no layer of a media type that `publish` does not write.
+    Nothing of another image's manifest, and no layer of a media type that `publish` does not write. No zstd:chunked one
+    either: that it unpacks to the layer says nothing of its table of contents, which podman reads.
     """
     if manifest.is_index or manifest.config.digest != info.id or len(manifest.layers) != len(info.layers):
         return {}
-    by_type = {one.media_type: one for one in Compression}
+    by_type = {one.media_type: one for one in (Compression.GZIP, Compression.ZSTD)}
     return {
         (by_type[layer.media_type], diff_id): KnownBlob(
             digest=layer.digest, size=layer.size, repositories=(str(repository),)
         )
         for layer, diff_id in zip(manifest.layers, info.layers, strict=True)
-        if layer.media_type in by_type
+        if layer.media_type in by_type and TOC_DIGEST not in layer.annotations
     }
 
 

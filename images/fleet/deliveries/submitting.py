@@ -13,7 +13,7 @@ from images.fleet.deliveries.worker import DeliveryAssignment
 from images.fleet.executors.executor import Ended
 from images.fleet.results import error_of
 from images.fleet.submission import Submission
-from images.publish import checks, sbom
+from images.publish import checks, sbom, variants
 from images.publish.compression import Compression
 from images.publish.sbom import Packages
 from images.registry.client import Registry
@@ -69,6 +69,8 @@ def fault(found: Manifest, info: ImageInfo, compression: Compression) -> str:
     types = [layer.media_type for layer in found.layers]
     if types != [compression.media_type] * len(info.layers):
         return f"its worker stored {len(types)} layers, not {len(info.layers)} of {compression.media_type}"
+    if (stored := variants.compression_of(found)) is not compression:
+        return f"its worker stored {stored} layers, not {compression}"
     return ""
 
 

@@ -71,7 +71,8 @@ def test_two_fields_of_one_name_are_refused() -> None:
         ),
         ("wheels", "--base --wheelhouse --offline --jobs --recompile --sdists --engine --out"),
         ("bake", "--base --wheelhouse --wheel-mirror --to --cache-from --cache-to --provenance --out"),
-        ("publish", "--to --image --attestation --key --drop-platforms --compression gzip|zstd|both --gate --engine"),
+        ("publish", "--to --image --attestation --key --drop-platforms --gate --engine"),
+        ("publish", "--compression gzip|zstd|zstd:chunked|both|all"),
     ],
 )
 def test_verbs_have_all_their_options(verb: str, options: str) -> None:

@@ -33,6 +33,7 @@ from images.fleet.travel import Found
 from images.host import cache as host_cache
 from images.host.hashing import oci_digest
 from images.publish import attachments, publication, sbom, signing
+from images.publish.chunked.contents import TOC_DIGEST
 from images.publish.compression import Compression
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import PublishResult
@@ -51,7 +52,7 @@ from tests.support.http_server import serving
 from tests.support.published import FOUND, LABELS
 from validate.claims import ClaimSet, Tier
 
-BOTH, OTHER = tuple(Compression), "cu126-torch25"
+BOTH, OTHER = (Compression.GZIP, Compression.ZSTD), "cu126-torch25"
 
 
 def layer(number: int) -> bytes:
@@ -559,6 +560,8 @@ def test_layers_are_at_hand_only_as_the_images_own_manifest_has_them() -> None:
     assert {key: (known.digest, known.repositories) for key, known in found.items()} == {
         (Compression.GZIP, info.layers[0]): (blob.digest, ("a.test/lab",))
     }
+    chunked = replace(blob, media_type=Compression.ZSTD_CHUNKED.media_type, annotations={TOC_DIGEST: "sha256:0"})
+    assert [*layers_in(image_manifest(config, [blob, chunked]), info, place)] == [(Compression.GZIP, info.layers[0])]
     assert layers_in(image_manifest(config, [blob]), info, place) == {}
     assert layers_in(image_manifest(config, [blob, blob]), Holder(seed=2).info, place) == {}
 

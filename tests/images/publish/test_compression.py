@@ -15,11 +15,13 @@ import zstandard
 from images.commands.publishing import LayerCompression
 from images.host.hashing import oci_digest
 from images.publish import compression
-from images.publish.compression import BLOCK, Compression, SpooledBlob, blocks, compress
+from images.publish.compression import BLOCK, Compression, blocks, compress
+from images.publish.spooled_blob import SpooledBlob
+from tests.support.tars import tar
 
 TAR = b"".join(random.Random(1).randbytes(1 << 10) + bytes(1 << 10) for _ in range(5 << 10))
 """10 MiB, half of it noise: three blocks."""
-BOTH = tuple(Compression)
+BOTH = (Compression.GZIP, Compression.ZSTD)
 
 
 def pieces(size: int) -> Iterator[bytes]:
@@ -52,12 +54,17 @@ def test_the_same_tar_is_the_same_blob_for_any_reader_and_any_number_of_threads(
 
 def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
     """Other bytes for old layers, from a new release of a library say, are sent anew, and pulled anew by everybody."""
-    found = {one: hashlib.sha256(data).hexdigest()[:16] for one, data in content(tmp_path, [TAR], threads=2).items()}
+    contents = content(tmp_path, [TAR], threads=2)
+    chunked = compress([tar(("noise", {"content": TAR}))], [Compression.ZSTD_CHUNKED], tmp_path, threads=2)
+    with chunked.blobs[Compression.ZSTD_CHUNKED] as blob:
+        contents[Compression.ZSTD_CHUNKED] = blob.read(0, blob.size)
+    found = {one: hashlib.sha256(data).hexdigest()[:16] for one, data in contents.items()}
     known = {
         "zstd-9-1.5.7": "60aaf40dff0b0ae9",
+        "zstd-chunked-9-1048576-1.5.7": "b4436e51f71d8bee",
         "gzip-6-4194304-2.3.3": "b566acd98ee90c60",
     }
-    for one in BOTH:
+    for one in Compression:
         assert one.recipe in known, (
             f"{one.recipe} is new. If {found[one]} is also what the release before gives, add it to `known`. Otherwise "
             f"every layer of every image is sent and pulled anew: hold the library to the older release in "
@@ -126,5 +133,7 @@ def test_the_command_line_names_them() -> None:
     assert {str(one): one.compressions for one in LayerCompression} == {
         "gzip": (Compression.GZIP,),
         "zstd": (Compression.ZSTD,),
+        "zstd:chunked": (Compression.ZSTD_CHUNKED,),
         "both": (Compression.GZIP, Compression.ZSTD),
+        "all": tuple(Compression),
     }

@@ -22,8 +22,9 @@ from images.engine.buildkit import BuildEvent, StepProgress
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, variants
-from images.publish.compression import Compression, SpooledBlob
+from images.publish.compression import Compression
 from images.publish.push import PushJob, Tally, known_blobs, push
+from images.publish.spooled_blob import SpooledBlob
 from images.publish.variants import Variant
 from images.registry.client import Registry
 from images.registry.distribution import OCI_INDEX, Manifest
@@ -31,9 +32,11 @@ from images.registry.reference import Repository
 from images.registry.retries import RegistryRetry
 from tests.support.blob_registry import BlobRegistry
 from tests.support.checkout import ROOT
+from tests.support.chunked_reader import ChunkedLayer
 from tests.support.http_server import Reply, Server, serving
+from tests.support.tars import tar
 
-BOTH = tuple(Compression)
+BOTH, EVERY = (Compression.GZIP, Compression.ZSTD), tuple(Compression)
 REAL_SLEEP = RegistryRetry.sleep
 LATER: Reply = (429, {"Retry-After": "60"}, b"")
 
@@ -143,6 +146,28 @@ def test_the_same_image_gives_the_same_manifests_and_sends_nothing(place: Place,
     place.cache = tmp_path / "another machine"
     assert place.push(image) == first and len(image.asked or ()) == 4, "it can't know, and compresses anew"
     assert place.registry.received == received and place.tally and place.tally.sent == 0
+
+
+def test_a_manifest_says_where_the_parts_of_a_layer_are(place: Place, tmp_path: Path) -> None:
+    """Also where the layer is there already, and this machine knows it from another push."""
+    contents = [tar((name, {"content": layer(number)})) for number, name in enumerate("ab")]
+    image = Layers(layers=contents)
+    first = place.push(image, EVERY)
+    assert {one: variants.compression_of(manifest) for one, manifest in first.items()} == {one: one for one in EVERY}
+    chunked = first[Compression.ZSTD_CHUNKED]
+    assert chunked.config.digest == image.info.id
+    for described, content in zip(chunked.layers, contents, strict=True):
+        blob = place.registry.blobs["staging"][described.digest]
+        assert ChunkedLayer(blob, described.annotations).tar() == content
+    assert place.push(image, EVERY) == first and image.asked is None
+    place.cache = tmp_path / "another machine"
+    assert place.push(image, EVERY) == first and len(image.asked or ()) == 2
+
+
+def test_a_layer_that_no_table_describes_is_told(place: Place) -> None:
+    with pytest.raises(UserError, match="can't describe its tar: it has headers that are neither") as told:
+        place.push(Layers(), EVERY)
+    assert told.value.problems[0].then == "publish it with --compression both" and not place.registry.manifests
 
 
 def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
@@ -428,6 +453,8 @@ def test_variants_are_found_by_their_tags(place: Place) -> None:
         (Compression.ZSTD, (Compression.ZSTD,), ""),
         (Compression.ZSTD, BOTH, "--compression zstd"),
         (Compression.ZSTD, (Compression.GZIP,), "--compression zstd"),
+        (Compression.GZIP, EVERY, ""),
+        (Compression.GZIP, (Compression.ZSTD_CHUNKED,), "--compression both or all"),
     ],
 )
 def test_a_dated_tag_keeps_its_compression(
@@ -448,6 +475,21 @@ def test_what_is_added_gets_the_other_tags(place: Place) -> None:
     assert [(one.suffix, one.compression) for one in both] == [("", Compression.GZIP), ("-zstd", Compression.ZSTD)]
     assert variants.merged(both[:1], [(Compression.ZSTD, done[Compression.ZSTD])], BOTH) == both
     (alone,) = variants.merged((), [(Compression.ZSTD, done[Compression.ZSTD])], [Compression.ZSTD])
+    assert alone.suffix == ""
+
+
+def test_the_third_variant_has_tags_of_its_own(place: Place) -> None:
+    done = place.push(Layers(layers=(tar(("a", {})),)), EVERY)
+    every = variants.merged((), list(done.items()), EVERY)
+    assert [(one.suffix, one.compression) for one in every] == [
+        ("", Compression.GZIP),
+        ("-zstd", Compression.ZSTD),
+        ("-zstd-chunked", Compression.ZSTD_CHUNKED),
+    ]
+    assert tuple(one.suffix for one in every) == variants.SUFFIXES
+    chunked = [(Compression.ZSTD_CHUNKED, done[Compression.ZSTD_CHUNKED])]
+    assert variants.merged(every[:2], chunked, EVERY) == every
+    (alone,) = variants.merged((), chunked, [Compression.ZSTD_CHUNKED])
     assert alone.suffix == ""
 
 

@@ -114,7 +114,7 @@ class Site:
             policy=policy,
             locks={},
             cache=self.built / "cache",
-            compressions=tuple(Compression) if zstd else (Compression.GZIP,),
+            compressions=(Compression.GZIP, Compression.ZSTD) if zstd else (Compression.GZIP,),
             key=key,
         )
         image = UnpublishedImage(
