@@ -31,6 +31,8 @@ _KINDS = {
     tarfile.FIFOTYPE: "fifo",
 }
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_LARGEST_EXTENSION = 1 << 20
+"""Bytes that Go reads at most (archive/tar, maxSpecialFileSize)."""
 _XATTR = "SCHILY.xattr."
 _SPARSE = "GNU.sparse."
 
@@ -125,6 +127,8 @@ class TarScanner:
         if header.type in _EXTENSIONS:
             if header.type in self._extensions:
                 raise UnknownTarError(f"{header.name} has two extended headers of one type")
+            if not 0 < header.size <= _LARGEST_EXTENSION:
+                raise UnknownTarError(f"{header.name} is an extended header of {header.size} bytes")
             self._expect(header.size + _padding(header.size), functools.partial(self._on_extension, header))
             return None
         entry = _entry(header, block, self._extensions)

@@ -24,7 +24,7 @@ from images.fleet.deliveries import submitting
 from images.fleet.deliveries import worker as deliveries
 from images.fleet.deliveries.layers import layers_in
 from images.fleet.deliveries.model import DeliveryJob, DeliveryResult
-from images.fleet.deliveries.submitting import PushedContent
+from images.fleet.deliveries.submitting import PushedContent, fault
 from images.fleet.executors.executor import Ended, Placed
 from images.fleet.executors.local import LocalExecutor
 from images.fleet.model import WorkerInfo
@@ -564,6 +564,18 @@ def test_layers_are_at_hand_only_as_the_images_own_manifest_has_them() -> None:
     assert [*layers_in(image_manifest(config, [blob, chunked]), info, place)] == [(Compression.GZIP, info.layers[0])]
     assert layers_in(image_manifest(config, [blob]), info, place) == {}
     assert layers_in(image_manifest(config, [blob, blob]), Holder(seed=2).info, place) == {}
+
+
+def test_a_workers_layers_are_of_the_compression_that_was_asked() -> None:
+    one, info = Holder(), Holder().info
+    config = Descriptor.of(OCI_CONFIG, one.config)
+    plain = Descriptor.of(Compression.ZSTD.media_type, b"x")
+    zstd = image_manifest(config, [plain, plain])
+    chunked = image_manifest(config, [replace(plain, annotations={TOC_DIGEST: "sha256:0"})] * 2)
+    assert fault(zstd, info, Compression.ZSTD) == fault(chunked, info, Compression.ZSTD_CHUNKED) == ""
+    assert fault(zstd, info, Compression.ZSTD_CHUNKED) == "its worker stored zstd layers, not zstd:chunked"
+    assert fault(chunked, info, Compression.ZSTD) == "its worker stored zstd:chunked layers, not zstd"
+    assert "not 2 of application/vnd.oci.image.layer.v1.tar+gzip" in fault(zstd, info, Compression.GZIP)
 
 
 def test_a_push_that_was_told_badly_is_no_result() -> None:

@@ -114,6 +114,8 @@ def test_what_gnu_tar_writes_is_read(tmp_path: Path) -> None:
         assert [one.name for one in entries(content)] == [one for one in names if form != "ustar" or "nnn" not in one]
 
 
+EMPTY_EXTENSION = tarfile.TarInfo("x")
+EMPTY_EXTENSION.type = tarfile.XHDTYPE
 SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "s"}
 
 
@@ -131,6 +133,7 @@ SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "
         (tar(("a", {}))[:512].replace(b"0000644", b"0000645") + bytes(1024), "it has a header that can't be read"),
         (tar(("a", {}))[:512].replace(b"ustar\x0000", b"ustar\x0001") + bytes(1024), "neither POSIX nor plain GNU"),
         (tar(("a", {}))[:512] + bytes(512) + tar(("b", {})), "an empty block is followed by more entries"),
+        (EMPTY_EXTENSION.tobuf() + bytes(1024), "is an extended header of 0 bytes"),
         (b"no tar" * 400, "neither POSIX nor plain GNU"),
         (tar(("\udcff", {}), form=tarfile.GNU_FORMAT), "it has a header that can't be read"),
     ],
