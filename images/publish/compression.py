@@ -27,7 +27,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from images.publish.chunked import chunks
-from images.publish.chunked.writer import ChunkedZstd
+from images.publish.chunked.writer import PIECE, ChunkedZstd
 from images.publish.spooled_blob import SpooledBlob
 
 BLOCK = 4 << 20
@@ -66,7 +66,7 @@ class Compression(StrEnum):
         if self is Compression.ZSTD:
             return f"zstd-{_ZSTD_LEVEL}-{zstd}"
         if self is Compression.ZSTD_CHUNKED:
-            return f"zstd-chunked-{chunks.LEVEL}-{chunks.AVERAGE}-{zstd}"
+            return f"zstd-chunked-{chunks.LEVEL}-{chunks.AVERAGE}-{PIECE}-{zstd}"
         return f"gzip-{_GZIP_LEVEL}-{BLOCK}-{zlib_ng.ZLIBNG_RUNTIME_VERSION}"
 
 

@@ -15,7 +15,7 @@ from images.publish.chunked.contents import StoredChunk, StoredFile, TarSplit, e
 from images.publish.chunked.tar_entries import Payload, Raw, TarEntry, TarScanner
 from images.publish.spooled_blob import SpooledBlob
 
-_PIECE = 32 << 20
+PIECE = 32 << 20
 """Bytes of a file that are cut and compressed at a time: some 30 chunks, of which the last is shorter for it."""
 
 
@@ -78,8 +78,8 @@ class ChunkedZstd:
         self._checksum = crc64.go_iso(content, self._checksum)
         self._left -= len(content)
         self._payload += content
-        while len(self._payload) >= _PIECE:
-            self._compress(self._files[-1], _PIECE)
+        while len(self._payload) >= PIECE:
+            self._compress(self._files[-1], PIECE)
         if self._left:
             return
         file = self._files[-1]

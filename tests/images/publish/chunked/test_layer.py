@@ -85,7 +85,7 @@ def test_a_changed_file_shares_chunks_with_its_older_self(tmp_path: Path) -> Non
 
 
 def test_a_long_file_is_compressed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_PIECE", 1 << 20)
+    monkeypatch.setattr(writer, "PIECE", 1 << 20)
     made = layer(tmp_path, [TAR])
     assert made.tar() == TAR and len(made.chunk_digests) > 9
 
