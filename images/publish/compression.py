@@ -6,9 +6,10 @@
 | zstd:chunked | the same | a frame for each chunk of a file (`chunked/`): podman fetches those that it lacks |
 | gzip | zlib-ng | level 6, a member (RFC 1952 section 2.2) for each 4 MiB |
 
-Both gave the same bytes for 1 to 4 threads, zstd on five and gzip on nine kinds of CPU, from SSE2 on. libdeflate
-compresses a sixth faster to the same size, but who pulls takes half as long again to unpack it (docs/publishing.md).
-ISA-L (isal) gave three results for one level on those CPUs.
+gzip and zstd gave the same bytes for 1 to 4 threads, zstd on five and gzip on nine kinds of CPU, from SSE2 on.
+zstd:chunked gave the same bytes for 2 and 16 threads. libdeflate compresses a sixth faster to the same size, but who
+pulls takes half as long again to unpack it (docs/publishing.md). ISA-L (isal) gave three results for one level on
+those CPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from images.publish.chunked import chunks
-from images.publish.chunked.writer import PIECE, ChunkedZstd
+from images.publish.chunked.writer import FORMAT, PIECE, ChunkedZstd
 from images.publish.spooled_blob import SpooledBlob
 
 BLOCK = 4 << 20
@@ -55,18 +56,13 @@ class Compression(StrEnum):
         return f"application/vnd.oci.image.layer.v1.tar+{self.value.partition(':')[0]}"
 
     @property
-    def suffix(self) -> str:
-        """What a tag of a variant ends with, beside the plain one."""
-        return f"-{self.value.replace(':', '-')}"
-
-    @property
     def recipe(self) -> str:
         """What the bytes depend on, beside the tar."""
         zstd = ".".join(map(str, zstandard.ZSTD_VERSION))
         if self is Compression.ZSTD:
             return f"zstd-{_ZSTD_LEVEL}-{zstd}"
         if self is Compression.ZSTD_CHUNKED:
-            return f"zstd-chunked-{chunks.LEVEL}-{chunks.AVERAGE}-{PIECE}-{zstd}"
+            return f"zstd-chunked-{FORMAT}-{chunks.LEVEL}-{chunks.AVERAGE}-{PIECE}-{zstd}"
         return f"gzip-{_GZIP_LEVEL}-{BLOCK}-{zlib_ng.ZLIBNG_RUNTIME_VERSION}"
 
 
@@ -142,8 +138,9 @@ def compress(
 ) -> CompressedLayer:
     """Compress a tar in each way that is wanted, in one pass, into files without names below `folder`.
 
-    Memory is bounded by the threads, not by the layer, but for zstd:chunked's table. `on_read` gets how many bytes were
-    read. Raises what `tar` raises, OSError for a full disk, and UnknownTarError where zstd:chunked can't describe it.
+    Memory is bounded by the threads, not by the layer, but for zstd:chunked's table and what follows the tar's end.
+    `on_read` gets how many bytes were read. Raises what `tar` raises, OSError for a full disk, and UnknownTarError for
+    what zstd:chunked can't describe.
     """
     threads = threads or cores()
     blobs = {one: SpooledBlob(folder) for one in wanted}

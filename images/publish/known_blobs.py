@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from images.publish.compression import Compression
@@ -40,12 +40,13 @@ class KnownBlobs:
         """None where there is no record, or none that can be read."""
         try:
             data = json.loads(self._path(compression, diff_id).read_bytes())
-            return KnownBlob(
+            found = KnownBlob(
                 digest=str(data["digest"]),
                 size=int(data["size"]),
                 annotations={str(key): str(value) for key, value in data.get("annotations", {}).items()},
                 repositories=tuple(map(str, data["repositories"])),
             )
+            return found if found.annotations or compression is not Compression.ZSTD_CHUNKED else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
 
@@ -54,7 +55,7 @@ class KnownBlobs:
         known = self.find(compression, diff_id)
         before = known.repositories if known and known.digest == blob.digest else ()
         places = tuple(dict.fromkeys((str(repository), *before)))[:_MOST_REPOSITORIES]
-        if known and (known.digest, known.size, known.repositories) == (blob.digest, blob.size, places):
+        if known == replace(blob, repositories=places):
             return
         path = self._path(compression, diff_id)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,7 @@ def _digests(named: Manifest) -> list[str]:
 
 
 def _variants(source: Registry, image: PublishedImage, key: str) -> Stored:
-    """The image with its other variant, where its dated tags name both; else as it is. With what a key signed."""
+    """The image with its other variants, where its dated tags name it too; else as it is. With what a key signed."""
     version = tags.version_of(image)
     tag = tags.immutable_tag(version.name, version.created, image.image_id)
     found = variants.find(source, tag, image.image_id)

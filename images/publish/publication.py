@@ -199,7 +199,7 @@ class Publication:
             tags=tuple(change.tag for change in changes if change not in left),
             unmoved_aliases=(
                 *(f"{change.tag} stays: {change.reason}" for change in left),
-                *self._left_behind([part for part, _, _ in stored]),
+                *self._left_behind(stored),
             ),
             seconds=self.stopwatch.seconds,
             signed=self.signed,
@@ -214,13 +214,15 @@ class Publication:
             said = "stays as it was: no index goes without" if stays else "lacks"
             yield f"{tag} {said} {platform}: {why}"
 
-    def _left_behind(self, parts: Sequence[Part]) -> Iterator[str]:
+    def _left_behind(self, stored: Sequence[tuple[Part, str, PublishedImage]]) -> Iterator[str]:
         """Tags of an older build's other variants, which a reader may take for this build's."""
-        for part in {part.version.name: part for part in parts}.values():
+        for part, plain in ((part, image) for part, suffix, image in stored if not suffix):
+            gzip = variants.compression_of(plain.manifest) is Compression.GZIP
             for suffix, option in variants.PUBLISHED_BY.items():
                 tag = f"{part.version.name}{suffix}"
                 if suffix not in part.suffixes and self.target.find(tag) is not None:
-                    yield f"{tag} and its like stay on an older build: --compression {option} moves them too"
+                    how = "moves them too" if gzip else "moves them with the next build"
+                    yield f"{tag} and its like stay on an older build: --compression {option} {how}"
 
     def _changes(self, part: Part, suffix: str, image: PublishedImage) -> tuple[TagChange, ...]:
         """Of the tags that name an image itself."""
@@ -336,13 +338,13 @@ def _part(target: Registry, local: UnpublishedImage, stopwatch: Stopwatch) -> Pa
     tag = tags.immutable_tag(name, version.created, info.id)
     there = variants.find(target, tag, info.id)
     variants.require_possible(there, options.compressions, f"{options.repository}:{tag}")
-    both = {*options.compressions, *(one.compression for one in there)}
+    every = {*options.compressions, *(one.compression for one in there)}
     return Part(
         where=name,
         version=version,
         claims=options.policy.claims_of(info.labels),
         verdicts=[local.attestation.verdict, *_attached_verdicts(target, there, local)],
-        suffixes=sorted(variants.suffix_of(one, both) for one in both),
+        suffixes=sorted(variants.suffix_of(one, every) for one in every),
         store=lambda: local.store(target, there, stopwatch),
     )
 

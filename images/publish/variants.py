@@ -27,8 +27,6 @@ _BESIDE = {one: f"-{one.replace(':', '-')}" for one in (Compression.ZSTD, Compre
 SUFFIXES = ("", *_BESIDE.values())
 PUBLISHED_BY = dict(zip(_BESIDE.values(), ("both", "all"), strict=True))
 """Suffix -> the `--compression` that publishes such a variant beside a gzip one."""
-_ADDS_TO = {Compression.GZIP: "both or all", Compression.ZSTD: "zstd", Compression.ZSTD_CHUNKED: "zstd:chunked"}
-"""What can be published beside a plain variant of a compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class Variant:
 
 
 def compression_of(manifest: Manifest) -> Compression:
-    """ZSTD where a layer is: a reader that can't take it can't take the image."""
+    """What a reader must take for the image: a compression counts where a layer has it."""
     if any(TOC_DIGEST in layer.annotations for layer in manifest.layers):
         return Compression.ZSTD_CHUNKED
     zstd = any(layer.media_type.endswith("zstd") for layer in manifest.layers)
@@ -77,9 +75,9 @@ def require_possible(found: Sequence[Variant], wanted: Iterable[Compression], wh
     plain = next((one.compression for one in found if not one.suffix), None)
     if plain is None or plain is plain_of(wanted):
         return
-    then = f"add to it with --compression {_ADDS_TO[plain]}; or build anew"
+    may = "add to it with --compression both or all" if plain is Compression.GZIP else f"give --compression {plain}"
     cause = f"names the image with {plain} layers, and such tags are never moved"
-    raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+    raise UserError(Problem(where=where, cause=cause, then=f"{may}; or build anew"), code=1)
 
 
 def plain_of(wanted: Iterable[Compression]) -> Compression:

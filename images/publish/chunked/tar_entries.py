@@ -20,6 +20,7 @@ _USTAR, _GNU = b"ustar\x0000", b"ustar  \x00"
 """Magic and version (POSIX.1-1988; GNU tar)."""
 _AFTER_USTAR, _STAR = slice(345, 512), slice(508, 512)
 """Where GNU's old format keeps more times and sparse maps, and what star ends its headers with."""
+_SECOND = 10**9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS = {
     tarfile.REGTYPE: "reg",
@@ -126,9 +127,9 @@ class TarScanner:
         header = _header(block)
         if header.type in _EXTENSIONS:
             if header.type in self._extensions:
-                raise UnknownTarError(f"{header.name} has two extended headers of one type")
+                raise UnknownTarError("an entry has two extended headers of one type")
             if not 0 < header.size <= _LARGEST_EXTENSION:
-                raise UnknownTarError(f"{header.name} is an extended header of {header.size} bytes")
+                raise UnknownTarError(f"it has an extended header of {header.size} bytes")
             self._expect(header.size + _padding(header.size), functools.partial(self._on_extension, header))
             return None
         entry = _entry(header, block, self._extensions)
@@ -158,17 +159,20 @@ def _padding(size: int) -> int:
 
 
 def _header(block: bytes) -> tarfile.TarInfo:
-    """A header block whose fields Go and Python read alike."""
+    """A header block whose fields Go and Python read alike.
+
+    Its names may end within a character: GNU tar cuts there what an extended header has whole.
+    """
     magic = block[257:265]
     plain_gnu = magic == _GNU and not any(block[_AFTER_USTAR])
     if not plain_gnu and (magic != _USTAR or block[_STAR] == b"tar\x00"):
         raise UnknownTarError("it has headers that are neither POSIX nor plain GNU ones")
     try:
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except (tarfile.HeaderError, ValueError) as error:
         raise UnknownTarError(f"it has a header that can't be read: {error}") from None
     if header.type not in _KINDS and header.type not in _EXTENSIONS:
-        raise UnknownTarError(f"{header.name} is an entry of type {header.type!r}")
+        raise UnknownTarError(f"it has an entry of type {header.type!r}")
     return header
 
 
@@ -177,7 +181,7 @@ def _entry(header: tarfile.TarInfo, block: bytes, extensions: Mapping[bytes, byt
     records = _records(extensions.get(tarfile.XHDTYPE, b""))
     given = {key: value for key, value in records.items() if value}
     if strange := [key for key in given if key.startswith(_SPARSE)]:
-        raise UnknownTarError(f"{header.name} is a sparse file ({strange[0]})")
+        raise UnknownTarError(f"it has a sparse file ({strange[0]})")
     long_name = _text(extensions.get(tarfile.GNUTYPE_LONGNAME, b""))
     long_link = _text(extensions.get(tarfile.GNUTYPE_LONGLINK, b""))
     entry = TarEntry(
@@ -198,6 +202,7 @@ def _entry(header: tarfile.TarInfo, block: bytes, extensions: Mapping[bytes, byt
             if key.startswith(_XATTR)
         },
     )
+    _require_utf8(entry.name, entry.linkname)
     if entry.size < 0 or (entry.size and entry.kind != "reg"):
         raise UnknownTarError(f"{entry.name} is a {entry.kind} of {entry.size} bytes")
     return entry
@@ -205,8 +210,17 @@ def _entry(header: tarfile.TarInfo, block: bytes, extensions: Mapping[bytes, byt
 
 def _with_slashes(header: tarfile.TarInfo, block: bytes) -> str:
     """The name with the slashes at its end, which tarfile takes from a directory's."""
-    field_ = _text(block[:100])
-    return header.name + field_[len(field_.rstrip("/")) :] if header.isdir() else header.name
+    raw = block[:100].partition(b"\0")[0]
+    slashes = len(raw) - len(raw.rstrip(b"/"))
+    return header.name + "/" * slashes if header.isdir() else header.name
+
+
+def _require_utf8(*names: str) -> None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UnknownTarError(f"the name {name!a} is not UTF-8") from None
 
 
 def _text(field_: bytes) -> str:
@@ -246,11 +260,13 @@ def _time(seconds: str) -> str:
     whole, _, rest = seconds.partition(".")
     if not whole:
         return ""
+    if not (whole.removeprefix("-").isdecimal() and (rest.isdecimal() or not rest) and seconds.isascii()):
+        raise UnknownTarError(f"{seconds} is no time")
+    sign = -1 if whole.startswith("-") else 1
+    moment, nanoseconds = divmod(int(whole) * _SECOND + sign * int(rest[:9].ljust(9, "0")), _SECOND)
     try:
-        moment = _EPOCH + timedelta(seconds=int(whole))
-    except (ValueError, OverflowError):
-        raise UnknownTarError(f"{seconds} is no time") from None
-    if rest and (not rest.isdigit() or whole.startswith("-")):
-        raise UnknownTarError(f"{seconds} is no time that is read here")
-    digits = rest[:9].rstrip("0")
-    return f"{moment.replace(tzinfo=None).isoformat()}{f'.{digits}' if digits else ''}Z"
+        told = (_EPOCH + timedelta(seconds=moment)).replace(tzinfo=None).isoformat()
+    except OverflowError:
+        raise UnknownTarError(f"{seconds} is no time of the years 1 to 9999") from None
+    digits = f"{nanoseconds:09}".rstrip("0")
+    return f"{told}{f'.{digits}' if digits else ''}Z"

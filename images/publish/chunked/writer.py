@@ -15,6 +15,8 @@ from images.publish.chunked.contents import StoredChunk, StoredFile, TarSplit, e
 from images.publish.chunked.tar_entries import Payload, Raw, TarEntry, TarScanner
 from images.publish.spooled_blob import SpooledBlob
 
+FORMAT = 1
+"""Raised with every change of what is written for the same tar: records of older layers count no more."""
 PIECE = 32 << 20
 """Bytes of a file that are cut and compressed at a time: some 30 chunks, of which the last is shorter for it."""
 

@@ -61,7 +61,7 @@ def test_the_bytes_are_those_of_their_recipe(tmp_path: Path) -> None:
     found = {one: hashlib.sha256(data).hexdigest()[:16] for one, data in contents.items()}
     known = {
         "zstd-9-1.5.7": "60aaf40dff0b0ae9",
-        "zstd-chunked-9-1048576-33554432-1.5.7": "b4436e51f71d8bee",
+        "zstd-chunked-1-9-1048576-33554432-1.5.7": "b4436e51f71d8bee",
         "gzip-6-4194304-2.3.3": "b566acd98ee90c60",
     }
     for one in Compression:

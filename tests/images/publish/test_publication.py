@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from images.publish import tags
+from images.publish import tags, variants
 from images.publish.attachments import PublishedImage
+from images.publish.compression import Compression
 from images.publish.index import Admission
 from images.publish.policy import ReleasePolicy
 from images.publish.publication import Part, Publication, PublishResult
@@ -82,6 +83,25 @@ def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
         f"{AMD64} lacks linux/arm64: the gpu tier was not judged",
         f"{AMD64} had an image for linux/arm64, and has none now",
     )
+
+
+@pytest.mark.parametrize(
+    ("plain", "how"),
+    [
+        (Compression.GZIP, "moves them too"),
+        (Compression.ZSTD, "moves them with the next build"),
+        (Compression.ZSTD_CHUNKED, "moves them with the next build"),
+    ],
+)
+def test_tags_of_an_older_builds_other_variants_are_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, plain: Compression, how: str
+) -> None:
+    site.publish(AMD64, 1)
+    site.target.put(site.target.get(AMD64), f"{AMD64}-zstd-chunked")
+    monkeypatch.setattr(variants, "compression_of", lambda _manifest: plain)
+    done = site.publish(AMD64, 2)
+    told = f"{AMD64}-zstd-chunked and its like stay on an older build: --compression all {how}"
+    assert done.unmoved_aliases == (told,)
 
 
 def test_a_name_that_stays_as_it_was_is_not_said_to_lack_what_it_has(site: Site) -> None:

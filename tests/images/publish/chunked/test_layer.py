@@ -22,7 +22,15 @@ from tests.support.chunked_reader import ChunkedLayer
 from tests.support.tars import LONG, tar
 
 NOISE = random.Random(4).randbytes(9 << 20)
-FILES = {"d/big": NOISE, "d/none": b"", "d/hole": bytes(6 << 20) + b"end", LONG: b"text " * 1000, "z": b"z"}
+WORDS = " ".join(random.Random(5).choices([f"{number:x}" * 3 for number in range(999)], k=500_000)).encode()
+FILES = {
+    "d/big": NOISE,
+    "d/none": b"",
+    "d/hole": bytes(6 << 20) + b"end",
+    LONG: b"text " * 1000,
+    "words": WORDS,
+    "z": b"z",
+}
 TAR = tar(
     ("d", {"type": tarfile.DIRTYPE}),
     *((name, {"content": content, "mtime": 1700000000}) for name, content in FILES.items()),

@@ -99,6 +99,26 @@ def test_the_pieces_of_any_reader_give_the_same(size: int, sizes: list[int]) -> 
     assert [len(one) for one in payloads.values()] == sizes
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [("-1.5", "1969-12-31T23:59:58.5Z"), ("-0.25", "1969-12-31T23:59:59.75Z"), ("-2", "1969-12-31T23:59:58Z")],
+)
+def test_a_time_before_1970_is_read_as_go_does(seconds: str, told: str) -> None:
+    (found,) = entries(tar(("a", {"pax_headers": {"mtime": seconds}})))
+    assert found.modified == told
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix", "oldgnu"])
+def test_names_that_gnu_tar_cuts_within_a_character_are_whole(tmp_path: Path, form: str) -> None:
+    for length in (92, 93, 94):
+        (tmp_path / ("a" * length + "é" * 30)).touch()
+        (tmp_path / f"s{length}").symlink_to("t" * (length + 5) + "éé")
+    command = ["tar", f"--format={form}", "--sort=name", "-cC", str(tmp_path), "."]
+    found = entries(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert {one.name for one in found} == {"./", *(f"./{path.name}" for path in tmp_path.iterdir())}
+    assert {one.linkname for one in found if one.linkname} == {"t" * (length + 5) + "éé" for length in (92, 93, 94)}
+
+
 def test_what_gnu_tar_writes_is_read(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / ("n" * 150)).write_bytes(b"x" * 1000)
@@ -125,17 +145,19 @@ SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "
         (tar(("a", {}), ("./a", {})), "./a is there twice"),
         (tar(("a", {"content": b"x" * 600}))[:1024], "it ends within an entry"),
         (tar(("a" * 200, {}))[:1024], "it ends within an entry"),
-        (tar(("a", {"pax_headers": SPARSE})), r"a is a sparse file \(GNU.sparse.major\)"),
-        (tar(("a", {"type": tarfile.CONTTYPE})), "a is an entry of type b'7'"),
-        (tar(("a", {"type": tarfile.AREGTYPE})), "a is an entry of type"),
-        (tar(("a", {"pax_headers": {"mtime": "-1.5"}})), "-1.5 is no time that is read here"),
+        (tar(("a", {"pax_headers": SPARSE})), r"it has a sparse file \(GNU.sparse.major\)"),
+        (tar(("a", {"type": tarfile.CONTTYPE})), "it has an entry of type b'7'"),
+        (tar(("a", {"type": tarfile.AREGTYPE})), "it has an entry of type"),
+        (tar(("a", {"pax_headers": {"mtime": "1.x"}})), "1.x is no time"),
+        (tar(("a", {"pax_headers": {"mtime": "999999999999"}})), "no time of the years 1 to 9999"),
         (tar(("a", {"pax_headers": {"uid": "1_0"}})), "uid 1_0 is no number"),
         (tar(("a", {}))[:512].replace(b"0000644", b"0000645") + bytes(1024), "it has a header that can't be read"),
         (tar(("a", {}))[:512].replace(b"ustar\x0000", b"ustar\x0001") + bytes(1024), "neither POSIX nor plain GNU"),
         (tar(("a", {}))[:512] + bytes(512) + tar(("b", {})), "an empty block is followed by more entries"),
-        (EMPTY_EXTENSION.tobuf() + bytes(1024), "is an extended header of 0 bytes"),
+        (EMPTY_EXTENSION.tobuf() + bytes(1024), "it has an extended header of 0 bytes"),
         (b"no tar" * 400, "neither POSIX nor plain GNU"),
-        (tar(("\udcff", {}), form=tarfile.GNU_FORMAT), "it has a header that can't be read"),
+        (tar(("\udcff", {}), form=tarfile.GNU_FORMAT), "is not UTF-8"),
+        (tar(("s", {"type": tarfile.SYMTYPE, "linkname": "\udcff"}), form=tarfile.GNU_FORMAT), "is not UTF-8"),
     ],
 )
 def test_what_podman_might_read_otherwise_is_refused(content: bytes, why: str) -> None:
