@@ -164,6 +164,15 @@ def test_a_manifest_says_where_the_parts_of_a_layer_are(place: Place, tmp_path: 
     assert place.push(image, EVERY) == first and len(image.asked or ()) == 2
 
 
+def test_a_record_that_lost_its_annotations_counts_for_nothing(place: Place) -> None:
+    image = Layers(layers=[tar(("a", {"content": layer(1)}))])
+    first = place.push(image, [Compression.ZSTD_CHUNKED])
+    (record,) = (path for path in place.cache.rglob("*.json"))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "annotations": {}}))
+    assert place.push(image, [Compression.ZSTD_CHUNKED]) == first and len(image.asked or ()) == 1
+    assert json.loads(record.read_text())["annotations"]["io.github.containers.zstd-chunked.manifest-checksum"]
+
+
 def test_a_layer_that_no_table_describes_is_told(place: Place) -> None:
     with pytest.raises(UserError, match="can't describe its tar: it has headers that are neither") as told:
         place.push(Layers(), EVERY)
