@@ -23,6 +23,7 @@ from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, variants
 from images.publish.compression import Compression
+from images.publish.known_blobs import KnownBlob, KnownBlobs
 from images.publish.push import PushJob, Tally, known_blobs, push
 from images.publish.spooled_blob import SpooledBlob
 from images.publish.variants import Variant
@@ -171,6 +172,17 @@ def test_a_record_that_lost_its_annotations_counts_for_nothing(place: Place) -> 
     record.write_text(json.dumps({**json.loads(record.read_text()), "annotations": {}}))
     assert place.push(image, [Compression.ZSTD_CHUNKED]) == first and len(image.asked or ()) == 1
     assert json.loads(record.read_text())["annotations"]["io.github.containers.zstd-chunked.manifest-checksum"]
+
+
+def test_a_record_follows_its_layer(tmp_path: Path) -> None:
+    """To other repositories, the latest first, and to what a manifest says of it."""
+    known, here, there = KnownBlobs(tmp_path), Repository("a.test", "here"), Repository("a.test", "there")
+    blob = KnownBlob(digest="sha256:1", size=1, annotations={"position": "1"})
+    for told, place in ((blob, here), (blob, there), (replace(blob, annotations={"position": "2"}), there)):
+        known.note(Compression.ZSTD_CHUNKED, "sha256:d", told, place)
+    assert known.find(Compression.ZSTD_CHUNKED, "sha256:d") == replace(
+        blob, annotations={"position": "2"}, repositories=("a.test/there", "a.test/here")
+    )
 
 
 def test_a_layer_that_no_table_describes_is_told(place: Place) -> None:
