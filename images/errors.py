@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+IS_CHECKOUT = (Path(__file__).resolve().parents[1] / "noxfile.py").is_file()
+"""Whether the code runs from a checkout, whose verbs are nox sessions, and not from an installed package."""
+
+
+def command(verb: str, *arguments: str) -> str:
+    """A command line of ours, as this installation spells it: `nox -s lock -- NAME` or `truetag lock NAME`."""
+    if IS_CHECKOUT:
+        return " ".join([f"nox -s {verb}", *(["--", *arguments] if arguments else ())])
+    return " ".join(["truetag", verb, *arguments])
 
 
 @dataclass(frozen=True, kw_only=True)
