@@ -15,48 +15,15 @@ from pathlib import Path
 
 import nox
 
+sys.path.insert(0, str(Path(__file__).parent))
+from images.commands import RETIRING, VERBS  # it imports nothing
+
 nox.needs_version = ">=2025.2.9"
 nox.options.reuse_venv = "yes"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["plan"]
 
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
-VERBS: Mapping[str, str] = {
-    "plan": "Every image, accepted or refused, and why. [SELECTOR...] [--tracked] [--json | --names]",
-    "lock": "Resolve images into hash-pinned locks. [SELECTOR...] [--check] [--upgrade]",
-    "contents": "Read from the index what files of locks bring (claim S10). [SELECTOR...] [--evidence FILE] [--check]",
-    "render": "Write an image's build context for `docker build` (before Docker 23: DOCKER_BUILDKIT=1). SELECTOR...",
-    "bake": "Write contexts and a docker-bake.json for buildx. [SELECTOR...] [--to REPOSITORY] [--cache-to SPEC] ...",
-    "adopt": "Validate a baked image, record it like a build, and tag it. NAME [--image REF] [--out FOLDER]",
-    "build": "Build images and validate them. SELECTOR... [--jobs N] [--base REF] [--strict] ...",
-    "wheels": "Compile packages that exist as source only, once. NAME [PACKAGE...] [--jobs N] [--recompile]",
-    "reproduce": "Build an image twice, the second time uncached, and compare layer by layer. NAME [--base REF]",
-    "validate": "Judge an image against a name's claims. NAME [--image REF] [--tier static] [--json FILE]",
-    "judge": "Judge a recorded run again, from its evidence alone. FILE [--tier static] [--json FILE]",
-    "audit": "Look for faults in any image; no validation. REF [--no-run] [--out FOLDER] [--fail-on error] ...",
-    "publish": "Push validated images with attestations, then move tags. NAME... --to REPOSITORY [--on slurm|ray] ...",
-    "promote": "Take a published image over into another repository, by digest. REF --to REPOSITORY [--key cosign.pub]",
-    "verify": "Check a published image: signature, attachments, labels. REF --key cosign.pub | --unsigned",
-    "attest": "Sign what is attached to an image as statements that others read. REF --key cosign.key | --out FOLDER",
-    "admission": "A Kubernetes policy: only images whose tiers passed lately. kyverno --key cosign.pub --images REPO",
-    "scan": "Known vulnerabilities of an image, since when, against the limits. NAME --findings FILE [--debian] ...",
-    "vex": "Say of a vulnerability that it does not affect us, and why. ID --package PURL --state STATE --because TEXT",
-    "updates": "Debian's security updates for an image; rebuilt, validated and proposed. NAME [--rebuild] ...",
-    "choose": "Which image to pull for a machine, and why. [--gpu NAME] [--driver X.Y] [--torch RANGE] ...",
-    "record": "Append a validation run to results/runs.jsonl. FOLDER --as WHERE [--keep-evidence]",
-    "site": "Static pages: what was validated of each image, and when. [--out FOLDER] [--from REPOSITORY] [--date DAY]",
-    "nightly": "Tracked images as locked and at the newest versions; breakages bisected. [SELECTOR...] [--resume] ...",
-    "fleet": "Judge images on many machines. plan|run|status [SELECTOR...] [--on slurm|ray] [--through REPOSITORY] ...",
-    "pin": "Record the digests of the base images. Needs a registry.",
-    "engine": "The private Docker Engine; wipe also frees its disk. status|start|stop|wipe",
-    "bench": "Measure builds, sizes and times beside the usual way. [--only PART...] [--on slurm|ray] [--out FILE] ...",
-    "additions": "Install what people add in containers of a built image: does torch stay? NAME [--only PACKAGE...]",
-    "releases": "Newer releases of packages that facts.yaml has rows of. [--write]",
-    "guard": "Refuse refreshed files that lost rows: facts, locks, bases, nightly results. [--before REVISION]",
-    "issues": "An issue on GitHub for each breakage that a nightly run reported. FOLDER [--dry-run]",
-    "generate": "Renew the files made from others (schemas, tables in docs). [--check]",
-}
-"""Session -> its line in `nox -l`. Each is a verb of the command line, and passes its arguments on."""
 UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
 """Folders of tests that need no Docker Engine."""
 TESTING: Mapping[str, str] = {"PIP_FIND_LINKS": "", "PYTHONDONTWRITEBYTECODE": ""}
@@ -109,7 +76,7 @@ def _add(verb: str, purpose: str) -> None:
     nox.session(name=verb)(run)
 
 
-for _name, _purpose in VERBS.items():
+for _name, _purpose in {**VERBS, **dict.fromkeys(RETIRING, "Is about to go.")}.items():
     _add(_name, _purpose)
 
 

@@ -5,7 +5,6 @@ A verb's module is imported when the verb is called, and not before: `plan` need
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import sys
@@ -13,7 +12,6 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module, metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
+from images.commands import VERBS
 from images.config import paths
 from images.errors import Problem, UserError, problem_of
 from images.host import checkout
@@ -29,7 +28,7 @@ from images.host import checkout
 _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
-VERBS: Mapping[str, str] = {
+_LEGACY: Mapping[str, str] = {
     "plan": "planning",
     "lock": "preparing",
     "contents": "contents",
@@ -65,12 +64,16 @@ VERBS: Mapping[str, str] = {
     "bench": "bench",
     "additions": "additions",
 }
-"""Verb -> the module of images/commands that has `VERB_verb`. In the order of the help."""
+"""Verb -> the module of images/commands that has `VERB_verb`, as long as it has no file of its own: rows go, one by
+one."""
 _SETTINGS: Mapping[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
+_HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+_ClickException: type[Any] = typer.BadParameter.__mro__[2]
+"""click's own; since typer 0.26 that of its copy of click. Only subclasses of it have a public name in both."""
 
 
 def use_workspace(value: Path | None) -> None:
@@ -112,18 +115,11 @@ class _Verb(TyperCommand):
 @cache
 def _command(verb: str) -> Any:
     """Import a verb's module and make its command."""
-    module = import_module(f"images.commands.{VERBS[verb]}")
+    module = import_module(f"images.commands.{_LEGACY.get(verb, verb)}")
     single = typer.Typer(**_SETTINGS)
-    single.command(verb, cls=_Verb)(getattr(module, f"{verb}_verb"))
+    function = getattr(module, f"{verb}_verb" if verb in _LEGACY else verb)
+    single.command(verb, cls=_Verb, context_settings=_HELP)(function)
     return typer.main.get_command(single)
-
-
-def _summary(verb: str) -> str:
-    """The first line of a verb's docstring, read without an import: the help lists all verbs."""
-    spec = find_spec(f"images.commands.{VERBS[verb]}")
-    tree = ast.parse(Path(spec.origin).read_bytes()) if spec and spec.origin else ast.Module([], [])
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == f"{verb}_verb")
-    return next(((ast.get_docstring(function) or "").partition("\n")[0] for function in functions), "")
 
 
 class LazyGroup(TyperGroup):
@@ -133,14 +129,14 @@ class LazyGroup(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _command(cmd_name) if cmd_name in VERBS else None
+        return _command(cmd_name) if cmd_name in {**VERBS, **_LEGACY} else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, _summary(verb)) for verb in VERBS])
+            formatter.write_dl([*VERBS.items()])
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, **_SETTINGS)
+app = typer.Typer(cls=LazyGroup, invoke_without_command=True, context_settings=_HELP, **_SETTINGS)
 
 
 def _print_version(asked: bool) -> None:
@@ -163,8 +159,10 @@ Version = Annotated[
 
 
 @app.callback()
-def _verbs(version: Version = False) -> None:
+def _verbs(context: typer.Context, version: Version = False) -> None:
     """Build and validate CUDA images for training, from matrix.yaml."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> NoReturn:
@@ -185,11 +183,10 @@ def main() -> NoReturn:
         sys.exit(1)
     except (typer.Abort, KeyboardInterrupt):
         _stopped()
-    except typer.TyperException as error:
-        message = getattr(error, "format_message", error.__str__)()
+    except _ClickException as error:
         verb = next((word for word in sys.argv[1:2] if word in VERBS), "")
         then = f"`nox -s {verb} -- --help`" if verb else "`python -m images --help`"
-        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=message, then=then))
+        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=error.format_message(), then=then))
         sys.exit(2)
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
         _stopped()

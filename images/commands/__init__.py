@@ -1,1 +1,33 @@
-"""The verbs: each reads its arguments, calls the part that does the work, and prints."""
+"""The verbs of the command line, and what each is for. Read by `images.cli` and noxfile.py: nothing is imported here.
+
+A verb VERB is the function VERB of images/commands/VERB.py: a plain Typer function, imported when the verb is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+VERBS: Mapping[str, str] = {
+    "plan": "Every image, accepted or refused, and why.",
+    "lock": "Resolve images into hash-pinned locks under locks/.",
+    "render": "Write build contexts, for `docker build` or `docker buildx bake`.",
+    "build": "Build images and validate them; what fails gets no name.",
+    "wheels": "Compile packages that are published as source only, once.",
+    "validate": "Judge an image by a name's claims, or recorded evidence again.",
+    "audit": "Look for faults in any image; an audit is no validation.",
+    "publish": "Push validated images with attestations, then move tags.",
+    "promote": "Take a published image over into another repository, by digest.",
+    "verify": "Check a published image: signature, attachments, labels.",
+    "choose": "Which image to pull for a machine, and why.",
+    "site": "Static pages: what was validated of each image, and when.",
+    "nightly": "Tracked images as locked and at the newest versions.",
+    "fleet": "Build and judge images on many machines, by Slurm or Ray.",
+    "engine": "Show, start, stop or wipe the private Docker Engine.",
+}
+"""In the order of the help."""
+RETIRING = (
+    *("contents", "bake", "adopt", "judge", "reproduce", "attest", "admission", "scan", "vex", "updates", "record"),
+    *("pin", "facts", "releases", "guard", "issues", "generate", "bench", "additions"),
+)
+"""Not in the help any more: about to go, or to become programs of tools/ or benchmarks/. Whoever moves one deletes it
+here and in `images.cli._LEGACY`."""

@@ -2,19 +2,15 @@
 
 import os
 import pty
-import re
 import select
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 import noxfile
-from images import cli
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,18 +25,6 @@ except KeyboardInterrupt:
     print('tidied up')
     raise SystemExit(130) from None
 """
-
-
-@pytest.mark.parametrize("verb", noxfile.VERBS)
-def test_a_session_names_options_that_its_verb_has(verb: str) -> None:
-    group: Any = typer.main.get_command(cli.app)
-    command = group.get_command(None, verb)
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    assert set(re.findall(r"--[a-z-]+", noxfile.VERBS[verb])) <= known
-
-
-def test_every_verb_has_a_session() -> None:
-    assert set(cli.VERBS) - set(noxfile.VERBS) == {"facts"}, "facts prints one row for whoever edits facts.yaml"
 
 
 @pytest.mark.parametrize(
