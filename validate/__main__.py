@@ -9,7 +9,6 @@ from pathlib import Path
 
 COMMANDS = {
     "validate": "validate.inside",
-    "logged": "validate.logged",
     "fork-server": "validate.harness.fork_server",
     "doctor": "validate.doctor.main",
     "survey": "validate.survey.main",

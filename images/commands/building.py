@@ -13,10 +13,7 @@ import typer
 from rich.markup import escape
 
 from images.building import lineage, pipeline, records
-from images.commands import building_on, common, executors, fleet, tables, trials
-from images.commands.building_on import BuildWishes
-from images.commands.executors import ExecutorArguments
-from images.commands.fleet import FleetArguments, WhatArguments
+from images.commands import common, tables, trials
 from images.commands.options import (
     BuildInputArguments,
     EngineUrl,
@@ -33,7 +30,6 @@ from images.engine import Engine, connect, private_engine
 from images.engine.progress import Progress
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
-from images.fleet.ledger import Ledger
 from images.locking import lock_file
 from images.planning.image import Image
 from images.validation import schemas
@@ -56,10 +52,6 @@ class BuildArguments:
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")
     ] = False
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="With --on: take over what a killed run of this command built or left running."),
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,36 +70,14 @@ def build_verb(
     selectors: Annotated[list[str], typer.Argument(metavar="SELECTOR...")],
     inputs: BuildInputArguments,
     how: BuildArguments,
-    workers: ExecutorArguments,
     trial: TrialArguments,
     engine: EngineUrl = None,
     out: Out = Path("out"),
 ) -> None:
-    """Build images and validate them. An image gets its name only if no claim failed and each probe ended.
-
-    With --on slurm or --on ray workers do it, and push to REPOSITORY by digest; the evidence is judged again here.
-    """
-    elsewhere = workers.elsewhere
-    if how.resume and not elsewhere:
-        then = "leave it out: the engine has cached the steps that were done; or add --on as the killed run had it"
-        raise UserError(Problem(where="--resume", cause="is about workers, and none are asked", then=then))
+    """Build images and validate them. An image gets its name only if no claim failed and each probe ended."""
     sources = common.sources()
     images = common.accepted(selectors, sources)
     _warn(images)
-    if elsewhere:
-        wishes = BuildWishes(
-            sources=sources,
-            inputs=inputs,
-            how=workers,
-            tiers=trial.tiers,
-            gpus=trial.gpus,
-            strict=how.strict,
-            no_cache=how.no_cache,
-            resume=how.resume,
-            out=out,
-        )
-        _build_elsewhere(images, wishes, how, engine)
-        return
     options = pipeline.BuildOptions(
         out=out,
         cache=common.cache(),
@@ -138,35 +108,6 @@ def _warn(images: Sequence[Image]) -> None:
         lock_file.read(image)
         for warning in image.warnings:
             common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
-
-
-def _build_elsewhere(images: Sequence[Image], wishes: BuildWishes, how: BuildArguments, engine: str | None) -> None:
-    """Have workers build, and print as `_show` does. Raises UserError with what failed and what was withheld."""
-    names = [str(image.name) for image in images]
-    at_once = "leave it out: `slurm.at_once` in fleet.yaml bounds an array, and Ray runs what its nodes have room for"
-    others = {
-        "--jobs": (how.jobs > 1, at_once),
-        "--compile": (
-            how.compile_,
-            f"`nox -s wheels -- {names[0]}` on a machine of the workers' wheel cache, then without it",
-        ),
-    }
-    building_on.require_buildable(names, wishes, others)
-    if engine:
-        raise executors.no_engine_of(engine, wishes.how.on)
-    console = common.results()
-    problems: list[Problem] = []
-    for result in building_on.build_all(images, wishes):
-        if isinstance(result, UserError):
-            problems += result.problems
-            continue
-        console.print(tables.verdict(result.verdict))
-        if result.withheld:
-            problems.append(building_on.problem(result, wishes))
-        else:
-            console.print(building_on.told(result, wishes))
-    if problems:
-        raise UserError(problems, code=1)
 
 
 def _cached(engine: Engine, options: pipeline.BuildOptions, matrix: Matrix) -> FindWheel:
@@ -251,8 +192,8 @@ def wheels_verb(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidateArguments(ExecutorArguments):
-    """Which image is judged, by which claims, and on which machines."""
+class ValidateArguments:
+    """Which image is judged, and by which claims."""
 
     image: Annotated[str, typer.Option("--image", metavar="REF", help="The image to try; default: NAME itself.")] = ""
     claim: Annotated[
@@ -275,11 +216,7 @@ def validate_verb(
     """Judge an image against a name's claims. Of one that stands on it, what was changed is named.
 
     FOLDER/validate/IMAGE/evidence.json is there from the first probe on: what is killed leaves what it measured.
-    With --on slurm or --on ray it is `fleet run NAME`, whose folder is FOLDER/fleet: what is fresh is not tried again.
     """
-    if what.elsewhere:
-        _validate_elsewhere(name, trial, what, engine, out)
-        return
     if what.json_file:
         require_writable_file(what.json_file)
     sources = common.sources()
@@ -302,25 +239,6 @@ def validate_verb(
     if tried.changes:
         typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(tried.changes.lines()))
     raise typer.Exit(1 if any(one.claim.required for one in verdict.of(Status.FAIL)) else 0)
-
-
-def _validate_elsewhere(
-    name: str, trial: TrialArguments, what: ValidateArguments, engine: str | None, out: Path
-) -> None:
-    """As `fleet run` does it."""
-    if what.json_file:
-        then = f"leave it out: each job's verdict.json lies in {out}/fleet/pairs"
-        raise UserError(Problem(where="--json", cause="names one file, and a fleet judges several jobs", then=then))
-    common.accepted([name], common.sources(), exactly_one=True)
-    fleet.act(
-        "run",
-        FleetArguments(on=what.on, file=what.file, through=what.through),
-        WhatArguments(image=[f"{name}={what.image}"] if what.image else None, claim=what.claim),
-        trial,
-        [] if what.image else [name],
-        engine,
-        Ledger(out / "fleet"),
-    )
 
 
 def _lineage(engine: Runtime, name: str, reference: str, out: Path) -> str:

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from images.building import records
-from images.commands import common, executors, fleet_kubernetes, fleet_tables
+from images.commands import common, executors, fleet_tables
 from images.commands.common import talk
 from images.commands.executors import ExecutorArguments
-from images.commands.fleet_kubernetes import KubernetesArguments
 from images.commands.options import EngineUrl, ReadOut, grouped
 from images.commands.trials import TrialArguments
 from images.config import paths
@@ -36,11 +35,11 @@ from validate.claims import Tier
 from validate.judge import explain
 from validate.judging import Status
 
-ACTIONS = "plan|run|status|render|collect"
+ACTIONS = "plan|run|status"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetArguments(KubernetesArguments, ExecutorArguments):
+class FleetArguments(ExecutorArguments):
     """Which machines, and where what they judged is kept."""
 
     resume: Annotated[
@@ -74,7 +73,6 @@ def fleet_verb(
 ) -> None:
     """Judge images on a fleet: plan what is fresh, due or impossible, run what is due, show who judged what.
 
-    `render --kubernetes` writes Jobs of what is due, `collect` judges what they logged.
     FOLDER keeps bookings and records; on Slurm it lies where the nodes see it, and everybody who shares it judges
     no pair twice at once.
     """
@@ -85,10 +83,6 @@ def fleet_verb(
     if action not in ACTIONS.split("|"):
         raise UserError(Problem(where=action, cause="is an unknown action", then=f"say one of {ACTIONS}"))
     executors.require_known(how.on)
-    if action == "collect":
-        _collect(how, ledger, engine)
-    if action == "render":
-        fleet_kubernetes.require_kubernetes(how)
     act(action, how, what, trial, selectors or [], engine, ledger)
 
 
@@ -101,7 +95,7 @@ def act(
     engine: str | None,
     ledger: Ledger,
 ) -> None:
-    """Plan, render or run. A run exits with 1 for what has no PASS. Raises UserError."""
+    """Plan or run. A run exits with 1 for what has no PASS. Raises UserError."""
     fleet = config.read(how.file)
     if engine and action == "run" and how.on != "local":
         raise executors.no_engine_of(engine, how.on)
@@ -112,7 +106,7 @@ def act(
         return
     sources = common.sources()
     with executors.local_engine(engine) as docker_engine:
-        travels = action == "render" or (action == "run" and how.on != "local")
+        travels = action == "run" and how.on != "local"
         repository = _repository(how, fleet, needed=travels)
         holding = Holding(
             sources=sources, cache=common.cache(), tiers=trial.tiers or tuple(Tier), only=what.claim or ()
@@ -134,13 +128,8 @@ def act(
         if action == "plan":
             _show_plan(planned, as_json=what.as_json)
             return
-        if action == "render":
-            planned = fleet_kubernetes.within_reach(planned, located)
         images = _sent(located, planned, docker_engine, repository)
     jobs = planning.jobs(planned, images, what.claim or ())
-    if action == "render":
-        fleet_kubernetes.write(jobs, located, holding, fleet, ledger)
-        return
     keys = [job.key for group in jobs.values() for job in group]
     _finish(replace(context, outdated=before), booking.new_run(context.executor, keys), jobs, planned)
 
@@ -195,17 +184,6 @@ def _finish(
         common.results().print(fleet_tables.plan(unanswered))
     _require_verdicts(outcomes, "`nox -s fleet -- run --resume`, with the same --on, judges what has no verdict")
     raise typer.Exit(1 if _failed(outcomes) or others or unanswered else 0)
-
-
-def _collect(how: FleetArguments, ledger: Ledger, engine: str | None) -> NoReturn:
-    """Judge what pods logged. Exits with 1 where a claim failed. Raises UserError for jobs without a verdict."""
-    with executors.local_engine(engine) as docker_engine:
-        outcomes = fleet_kubernetes.read(how, ledger, docker_engine)
-    for outcome in outcomes:
-        _report(ledger, outcome)
-    common.results().print(fleet_tables.outcomes(outcomes))
-    fleet_kubernetes.require_verdicts(outcomes)
-    raise typer.Exit(1 if _failed(outcomes) else 0)
 
 
 def _require_verdicts(outcomes: Sequence[Outcome], then: str) -> None:

@@ -18,11 +18,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from images.building import pipeline
-from images.commands import common, executors, nightly_on, rebuilding, trials, updating
-from images.commands.executors import ExecutorArguments
-from images.commands.nightly_on import NightlyWishes
+from images.commands import common, trials
 from images.commands.options import EngineUrl, ImageInputArguments, Selectors, grouped, in_workspace
-from images.commands.rebuilding import RebuildArguments
 from images.commands.trials import TrialArguments
 from images.config import matrix, paths
 from images.config.matrix import Sources
@@ -31,24 +28,21 @@ from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
-from images.nightly import judge, overlay, proposal, security
+from images.nightly import judge, overlay, proposal
 from images.nightly import report as nightly_report
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
 from images.nightly.options import Judge, NightlyOptions
-from images.nightly.results import Outcome
 from images.nightly.run import ImageResult
-from images.nightly.security import Security, SecurityUpdate
 from images.nightly.state import State
 from images.planning import plan
 from images.planning.plan import Planned
-from images.vulnerabilities import updates
 from images.wheels import cache as wheel_cache
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunArguments(ExecutorArguments):
-    """How a nightly run goes, and on which machines."""
+class RunArguments:
+    """How a nightly run goes."""
 
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run: no trial is repeated.")] = False
     ranges: Annotated[
@@ -90,54 +84,40 @@ class OutputArguments:
         """The folder of an image's update proposal."""
         return self.out / "proposals" / image
 
-    def update(self, image: str) -> Path:
-        """The proposal to take Debian's security updates into an image."""
-        return self.out / "updates" / image / updates.LOG
-
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What a nightly run found, an image each, and what stopped some of it."""
 
     images: Sequence[ImageResult]
-    updates: Mapping[str, SecurityUpdate]
     problems: Sequence[Problem]
 
     @property
     def broken(self) -> bool:
-        return any(one.broken for one in self.images) or any(one.broken for one in self.updates.values())
+        return any(one.broken for one in self.images)
 
 
 @grouped
 def nightly_verb(
     run: RunArguments,
     output: OutputArguments,
-    rebuild: RebuildArguments,
     inputs: ImageInputArguments,
     trial: TrialArguments,
     selectors: Selectors = None,
     engine: EngineUrl = None,
 ) -> None:
-    """Build and validate images as they are locked and at the newest versions; bisect what breaks.
-
-    With --on slurm or --on ray workers build each set of versions, and the evidence is judged again here.
-    """
-    elsewhere = run.elsewhere
+    """Build and validate images as they are locked and at the newest versions; bisect what breaks."""
     sources = common.sources()
-    if rebuild.only_updates and not rebuild.updates:
-        problem = Problem(where="--only-updates", cause="leaves nothing to do beside --no-updates", then="give one")
-        raise UserError(problem)
     asked = Asked(
         sources=sources,
         tracked=_tracked(selectors or [], sources),
         run=run,
         output=output,
-        rebuild=rebuild,
         inputs=inputs,
         trial=trial,
         engine=engine,
     )
-    found = _on_workers(asked) if elsewhere else _here(asked)
+    found = _here(asked)
     _write_reports(found, output)
     proposals = {one.image: _proposal(one, sources, output) for one in found.images if one.proposed}
     _tell(found, proposals, output, _now())
@@ -158,7 +138,6 @@ class Asked:
     tracked: Sequence[Planned]
     run: RunArguments
     output: OutputArguments
-    rebuild: RebuildArguments
     inputs: ImageInputArguments
     trial: TrialArguments
     engine: str | None
@@ -192,29 +171,12 @@ class Asked:
         )
 
 
-def _on_workers(asked: Asked) -> Found:
-    wishes = NightlyWishes(
-        sources=asked.sources,
-        how=asked.run,
-        inputs=asked.inputs,
-        tiers=asked.trial.tiers,
-        gpus=asked.trial.gpus,
-        out=asked.output.out,
-        over=asked.run.over,
-    )
-    nightly_on.require_possible(wishes, engine=asked.engine, updates=asked.rebuild.updates)
-    images = [one.image for one in asked.tracked if one.image]
-    with nightly_on.judge(images, wishes) as (judge_there, cancel):
-        return _run_all(asked, None, asked.options(judge_there, executors.tell, cancel))
-
-
 def _here(asked: Asked) -> Found:
     build = asked.build_options()
     with trials.open_engine(asked.engine) as engine, Progress() as progress:
         judge_here = _judge(engine, build, asked.tracked, progress, over=asked.run.over)
         options = asked.options(judge_here, progress.say, engine.cancel)
-        archive = rebuilding.security(engine, build, asked.rebuild, progress) if asked.rebuild.updates else None
-        return _run_all(asked, archive, options)
+        return _run_all(asked, options)
 
 
 def _judge(
@@ -228,21 +190,16 @@ def _judge(
     return overlay.over(engine, controls, build, host, progress)
 
 
-def _run_all(asked: Asked, archive: Security | None, options: NightlyOptions) -> Found:
-    """Every image: one that can't be run does not stop the others. No archive: no updates are looked for."""
+def _run_all(asked: Asked, options: NightlyOptions) -> Found:
+    """Every image: one that can't be run does not stop the others."""
     images: list[ImageResult] = []
-    rebuilt: dict[str, SecurityUpdate] = {}
     problems: list[Problem] = []
     for planned in asked.tracked:
         if planned.image is None:
             continue
-        if not asked.rebuild.only_updates:
-            with _collected(problems, planned.name):
-                images.append(nightly.run(planned, planned.image, options))
         with _collected(problems, planned.name):
-            if archive and (update := security.run(planned, planned.image, archive, options)):
-                rebuilt[planned.name] = update
-    return Found(images=images, updates=rebuilt, problems=problems)
+            images.append(nightly.run(planned, planned.image, options))
+    return Found(images=images, problems=problems)
 
 
 @contextmanager
@@ -285,14 +242,11 @@ def _ranges(texts: Sequence[str], wanted: Sequence[Planned]) -> dict[str, str]:
 
 
 def _write_reports(found: Found, output: OutputArguments) -> None:
-    """Texts of issues, and what is proposed about Debian's security updates."""
+    """Texts of issues."""
     texts = nightly_report.issues([line for one in found.images for line in one.breakages])
-    for name, update in found.updates.items():
-        if update.log:
-            updating.write(output.update(name), update.log)
-            texts.update([nightly_report.update_issue(name, update.log)])
     for name, text in texts.items():
-        updating.write(output.reports / name, text)
+        output.reports.mkdir(parents=True, exist_ok=True)
+        (output.reports / name).write_text(text)
 
 
 def _proposal(found: ImageResult, sources: Sources, output: OutputArguments) -> str:
@@ -361,8 +315,7 @@ def _commit(files: Mapping[str, str], name: str, message: str) -> str:
 def _tell(found: Found, proposals: Mapping[str, str], output: OutputArguments, now: datetime) -> None:
     if output.as_json:
         rows = [_row(one, proposals.get(one.image, "")) for one in found.images]
-        lines = [one.line.model_dump(mode="json") for one in found.updates.values()]
-        typer.echo(json.dumps({"date": now.isoformat(), "images": rows, "rebuilds": lines}, indent=1))
+        typer.echo(json.dumps({"date": now.isoformat(), "images": rows}, indent=1))
         return
     for one in found.images:
         for line in (one.control, one.canary):
@@ -371,10 +324,6 @@ def _tell(found: Found, proposals: Mapping[str, str], output: OutputArguments, n
             typer.echo(f"{one.image}  {breakage.sentence} ({nightly_report.searched(breakage)})")
         if one.image in proposals:
             typer.echo(f"{one.image}  update proposal: {proposals[one.image]}")
-    for name, update in found.updates.items():
-        typer.echo(f"{name}  {nightly_report.job(update.line)}")
-        if update.line.outcome is not Outcome.UNCHANGED:
-            typer.echo(f"{name}  security updates: {output.update(name)}")
 
 
 def _row(one: ImageResult, proposal: str) -> dict[str, object]:

@@ -14,8 +14,7 @@ import typer
 
 from images.chooser import choose
 from images.chooser import machine as choose_machine
-from images.commands import common, executors, tables, trials
-from images.commands.executors import ExecutorArguments
+from images.commands import common, tables, trials
 from images.commands.options import (
     EngineUrl,
     GateTiers,
@@ -24,7 +23,6 @@ from images.commands.options import (
     ToRepository,
     grouped,
 )
-from images.commands.publishing_on import Publishing, PublishRequest
 from images.config import paths, platforms
 from images.config.matrix import Sources
 from images.config.schema import GATE
@@ -94,30 +92,33 @@ class PublishArguments:
     ] = LayerCompression.BOTH
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublishRequest:
+    """An image to publish. `reference`: `--image`; empty: its name."""
+
+    options: PublishOptions
+    reference: str = ""
+
+
 @grouped
 def publish_verb(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Image names, as `plan` prints them.")],
     to: ToRepository,
     what: PublishArguments,
-    workers: ExecutorArguments,
     gate_text: GateTiers = "",
     engine: EngineUrl = None,
 ) -> None:
     """Push a validated image, attach attestation, SBOM and provenance, and move its tags last.
 
-    Several NAMEs are published one by one. With --on slurm or --on ray workers push the layers; keys, verdicts and tags
-    stay here.
+    Several NAMEs are published one by one.
     """
-    elsewhere = workers.elsewhere
-    if engine and elsewhere:
-        raise executors.no_engine_of(engine, workers.on)
     sources = common.sources()
     rows = _rows(list(dict.fromkeys(names)), what, sources)
     if what.key:
         signing.require(what.key)
         signing.require_password(what.key)
     wishes = [[_wish_of(one, row, to, what, gate_text, sources) for one in row] for row in rows]
-    ends = Publishing(how=workers).all(wishes) if elsewhere else _published_here(wishes, engine)
+    ends = _published_here(wishes, engine)
     failed: list[UserError] = []
     for end in _with_the_last_error(ends, " ".join(names)):
         if isinstance(end, UserError):

@@ -1,9 +1,7 @@
-"""fleet.yaml: which machines there are, and how Slurm, Ray and Kubernetes are asked for them."""
+"""fleet.yaml: which machines there are, and how Slurm and Ray are asked for them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,33 +17,6 @@ from images.errors import Problem, UserError
 NAME = "fleet.yaml"
 _RANKS = 2
 _MINUTES = 120
-_WAIT_HOURS = 24
-_MEMORY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?$")
-"""A quantity of Kubernetes in bytes (its API reference, Quantity), without exponents."""
-_UNITS: dict[str, float] = {
-    **{f"{letter}i": 1 << 10 * power for power, letter in enumerate("KMGT", 1)},
-    **{letter: 1000**power for power, letter in enumerate("kMGT", 1)},
-}
-_DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-"""A DNS subdomain (Kubernetes' "Object Names and IDs", by RFC 1123)."""
-_WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-"""A name in keys and values (Kubernetes' "Labels and Selectors")."""
-_LONGEST_NAME = 253
-_LONGEST_KEY = _LONGEST_NAME + 1 + 63
-LabelKey = Annotated[str, Field(pattern=rf"^({_DOMAIN}/)?{_WORD}$", max_length=_LONGEST_KEY)]
-LabelValue = Annotated[str, Field(pattern=rf"^({_WORD})?$")]
-ObjectName = Annotated[str, Field(pattern=rf"^({_DOMAIN})?$", max_length=_LONGEST_NAME)]
-Quantity = Annotated[str, Field(pattern=_MEMORY.pattern)]
-PLATFORM_LABELS = ("kubernetes.io/os", "kubernetes.io/arch")
-"""What rendering asks nodes for by the image's platform."""
-
-
-def memory_bytes(quantity: str) -> float:
-    """Bytes of `memory`. Raises ValueError: it is no quantity."""
-    found = _MEMORY.match(quantity)
-    if not found:
-        raise ValueError(f"{quantity!r} is no quantity of memory")
-    return float(found[1]) * _UNITS.get(found[2], 1)
 
 
 class SlurmRequest(Row):
@@ -74,31 +45,6 @@ class RayRequest(Row):
     """Custom resources of the nodes that have an engine: `engine: 1`."""
 
 
-class KubernetesRequest(Row):
-    """What a Job asks Kubernetes for."""
-
-    node_labels: dict[LabelKey, LabelValue] = {}
-    """The nodes: `nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3`. Their platform is asked for without being said."""
-    gpu_resource: Annotated[str, Field(pattern=rf"^{_DOMAIN}/{_WORD}$", max_length=_LONGEST_KEY)] = "nvidia.com/gpu"
-    """What the device plugin calls a GPU."""
-    cpus: Annotated[int, Field(gt=0)] = 2
-    """Cores that each container asks for, and probes that it runs at once; on GPUs no more than a trial runs."""
-    cpu_limit: Annotated[int, Field(gt=0)] | None = None
-    """Cores that each container may use, where a quota or a LimitRange wants a limit; none: no limit is written."""
-    memory: Quantity = "4Gi"
-    """Memory that each container asks for; it may use what a trial may. As `4Gi`, `4.5Gi` or `4000M`."""
-    ephemeral_storage: Quantity | None = None
-    """Storage of the node that each container asks for and may use. A pod may use the sum; none: nothing is written."""
-    minutes: Annotated[int, Field(gt=0)] = _MINUTES
-    """How long one pod may run, from its start on a node."""
-    wait_hours: Annotated[int, Field(gt=0)] = _WAIT_HOURS
-    """How long a Job may wait in all. Its time runs from its creation, and all Jobs are created at once."""
-    tolerate: list[LabelKey] = []
-    """Keys of taints."""
-    pull_secret: ObjectName = ""
-    runtime_class: ObjectName = ""
-
-
 class WorkerType(Row):
     """Machines of one kind. Without `arch` they have no GPU, and judge the static and the cpu tier."""
 
@@ -112,7 +58,6 @@ class WorkerType(Row):
     """They judge the images of this platform alone."""
     slurm: SlurmRequest = SlurmRequest()
     ray: RayRequest = RayRequest()
-    kubernetes: KubernetesRequest = KubernetesRequest()
 
 
 class SlurmSettings(Row):
@@ -209,15 +154,4 @@ def _inconsistent(fleet: Fleet, file: yamlfile.YamlFile) -> list[Problem]:
         if one.gpus and not one.arch:
             then = "say arch: '9.0' (`nvidia-smi --query-gpu=compute_cap --format=csv` prints it)"
             problems.append(Problem(where=where, cause=f"{name} has gpus and no arch", then=then))
-        problems += _of_kubernetes(name, one.kubernetes, file)
     return problems
-
-
-def _of_kubernetes(name: str, asked: KubernetesRequest, file: yamlfile.YamlFile) -> Iterator[Problem]:
-    there = ("workers", name, "kubernetes")
-    for label in (one for one in PLATFORM_LABELS if one in asked.node_labels):
-        cause = f"{name} sets {label}, which follows from `platform`"
-        yield Problem(where=file.where((*there, "node_labels", label)), cause=cause, then="say `platform` in its place")
-    if asked.cpu_limit and asked.cpu_limit < asked.cpus:
-        cause = f"{name} asks for {asked.cpus} cpus, and may use {asked.cpu_limit}"
-        yield Problem(where=file.where((*there, "cpu_limit")), cause=cause, then=f"say {asked.cpus} or more there")

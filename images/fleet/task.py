@@ -8,7 +8,6 @@ from typing import Protocol, Self
 
 from images.engine.runtime import Runtime
 from images.fleet.model import Judged
-from images.fleet.results import JobResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +29,10 @@ class Task(Protocol):
         """For a machine that sees neither this one's checkout nor its folders."""
         ...
 
-    def perform(self, context: TaskContext) -> Judged | JobResult:
+    def perform(self, context: TaskContext) -> Judged:
         """Do it, and give back what came of it."""
         ...
 
-    def perform_and_keep(self, context: TaskContext) -> str | JobResult:
+    def perform_and_keep(self, context: TaskContext) -> str:
         """The same where the submitter's folders are seen. A name: of the machine that kept the record there."""
         ...

@@ -48,12 +48,6 @@ def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
     return {f"{name}.md": _issue(name, group) for name, group in groups.items()}
 
 
-def update_issue(image: str, log: str) -> tuple[str, str]:
-    """File name and Markdown of the issue for an image that misses security updates. `log`: its CHANGES.md."""
-    name = f"updates-{image}"
-    return f"{name}.md", f"{log}\n{_marker(name)}\n"
-
-
 def _marker(name: str) -> str:
     return f"<!-- truetag: {name} -->"
 

@@ -18,8 +18,6 @@ _APPTAINER_USER = "Apptainer runs containers as the user who starts them, never 
 _APPTAINER_MOUNTS = "Apptainer has no volumes, and gives a folder of the host its owner: judge this with Docker"
 _APPTAINER_SIZE = "Apptainer keeps no sizes of layers: judge this with Docker"
 _APPTAINER_OWNERS = "the caller's: files that the image's own user may not read, as root's of mode 0600, are readable"
-_POD_MOUNTS = "Kubernetes gives its volumes another owner and mode than Docker: judge this with `nox -s validate`"
-_POD_UNSEEN = "no engine here has the image, so its labels and its size were not read"
 
 
 def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
@@ -38,12 +36,6 @@ def _of_apptainer(claims: ClaimSet) -> Reasons:
         **_reasons(_APPTAINER_MOUNTS, claims.only(IN_OWN_CONTAINER).claims),
         **_reasons(_APPTAINER_SIZE, sizes),
     }
-
-
-def of_kubernetes(claims: ClaimSet, *, has_image: bool = True) -> Reasons:
-    """What a pod can't give. `has_image`: an engine of the machine that collects its logs can be asked about it."""
-    unseen = [] if has_image else claims.only([HOST_PROBE]).claims
-    return {**_reasons(_POD_MOUNTS, claims.only(IN_OWN_CONTAINER).claims), **_reasons(_POD_UNSEEN, unseen)}
 
 
 def limited(claims: ClaimSet, reasons: Reasons) -> ClaimSet:

@@ -5,10 +5,6 @@ One part of it is measured by a worker of a real Ray cluster, too.
 
 import gzip
 import io
-import os
-import shutil
-import subprocess
-import sys
 import tarfile
 import uuid
 from collections.abc import Iterator
@@ -18,24 +14,19 @@ from pathlib import Path
 import pytest
 
 from images.bench import builder as builders
-from images.bench import layer_sizes, loopback, results
+from images.bench import layer_sizes, loopback
 from images.bench.accounting import Layer
 from images.bench.builder import COLD, UNCACHED, UNMARKED, Builder, How, open_builder
 from images.bench.layer_sizes import LayerSizes
 from images.bench.parts import BenchmarkRun, base_pull
 from images.bench.parts.sizes import Sizes
-from images.context import base_images
 from images.context.base_images import AcquiredBase
-from images.context.hosting import HostSettings, host_settings
+from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.engine import Engine, ignore
 from images.engine.buildkit import LogLine
 from images.engine.progress import Progress
 from images.errors import UserError
-from images.fleet.executors import ray
-from images.planning import plan
-from tests.support.broken_images import NAME
-from tests.support.ray_cluster import ray_cluster
 from tests.support.small_base import small_base
 from tests.support.sources import SOURCES
 
@@ -265,45 +256,3 @@ SMALL = """\
 FROM {{ base.reference }}
 RUN echo measured >/measured && touch -d @0 /measured
 """
-
-
-def small_checkout(folder: Path) -> None:
-    """A checkout whose matrix has one image with a lock, and whose images are one step on their base."""
-    ray.stage(folder)
-    (folder / "templates" / "Dockerfile.j2").write_text(SMALL)
-    (folder / "fleet.yaml").write_text("workers: {cpu: {ray: {resources: {engine: 1}}}}\n")
-    shutil.move(folder / "locks" / NAME, folder / NAME)
-    shutil.rmtree(folder / "locks")
-    shutil.move(folder / NAME, folder / "locks" / NAME)
-
-
-def test_a_worker_of_ray_measures_the_sequence_of_the_checkout_that_travelled(engine: Engine, tmp_path: Path) -> None:
-    """The command, the cluster, the worker's engine and its build are real; the images are small, as a sequence of the
-    matrix takes hours. The base's layers are known: they travel with the job.
-    """
-    checkout, out = tmp_path / "checkout", tmp_path / "results.json"
-    small_checkout(checkout)
-    bookworm = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
-    base = base_images.acquire(engine, bookworm, pinned={}, host=host_settings(), say=print)
-    below = engine.inspect(base.reference).layers
-    known = {digest: Layer(digest=digest, tar=3, gzip=2, zstd=1).as_json() for digest in below}
-    here = results.machine(engine)
-    earlier = results.entry({"images": {}, "layers": known}, here, "", began="x", seconds=1, finished=True)
-    results.keep(out, "pull", earlier)
-    with ray_cluster([engine.facts.url]) as address:
-        done = subprocess.run(
-            [sys.executable, "-m", "images", "bench", "--only", "sequence", "--on", "ray", "--out", str(out)],
-            cwd=checkout,
-            env={**os.environ, "RAY_ADDRESS": address, "DOCKER_HOST": "unix:///the-submitter-has-none"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0 and "bench-sequence  measured on" in done.stderr, done.stderr
-    found = results.read(out)["sequence"]
-    data, machine = found["data"], found["machine"]
-    assert data["order"] == [NAME] and [*data["images"]] == [NAME]
-    *lower, made = data["images"][NAME]["layers"]
-    assert tuple(lower) == below and {digest: data["layers"][digest] for digest in below} == known
-    assert made not in below and data["layers"][made]["tar"] < 20_000
-    assert found["finished"] and found["commit"] == "" and machine == here.as_json()

@@ -1,23 +1,16 @@
 """A fleet for real: Slurm with four nodes, Ray with three, one registry; workers and submitters that are killed."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from images.bench import loopback
-from images.engine import RUN_LABEL, BuildSpec, Engine, ImageInfo
+from images.engine import RUN_LABEL, Engine, ImageInfo
 from images.fleet import travel
 from images.fleet import worker as fleet_worker
-from images.fleet.builds import worker as build_worker
 from images.fleet.config import WorkerType
 from images.fleet.executors.executor import Placed
 from images.fleet.executors.local import LocalExecutor
@@ -26,11 +19,9 @@ from images.fleet.model import Job
 from images.fleet.worker import Assignment
 from images.registry.reference import Repository
 from images.validation import trial
-from tests.support import fleet_faults, fleet_images, pods
+from tests.support import fleet_faults, fleet_images
 from tests.support.broken_images import NAME
-from tests.support.checkout import ROOT
 from tests.support.fleet_faults import FleetCommand
-from tests.support.held_builds import JOBS, HeldBuilds
 from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
 from tests.support.slurm_cluster import Slurm, slurm_cluster
@@ -128,122 +119,6 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
     assert slurm.queue() == []
 
 
-def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
-    engine: Engine, through: str, slurm: Slurm, fleet_file: Path, tmp_path: Path
-) -> None:
-    """There and back on a real cluster, quickly; tests/images/fleet/test_builds.py has what is made of an image."""
-    base = f"{through}/none@sha256:{'0' * 64}"
-    words = ["build", NAME, "--on", "slurm", "--fleet", str(fleet_file), "--through", through, "--base", base]
-    done = subprocess.run(
-        [sys.executable, "-m", "images", *words, "--out", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "DOCKER_HOST": engine.facts.url, **slurm.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert base in done.stderr.split("failed: ")[1] and "next:" in done.stderr, done.stderr
-    assert slurm.queue() == []
-
-
-def until(holds: Callable[[], object], told: Callable[[], object]) -> None:
-    """Wait. `told`: what is said where it takes too long."""
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.1)
-
-
-def killed_with_one_built(builds: HeldBuilds, environment: Mapping[str, str]) -> str:
-    """Kills the submitter of builds once one has a record and the others go on. Returns the label of the one."""
-    submitter = builds.start(environment)
-
-    def until_there(holds: Callable[[], object]) -> None:
-        until(lambda: holds() or submitter.poll() is not None, builds.began)
-        assert submitter.poll() is None, submitter.communicate()
-
-    until_there(builds.began)
-    first = builds.began()[0]
-    builds.let_end(first)
-    until_there(lambda: builds.ledger.record(JOBS[first].key))
-    until_there(lambda: builds.began() == sorted(JOBS))
-    submitter.kill()
-    submitter.communicate()
-    return first
-
-
-def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
-    slurm: Slurm, fleet_file: Path, tmp_path: Path
-) -> None:
-    """One has ended by then, one ends while nobody looks, and one goes on while the run is resumed.
-
-    The cluster, the submitters and the kill are real; a build is a worker that waits for a file.
-    """
-    builds, environment = HeldBuilds(tmp_path, "slurm"), dict(slurm.environment)
-    shutil.copy(fleet_file, tmp_path / "fleet.yaml")
-    first = killed_with_one_built(builds, environment)
-    second, last = sorted(JOBS.keys() - {first})
-    builds.let_end(second)
-    until(lambda: builds.ledger.record(JOBS[second].key), slurm.queue)
-    submitted = jobs_of(slurm)
-
-    resumed = builds.start(environment, "--resume")
-    lines = iter(resumed.stderr.readline, "") if resumed.stderr else iter(())
-    told = next(lines)
-    assert told.startswith(f"{last}: runs on n") and "takes about 60 min (its start is known)" in told, told
-    builds.let_end(last)
-    stdout, _ = resumed.communicate()
-    assert resumed.returncode == 0 and set(json.loads(stdout).values()) == {"sha256:" + "ab" * 32}, stdout
-    assert builds.began() == sorted(JOBS) and jobs_of(slurm) == submitted
-    ledger = builds.ledger
-    assert all(one.ended for one in ledger.runs()) and not [key for key in ledger.job_keys() if ledger.booked(key)]
-    assert slurm.queue() == []
-
-
-def test_what_came_back_from_ray_is_taken_over_from_a_killed_submitter_and_the_rest_built(
-    ray: Mapping[str, str], fleet_file: Path, tmp_path: Path
-) -> None:
-    """Ray ends the tasks of a killed submitter. A build is a worker that waits for a file."""
-    builds = HeldBuilds(tmp_path, "ray")
-    shutil.copy(fleet_file, tmp_path / "fleet.yaml")
-    first = killed_with_one_built(builds, ray)
-    until(lambda: not builds.workers(), builds.workers)
-
-    others = sorted(JOBS.keys() - {first})
-    resumed = builds.start(ray, "--resume")
-    for label in others:
-        builds.let_end(label)
-    stdout, stderr = resumed.communicate()
-    assert resumed.returncode == 0 and set(json.loads(stdout).values()) == {"sha256:" + "ab" * 32}, stderr
-    assert builds.began() == sorted([*JOBS, *others])
-    ledger = builds.ledger
-    assert all(one.ended for one in ledger.runs()) and not [key for key in ledger.job_keys() if ledger.booked(key)]
-    until(lambda: not builds.workers(), builds.workers)
-
-
-def jobs_of(slurm: Slurm) -> set[str]:
-    """Every job that Slurm remembers."""
-    return set(slurm.ask("squeue", "--array", "--states=all", "--noheader", "--format=%i").split())
-
-
-def test_names_that_killed_workers_left_are_taken_away_and_no_others(engine: Engine) -> None:
-    own = f"u{os.getuid()}"
-    left, built = (f"truetag-test-left-{word * 10}-{own}" for word in "ab")
-    others = f"truetag-test-left-{'c' * 10}-u9{os.getuid()}"
-    labelled = b"FROM scratch\nLABEL dev.truetag.image=test\n"
-    try:
-        for tag in (f"{left}-candidate", built, others):
-            engine.build({"Dockerfile": labelled}, tag, BuildSpec(network_mode="none"))
-        with engine.alone(f"job {built}", waiting=lambda: pytest.fail("nobody has this name")):
-            build_worker.untag_left(engine)
-            assert [engine.find(tag) is None for tag in (f"{left}-candidate", built, others)] == [True, False, False]
-        build_worker.untag_left(engine)
-        assert engine.find(built) is None, "its worker has ended"
-    finally:
-        engine.untag(others)
-
-
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Mapping[str, str]]:
     """What makes a command talk to a cluster with two engines."""
@@ -274,27 +149,6 @@ def test_rootless_podman_gives_the_verdicts_of_docker(
     assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
     assert fleet_faults.verdicts(tmp_path / "fleet") == local
     assert {record.worker.engine[:7] for record in Ledger(tmp_path / "fleet").records()} == {"podman "}
-
-
-def test_rendered_pods_give_the_verdicts_of_one_machine(
-    engine: Engine, command: FleetCommand, local: Mapping[str, Any], tmp_path: Path
-) -> None:
-    """The manifests' own images, commands, users and mounts, run by Docker in place of a kubelet. No cluster ran."""
-    written = command.run(tmp_path, "render", "--kubernetes")
-    assert written.returncode == 0, written.stderr
-    manifests = list(yaml.safe_load_all((tmp_path / "kubernetes" / "manifests.yaml").read_text()))
-    jobs = [one for one in manifests if one["kind"] == "Job"]
-    texts = [pods.run(one, manifests, engine.facts.url, tmp_path / "pod") for one in jobs]
-    whole, partly = tmp_path / "whole", tmp_path / "partly"
-    partly.write_text("".join([*texts[1:], *texts[0].splitlines(keepends=True)[:-1]]))
-    whole.write_text("".join(texts))
-    first = fleet_faults.call(["collect", "--logs", str(partly), "--out", str(tmp_path)], command.environment)
-    assert first.returncode == 1 and "has no end" in first.stderr, first.stderr
-    assert len(fleet_faults.verdicts(tmp_path)) == len(local) - 1, "a part of a log is no evidence"
-    done = fleet_faults.call(["collect", "--logs", str(whole), "--out", str(tmp_path)], command.environment)
-    assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
-    assert fleet_faults.verdicts(tmp_path) == local
-    assert {record.worker.executor for record in Ledger(tmp_path).records()} == {"kubernetes"}
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,17 @@
-"""A nightly run on the real engine: a torchao that was built for another torch is found among harmless changes.
-
-Each set of versions goes the way of `--on`: it is described, laid over the image by a worker (in this process), and
-judged again from the evidence.
-"""
+"""A nightly run on the real engine: a torchao that was built for another torch is found among harmless changes."""
 
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
+from images.building import pipeline
+from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
-from images.fleet.builds import sets
-from images.fleet.builds.pool import Pool
-from images.fleet.builds.sets import Parent, SetOptions
-from images.fleet.config import ONE_MACHINE
-from images.fleet.executors.local import LocalExecutor
-from images.fleet.submission import Submission
-from images.nightly import results
+from images.engine.progress import Progress
+from images.locking import lock_file
+from images.nightly import overlay, results
 from images.nightly import run as nightly
+from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
 from images.nightly.results import Outcome
 from images.nightly.state import State
@@ -35,13 +30,12 @@ def test_the_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    known = Parent(reference=NAME, digest=parent.id, labels=parent.labels)
-    given = SetOptions(sources=SOURCES, out=tmp_path, cache=tmp_path, bases={}, parents={NAME: known})
-    executor = LocalExecutor()
-    with Pool(executor) as pool:
+    build = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    controls = {NAME: Locked(image=image, lock=lock_file.read(image))}
+    with Progress(plain=True) as progress:
         options = NightlyOptions(
             sources=SOURCES,
-            judge=sets.on_workers(pool, Submission.new(ONE_MACHINE, executor, say), given),
+            judge=overlay.over(engine, controls, build, host_settings(), progress),
             state=State(tmp_path / "state.jsonl", resume=False),
             now=lambda: datetime.now(UTC),
             results=tmp_path / "results",
@@ -58,7 +52,7 @@ def test_the_package_that_breaks_a_canary_is_named(
     assert found.proposed is None
     assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
     left = [tag for one in engine.images("dev.truetag.image") for tag in one.tags if tag.startswith(LABELLED)]
-    assert not left, "what workers build loses its name"
+    assert not left, "what was laid over it loses its name"
 
 
 def say(name: str, text: str) -> None:

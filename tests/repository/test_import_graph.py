@@ -31,7 +31,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.config",),
     ("images.errors",),
     ("validate.__main__",),
-    ("validate.inside", "validate.logged"),
+    ("validate.inside",),
     ("validate.doctor", "validate.probes", "validate.survey"),
     ("validate.suite",),
     ("validate.examples", "validate.kernels", "validate.page"),

@@ -370,7 +370,7 @@ def test_every_image_is_built_and_only_those_that_a_gpu_judges_are_promoted() ->
         for name, job in loaded(workflow)["jobs"].items()
         if "image" in job.get("strategy", {}).get("matrix", {})
     }
-    built = ("nightly-build", "nightly-updates", "publish-staging")
+    built = ("nightly-build", "publish-staging")
     judged = ("nightly-gpu", "publish-gpu", "publish-promote", "publish-keyless")
     assert lists == {
         **dict.fromkeys(built, "${{ fromJSON(needs.plan.outputs.images) }}"),
@@ -395,7 +395,7 @@ def test_jobs_of_images_for_arm64_run_on_arm64() -> None:
         if "matrix.image" in str(job)
     }
     on_arm = {name for name, where in found.items() if "endsWith(matrix.image, '-arm64') &&" in where}
-    assert on_arm == {"nightly-build", "nightly-updates", "nightly-gpu", "publish-staging", "publish-gpu"}
+    assert on_arm == {"nightly-build", "nightly-gpu", "publish-staging", "publish-gpu"}
     assert all("'ubuntu-24.04-arm' ||" in found[name] or "'arm64' ||" in found[name] for name in on_arm)
 
 

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from images.fleet.config import WorkerType
 from images.fleet.model import Judged
-from images.fleet.results import JobResult
 from images.fleet.task import Task
 
 
@@ -34,15 +33,12 @@ class Ended:
     cause: str = ""
     node: str = ""
     judged: Judged | None = None
-    result: JobResult | None = None
 
 
-def ended(key: str, found: Judged | JobResult | str) -> Ended:
+def ended(key: str, found: Judged | str) -> Ended:
     """The end of a job with a result. A name is that of the machine that kept the record in the ledger."""
     if isinstance(found, str):
         return Ended(key=key, node=found)
-    if isinstance(found, JobResult):
-        return Ended(key=key, node=found.worker.node, result=found)
     return Ended(key=key, node=found.record.worker.node, judged=found)
 
 

@@ -17,7 +17,6 @@ from images.fleet import worker
 from images.fleet.config import RaySettings, WorkerType
 from images.fleet.executors.executor import Ended, Placed, ended
 from images.fleet.model import Judged
-from images.fleet.results import JobResult
 from images.fleet.task import Task, TaskContext
 
 _LOOK_UP = 1.0
@@ -27,7 +26,7 @@ _PATIENCE = 120.0
 CODE = ("images", "validate", "templates", "examples")
 
 
-def run_there(task: Task) -> Judged | JobResult | str:
+def run_there(task: Task) -> Judged | str:
     """The task on a node of Ray's. Returns what came of it, or what a person is told instead.
 
     The work is done in a thread: Ray cancels a task by an interrupt, which would wait for the engine's next words.
@@ -35,7 +34,7 @@ def run_there(task: Task) -> Judged | JobResult | str:
     import ray
 
     engines: list[Runtime] = []
-    results: list[Judged | JobResult | str] = []
+    results: list[Judged | str] = []
     found = ray.get_runtime_context()
     machine = f"{worker.node()}/{found.get_node_id()[:6]}"
     context = TaskContext(id=found.get_task_id() or "", machine=machine, on_engine=engines.append)

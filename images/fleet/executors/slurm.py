@@ -20,7 +20,6 @@ from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import SlurmSettings, WorkerType
 from images.fleet.executors.executor import Ended, Placed, ended
-from images.fleet.results import JobResult
 from images.fleet.task import Task, TaskContext
 from images.publish import signing
 
@@ -33,7 +32,7 @@ _GRACE_SECONDS = 60
 """Given by Slurm between the signal and the end: containers are removed meanwhile."""
 
 
-def run_here(task: Task) -> str | JobResult:
+def run_here(task: Task) -> str:
     """The function that submitit calls on a node. Returns the node where the record is in the ledger by then."""
     import submitit
 

@@ -13,8 +13,6 @@ from datetime import datetime
 from submitit import SlurmJob
 from submitit.slurm.slurm import SlurmInfoWatcher
 
-from images.fleet.results import JobResult
-
 _SETTINGS = ("SLURM_BITSTR_LEN=0", "SLURM_TIME_FORMAT=standard")
 """Without the limit, squeue cuts the list of an array's elements off after 64 characters."""
 COMMAND = ("env", *_SETTINGS, "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%N|%S|%r")
@@ -44,7 +42,7 @@ class SqueueWatcher(SlurmInfoWatcher):
         return {job: dict(state_of(listing, job)) for job in self._asked}
 
 
-class WatchedJob(SlurmJob[str | JobResult]):
+class WatchedJob(SlurmJob[str]):
     """A job whose state comes from squeue."""
 
     watcher = SqueueWatcher(delay_s=_SECONDS)

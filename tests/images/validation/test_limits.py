@@ -17,6 +17,7 @@ from validate.judge import judge
 from validate.judging import Status
 
 PODMAN: VersionResponse = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
+PODMAN_FACTS = engine_facts("unix:///p", PODMAN, {}, builds=False)
 DOCKER: VersionResponse = {**PODMAN, "Components": []}
 
 
@@ -28,13 +29,13 @@ def claims() -> ClaimSet:
 
 
 def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, engine_facts("unix:///p", PODMAN, {}, builds=False))
+    reasons = limits.of_engine(claims, PODMAN_FACTS)
     assert list(reasons) == ["C8 own folder"]
     assert limits.of_engine(claims, engine_facts("unix:///d", DOCKER, {})) == {}
 
 
 def test_what_is_not_given_is_unproven_and_the_rest_is_measured(claims: ClaimSet) -> None:
-    reasons = limits.of_kubernetes(claims)
+    reasons = limits.of_engine(claims, PODMAN_FACTS)
     limited, given = limits.limited(claims, reasons), limits.given(claims, reasons)
     unproven = [one for one in limited.claims if f"{one.id} {one.subject}" in reasons]
     assert len(unproven) == len(reasons) > 0 and all(one.unproven for one in unproven)
@@ -46,7 +47,7 @@ def test_what_is_not_given_is_unproven_and_the_rest_is_measured(claims: ClaimSet
 
 
 def test_evidence_says_what_was_not_given_and_can_only_lose_by_it(claims: ClaimSet) -> None:
-    reasons = limits.of_kubernetes(claims)
+    reasons = limits.of_engine(claims, PODMAN_FACTS)
     evidence = Evidence(image=claims.image, digest="", records=(), host=limits.as_host(reasons))
     again = Evidence.loads(evidence.dumps())
     assert limits.of_evidence(claims, again) == limits.limited(claims, reasons)
