@@ -11,12 +11,12 @@ from images.audit import checks, expected, insight, running
 from images.audit.judging import AUDIT_JUDGES
 from images.audit.model import Audit, Check, Environment, LibraryCode, Outcome, Severity, Source
 from images.audit.nearest import nearest
-from images.audit.reading import Limits, Reader, reader, user_json
+from images.audit.reading import Limits, Reader, user_json
 from images.config.facts import Facts
 from images.engine import Engine, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.planning.image import Image
-from images.validation import inspection
+from images.validation.run import credentials_of
 from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Record
@@ -50,16 +50,16 @@ class Audited:
 def audit(engine: Engine, reference: str, facts: Facts, images: Sequence[Image], options: AuditOptions) -> Audited:
     """Audit an image that the engine has. Raises NoSuchImage, UserError where it can't be read at all."""
     info = engine.inspect(reference)
-    with reader(engine, info, options.limits) as own:
-        options.say(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
-        survey = own.survey()
-        environments = survey["environments"][:_MOST_ENVIRONMENTS]
-        code = insight.library_code(survey)
-        whole = _hygiene(own, info, survey, options)
-        measured = [_measured(engine, info, own, one, code, facts, options) for one in environments]
+    own = Reader(engine, info, options.limits)
+    options.say(f"reading {reference} ({info.id[:19]}, {info.size / 1e9:.2f} GB)")
+    survey = own.survey()
+    environments = survey["environments"][:_MOST_ENVIRONMENTS]
+    code = insight.library_code(survey)
+    whole = _hygiene(own, info, survey, options)
+    measured = [_measured(engine, info, own, one, code, facts, options) for one in environments]
     first = next((one for one in environments if one["torch"]), None)
     archs = [str(arch.major * 10 + arch.minor) for arch in expected.archs(_torch_code(first, code))] if first else []
-    history = list(inspection.credentials_of(engine, info))
+    history = list(credentials_of(engine, info))
     found = Audit(
         image=reference,
         digest=info.id,

@@ -6,18 +6,15 @@ Nothing of the image runs here. What its files say is text of strangers: all of 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from images.audit.cleaning import cleaned
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.archive import Files
 from images.errors import Problem, UserError
-from images.validation import own_python, trial
+from images.validation import own_python, run
 from validate.claims import ClaimSet
 from validate.evidence import Record
 
@@ -42,9 +39,10 @@ class Limits:
 class Reader:
     """Our own Python, packed once, for as many containers as an audit takes."""
 
-    def __init__(self, engine: Engine, image: ImageInfo, limits: Limits, scratch: Path) -> None:
+    def __init__(self, engine: Engine, image: ImageInfo, limits: Limits) -> None:
+        """Raises UserError where this machine's Python can't be taken along."""
         self._engine, self._image, self._limits = engine, image, limits
-        self._python = own_python.files(INSIDE, scratch)
+        self._python = own_python.files(INSIDE)
 
     def survey(self) -> Mapping[str, Any]:
         """What the image has (validate/survey/main.py). Raises UserError where that can't be read."""
@@ -59,7 +57,7 @@ class Reader:
 
     def probes(self, claims: ClaimSet, user: bytes, on_record: Callable[[Record], None]) -> list[Record]:
         """The records of static probes, measured for one Python environment."""
-        files = {**trial.suite_files(claims), "user.json": user}
+        files = {**run.suite_files(claims), "user.json": user}
         command = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
         records = []
         for line in self._lines([*command, "--timeout", str(self._limits.probe)], files):
@@ -70,7 +68,7 @@ class Reader:
 
     def _lines(self, arguments: Sequence[str], files: Files) -> Iterator[str]:
         """What our suite prints in a container of the image, whose files root reads and none may change."""
-        command = [f"{INSIDE}/{own_python.PROGRAM}", "-I", "-S", "-X", "utf8", f"{INSIDE}/validate", *arguments]
+        command = [*own_python.command(INSIDE), f"{INSIDE}/validate", *arguments]
         spec = ContainerSpec(
             self._image.id,
             command,
@@ -99,13 +97,6 @@ class Reader:
                 return b""
 
 
-@contextmanager
-def reader(engine: Engine, image: ImageInfo, limits: Limits) -> Iterator[Reader]:
-    """A reader of one image. Raises UserError where this machine's Python can't be taken along."""
-    with tempfile.TemporaryDirectory(prefix="truetag-audit-") as folder:
-        yield Reader(engine, image, limits, Path(folder))
-
-
 def user_json(image: ImageInfo, *, python: str, start: Mapping[str, Any] | None) -> bytes:
     """How a user's process would start in the image, as validate/environment/user_environment.py reads it."""
     environ = {"HOME": "/root", **image.env}
@@ -123,7 +114,7 @@ def record_of(line: str) -> Record | None:
 
 
 def _suite() -> Mapping[str, bytes]:
-    return trial.suite_files(ClaimSet(image="", claims=()))
+    return run.suite_files(ClaimSet(image="", claims=()))
 
 
 def _parsed(line: str) -> Any:

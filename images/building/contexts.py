@@ -16,8 +16,9 @@ from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
 from images.locking.lock_file import Lock
 from images.planning.image import Base, Image
-from images.validation import embedded
 from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from images.validation.run import suite_files
 from images.wheels import outside, prebuilt
 from images.wheels.official import Fetch, WheelSource
 from images.wheels.prebuilt import FindWheel
@@ -97,7 +98,7 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
         wheels={**gathered.files, **stock},
         missing=gathered.missing,
         offline=options.offline,
-        suite=embedded.suite(claimed),
+        suite=suite_files(image_claims(claimed)),
     )
     files = render.render(image, locked.files, base, extras)
     return PreparedContext(gathered=gathered, claimed=claimed, files=files)

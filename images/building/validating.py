@@ -10,7 +10,7 @@ from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
 from images.host import emulation
 from images.planning.image import Image
-from images.validation import limits, trial
+from images.validation import limits, run
 from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -60,8 +60,8 @@ def validate_image(
     on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
 ) -> tuple[Evidence, Verdict]:
     """Measure an image in a trial, judge the evidence, and explain what is known."""
-    how = trial.Trial(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
-    evidence = trial.run(engine, reference, claims, how)
+    how = run.Options(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
+    evidence = run.measure(engine, reference, claims, how)
     return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
 
 

@@ -66,7 +66,7 @@ class Extras:
     offline: bool = False
     """`wheels` holds everything that is installed: no step reaches an index."""
     suite: Mapping[str, bytes] = field(default_factory=dict)
-    """The suite and the image's claims (trial.suite_files), for the commands `validate` and `doctor` in the image."""
+    """The suite and the image's claims (run.suite_files), for the commands `validate` and `doctor` in the image."""
 
 
 def render(

@@ -17,7 +17,8 @@ _CHUNK = 1 << 20
 def pack(files: Files, *, uid: int = 0, gid: int = 0) -> Iterator[bytes]:
     """The tar of `files` in chunks, never held in memory as a whole.
 
-    Sorted, dated 1970, owned by `uid:gid`; 0755 for folders, scripts (`#!`) and what is executable on disk, else 0644.
+    Sorted, dated 1970, owned by `uid:gid`; 0755 for folders, for bytes that are a script (`#!`) or a program (ELF), and
+    for what is executable on disk, else 0644.
     GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
     missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
     """
@@ -43,7 +44,7 @@ def _leaves(files: Files) -> Iterator[tuple[str, bytes | Path]]:
 
 def _entry(path: str, content: bytes | Path, uid: int, gid: int) -> Iterator[bytes]:
     if isinstance(content, bytes):
-        mode = 0o755 if content.startswith(b"#!") else 0o644
+        mode = 0o755 if content.startswith((b"#!", b"\x7fELF")) else 0o644
         yield _header(path, tarfile.REGTYPE, mode=mode, uid=uid, gid=gid, size=len(content))
         yield from _padded(io.BytesIO(content), len(content), path)
     elif content.is_symlink():

@@ -13,7 +13,7 @@ from images.nightly.options import NightlyOptions
 from images.nightly.results import Change, ClaimRow, Expected, Job, JobLine, Outcome, TierCount
 from images.nightly.state import Trial
 from images.planning.plan import Planned
-from images.validation import trial
+from images.validation.run import suite_files
 from validate.claims import ClaimSet, Tier
 from validate.judging import Status
 
@@ -62,7 +62,7 @@ def tried(locked: Locked, tiers: Sequence[Tier], label: str, options: NightlyOpt
 @cache
 def _suite() -> str:
     """Short hash of probes and judges. A trial is not reused with another suite."""
-    files = trial.suite_files(ClaimSet(image="", claims=()))
+    files = suite_files(ClaimSet(image="", claims=()))
     return sha256(b"\0".join(name.encode() + text for name, text in sorted(files.items())))[:12]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from images.errors import Problem, UserError
-from images.validation.trial import merged
+from images.validation.run import merged
 from validate.evidence import Evidence
 
 _MACHINE = ("gpus", "driver", "engine", "cpus")

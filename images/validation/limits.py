@@ -1,8 +1,8 @@
-"""What a way to run containers can't give a trial: claims that need it are unproven, with the reason. Pure."""
+"""What a way to run containers can't give a validation run: claims that need it are unproven, with the reason. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from validate.evidence import Evidence
 
 Reasons = Mapping[str, str]
 """`ID SUBJECT` of a claim -> why it can't be measured there."""
-_KEY = "not_given"
 _PODMAN_OWN = "Podman mounts no empty folder of a user's own without one on the host: judge this with Docker"
 _APPTAINER_USER = "Apptainer runs containers as the user who starts them, never as another: judge this with Docker"
 _APPTAINER_MOUNTS = "Apptainer has no volumes, and gives a folder of the host its owner: judge this with Docker"
@@ -21,53 +20,47 @@ _APPTAINER_OWNERS = "the caller's: files that the image's own user may not read,
 
 
 def of_engine(claims: ClaimSet, facts: EngineFacts) -> Reasons:
-    """What an engine can't give. Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid)."""
-    if facts.apptainer:
-        return _of_apptainer(claims)
-    own = [one for one in claims.claims if one.expect.get("mount") == "own"]
-    return _reasons(_PODMAN_OWN, own) if facts.podman else {}
+    """Claims that an engine can't be asked for."""
+    if not (facts.apptainer or facts.podman):
+        return {}
+    return {_key(claim): reason for claim in claims.claims if (reason := _reason(claim, facts))}
 
 
-def _of_apptainer(claims: ClaimSet) -> Reasons:
-    """A user's container has that user alone (Apptainer's user guide, "Security in Apptainer")."""
-    sizes = [one for one in claims.only([HOST_PROBE]).claims if one.subject == "size"]
-    return {
-        **_reasons(_APPTAINER_USER, claims.only([*AS_ROOT, *AS_ARBITRARY_UID]).claims),
-        **_reasons(_APPTAINER_MOUNTS, claims.only(IN_OWN_CONTAINER).claims),
-        **_reasons(_APPTAINER_SIZE, sizes),
-    }
+def _reason(claim: Claim, facts: EngineFacts) -> str:
+    """Podman's tmpfs takes no owner (podman-run(1), `--mount`: no uid and gid). A container of Apptainer has the user
+    who starts it alone (Apptainer's user guide, "Security in Apptainer").
+    """
+    if facts.podman:
+        return _PODMAN_OWN if claim.expect.get("mount") == "own" else ""
+    if claim.probe in (*AS_ROOT, *AS_ARBITRARY_UID):
+        return _APPTAINER_USER
+    if claim.probe in IN_OWN_CONTAINER:
+        return _APPTAINER_MOUNTS
+    return _APPTAINER_SIZE if claim.probe == HOST_PROBE and claim.subject == "size" else ""
 
 
 def limited(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
     """The same claims; those with a reason are unproven by it."""
+    if not reasons:
+        return claims
     found = (replace(one, unproven=one.unproven or reasons.get(_key(one), "")) for one in claims.claims)
     return ClaimSet(image=claims.image, claims=tuple(found))
 
 
-def given(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
+def without(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
     """The claims that can be measured there."""
     return ClaimSet(image=claims.image, claims=tuple(one for one in claims.claims if _key(one) not in reasons))
 
 
-def as_host(reasons: Reasons, facts: EngineFacts | None = None) -> dict[str, Any]:
-    """For the `host` of evidence: what was not given there, and whose all files were if not their owners'."""
-    owners = {"owners": _APPTAINER_OWNERS} if facts and facts.apptainer else {}
-    return {**owners, **({_KEY: dict(reasons)} if reasons else {})}
-
-
-def not_given(evidence: Evidence) -> Reasons:
-    """What the place where it was measured could not give, as it says itself."""
-    reasons: Reasons = evidence.host.get(_KEY) or {}
-    return reasons
+def as_host(reasons: Reasons, facts: EngineFacts) -> dict[str, Any]:
+    """For the `host` of evidence: what was not supported there, and whose all files were if not their owners'."""
+    owners = {"owners": _APPTAINER_OWNERS} if facts.apptainer else {}
+    return {**owners, **({"unsupported": dict(reasons)} if reasons else {})}
 
 
 def of_evidence(claims: ClaimSet, evidence: Evidence) -> ClaimSet:
     """Claims as evidence from such a place can answer them. Evidence can only lose by it: unproven is never green."""
-    return limited(claims, not_given(evidence))
-
-
-def _reasons(reason: str, claims: Sequence[Claim]) -> dict[str, str]:
-    return {_key(one): reason for one in claims}
+    return limited(claims, evidence.host.get("unsupported") or {})
 
 
 def _key(claim: Claim) -> str:

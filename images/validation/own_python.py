@@ -27,17 +27,7 @@ _PT_INTERP = 3
 _DECODERS = ("libzstd.so.1", "liblz4.so.1")
 """Opened by name to read compressed device code (validate/binaries/fatbin.py)."""
 _LEFT_OUT = frozenset(
-    (
-        "__pycache__",
-        "dist-packages",
-        "ensurepip",
-        "idlelib",
-        "lib2to3",
-        "pydoc_data",
-        "site-packages",
-        "test",
-        "tkinter",
-    )
+    "__pycache__ dist-packages ensurepip idlelib lib2to3 pydoc_data site-packages test tkinter".split()
 )
 
 
@@ -78,26 +68,34 @@ def of_release(release: str, folder: Path = Path("/usr/bin")) -> OwnPython | Non
     return OwnPython(program=program.resolve(), standard=Path(found[1]).parent, release=release)
 
 
-def files(root: str, scratch: Path, own: OwnPython | None = None) -> Mapping[str, Path]:
-    """Path below `root`, where it will lie in the container, to a file of this machine: of this process's Python, or of
-    another.
+def command(root: str) -> tuple[str, ...]:
+    """Starts it where `files` lie, isolated."""
+    return f"{root}/{PROGRAM}", "-I", "-S", "-X", "utf8"
 
-    The program with its new interpreter is written to `scratch`. Raises UserError where this Python is not one of
-    Linux on x86-64.
+
+def files(root: str, own: OwnPython | None = None) -> Mapping[str, bytes | Path]:
+    """Path below `root`, where it will lie in the container, to a file of this machine: of this process's Python, or of
+    another; the program with its new interpreter as bytes. Raises UserError for one that is not of Linux on x86-64.
     """
     own = own or of_this_process()
     try:
-        content, loader = _with_interpreter(own.program.read_bytes(), f"{root}/{_LOADER}".encode())
+        program, loader = _with_interpreter(own.program.read_bytes(), f"{root}/{_LOADER}".encode())
+        standard = {
+            f"python/lib/{own.standard.name}/{path.relative_to(own.standard)}": path
+            for path in _standard_library(own.standard)
+        }
+        libraries = _libraries([own.program, *(path for path in standard.values() if path.suffix == ".so")])
     except (OSError, ElfError) as error:
-        raise _unusable(str(error)) from None
-    patched = scratch / "python3"
-    patched.write_bytes(content)
-    patched.chmod(0o755)
-    standard = own.standard
-    found = {PROGRAM: patched, _LOADER: Path(os.path.realpath(loader))}
-    found |= {f"python/lib/{standard.name}/{path.relative_to(standard)}": path for path in _standard_library(standard)}
-    libraries = _libraries([own.program, *(path for path in found.values() if path.suffix == ".so")])
-    return {**found, **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()}}
+        machine = f"{platform.system()} {platform.machine()}"
+        cause = f"can't be taken into a container ({machine}): {error}"
+        then = "run it with a Python of Linux on x86-64; the engine may be elsewhere (--engine URL)"
+        raise UserError(Problem(where=sys.executable, cause=cause, then=then)) from None
+    return {
+        PROGRAM: program,
+        _LOADER: Path(os.path.realpath(loader)),
+        **standard,
+        **{f"{LIBRARIES}/{name}": path for name, path in libraries.items()},
+    }
 
 
 def _with_interpreter(program: bytes, loader: bytes) -> tuple[bytes, str]:
@@ -137,14 +135,3 @@ def _libraries(programs: list[Path]) -> dict[str, Path]:
         if path := Process(search, known).resolve(name, "/"):
             found[name] = Path(path)
     return found
-
-
-def _unusable(why: str) -> UserError:
-    machine = f"{platform.system()} {platform.machine()}"
-    return UserError(
-        Problem(
-            where=sys.executable,
-            cause=f"can't be taken into a container ({machine}): {why}",
-            then="run `truetag audit` with a Python of Linux on x86-64; the engine may be elsewhere (--engine URL)",
-        )
-    )

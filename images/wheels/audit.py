@@ -15,7 +15,7 @@ from images.config.names import Arch
 from images.engine import Engine
 from images.errors import Problem, UserError
 from images.planning.image import Image, Pin
-from images.validation import trial
+from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.device_code import kernel_code_claim
 from images.validation.claims.image import image_claims
@@ -32,7 +32,7 @@ def judge_wheel(
 ) -> Verdict:
     """Symbols and device code of the new wheel beside torch. Raises UserError unless every claim holds."""
     claims = ClaimSet(image=tag, claims=tuple(_claims(image, wanted, content, facts)))
-    evidence = trial.run(engine, tag, claims, trial.Trial(tiers=[Tier.STATIC]))
+    evidence = run.measure(engine, tag, claims, run.Options(tiers=[Tier.STATIC]))
     verdict = judge(claims, evidence, [Tier.STATIC])
     wrong = [one for one in verdict.claims if one.status is not Status.PASS]
     if wrong:

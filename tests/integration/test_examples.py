@@ -6,7 +6,7 @@ import pytest
 
 from images.config.paths import EXAMPLES
 from images.engine import ContainerSpec, Engine
-from images.validation import trial
+from images.validation import run
 from images.validation.claims.examples import example_rows
 from tests.support.broken_images import NAME
 from validate.claims import Claim, ClaimSet, Tier
@@ -48,9 +48,9 @@ def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
     with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
-        container.put({**trial.suite_files(claims), **changed}, "/judge")
+        container.put({**run.suite_files(claims), **changed}, "/judge")
         done = container.run(timeout=2400)
-    records = [trial._record(line) for line in done.stdout.splitlines()]
+    records = [run.parse_record(line) for line in done.stdout.splitlines()]
     assert any(records), f"nothing was measured: {done.exit}, {done.stderr[-2000:]}"
     evidence = Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
     (found,) = judge(claims, evidence).claims

@@ -18,7 +18,7 @@ from images.fleet.ledger import Ledger
 from images.fleet.model import Job
 from images.fleet.worker import Assignment
 from images.registry.reference import Repository
-from images.validation import trial
+from images.validation import run
 from tests.support import fleet_faults, fleet_images
 from tests.support.broken_images import NAME
 from tests.support.fleet_faults import FleetCommand
@@ -220,7 +220,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
 
     One of two probes can't end, so the container still runs when the record of the other comes, and it is killed.
     """
-    asked, suite, killed = claims.about(fleet_images.CLAIMS), trial.suite_files, list[bool]()
+    asked, suite, killed = claims.about(fleet_images.CLAIMS), run.suite_files, list[bool]()
     assert {one.probe for one in asked.claims} == {"static.files", "static.pins"}
 
     def waiting(held_to: ClaimSet) -> Mapping[str, bytes]:
@@ -234,7 +234,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
         (container,) = running()
         killed.append(fleet_faults.kill_container(engine, container))
 
-    monkeypatch.setattr(trial, "suite_files", waiting)
+    monkeypatch.setattr(run, "suite_files", waiting)
     monkeypatch.setattr(fleet_worker, "_told", kill)
     job = Job(
         image=NAME,

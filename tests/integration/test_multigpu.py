@@ -13,7 +13,7 @@ from images.engine import BuildSpec, ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
 from images.planning.image import Image
-from images.validation import trial
+from images.validation import run
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.multigpu import multigpu_claims
 from tests.support.built_images import build_without_trial
@@ -55,7 +55,7 @@ def _ungated(claim: Claim) -> Mapping[str, object]:
 
 
 def tried(engine: Engine, reference: str, claims: ClaimSet) -> Verdict:
-    evidence = trial.run(engine, reference, claims, trial.Trial(tiers=[Tier.MULTIGPU], gpus=STAND_IN))
+    evidence = run.measure(engine, reference, claims, run.Options(tiers=[Tier.MULTIGPU], gpus=STAND_IN))
     return judge(claims, evidence, [Tier.MULTIGPU])
 
 
@@ -79,7 +79,7 @@ def test_both_ranks_measured_over_gloo(verdict: Verdict) -> None:
 
 def test_the_trial_gives_ranks_room_in_shared_memory(engine: Engine, verdict: Verdict) -> None:
     (found,) = [one.evidence for one in verdict.claims if one.claim.id == "M7"]
-    assert found["size"] == trial.shared_memory(trial.Bounds(), engine.facts.memory)
+    assert found["size"] == run.shared_memory(run.Bounds(), engine.facts.memory)
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +140,9 @@ def measured(engine: Engine, claims: ClaimSet, more: Mapping[str, bytes]) -> Evi
     command: Sequence[str] = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json", "--jobs", "2"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")
     with engine.container(ContainerSpec(NAME, command, tmpfs=tmpfs, volumes=["/judge"])) as container:
-        container.put({**trial.suite_files(claims), **more}, "/judge")
+        container.put({**run.suite_files(claims), **more}, "/judge")
         done = container.run(timeout=1200)
-    records = [trial._record(line) for line in done.stdout.splitlines()]
+    records = [run.parse_record(line) for line in done.stdout.splitlines()]
     return Evidence(image=NAME, digest="", records=tuple(one for one in records if one), claims=claims.claims)
 
 

@@ -16,8 +16,9 @@ from images.context.base_context import BaseContext
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import embedded
 from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from images.validation.run import suite_files
 from tests.support.broken_images import NAME, SITE
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
@@ -41,7 +42,7 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image)
-    suite = embedded.suite(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False))
+    suite = suite_files(image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)))
     context = render.render(
         image, lock_file.read(image).files, BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
     )

@@ -14,7 +14,7 @@ import yaml
 from images.config.paths import EXAMPLES as FOLDER
 from images.config.paths import RESOURCES
 from images.validation.claims.examples import EXAMPLES
-from images.validation.trial import example_files
+from images.validation.run import example_files
 from validate.claims import Claim, ClaimSet, Tier
 
 CONFIGURATIONS = sorted(path for path in FOLDER.glob("*/*.yaml") if not path.stem.endswith("-real"))

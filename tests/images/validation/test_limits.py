@@ -6,65 +6,60 @@ import pytest
 
 from images.engine.docker_types import VersionResponse
 from images.engine.facts import engine_facts
-from images.planning import plan
 from images.validation import limits
-from images.validation.claims.context import ClaimContext
-from images.validation.claims.image import image_claims
-from tests.support.sources import SOURCES
+from tests.support.claims import bare_claims
 from validate.claims import AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, ClaimSet, Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
 
 PODMAN: VersionResponse = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
-PODMAN_FACTS = engine_facts("unix:///p", PODMAN, {}, builds=False)
 DOCKER: VersionResponse = {**PODMAN, "Components": []}
+APPTAINER = replace(engine_facts("apptainer", DOCKER, {}, builds=False), apptainer=True)
 
 
 @pytest.fixture(scope="module")
 def claims() -> ClaimSet:
-    (planned,) = plan.select(["cu126-torch27"], SOURCES)
-    assert planned.image is not None
-    return image_claims(ClaimContext(image=planned.image, facts=SOURCES.facts)).of([Tier.STATIC, Tier.CPU])
+    return bare_claims("cu126-torch27").of([Tier.STATIC, Tier.CPU])
 
 
 def test_podman_lacks_the_folder_of_a_users_own_and_nothing_else(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, PODMAN_FACTS)
+    reasons = limits.of_engine(claims, engine_facts("unix:///p", PODMAN, {}, builds=False))
     assert list(reasons) == ["C8 own folder"]
     assert limits.of_engine(claims, engine_facts("unix:///d", DOCKER, {})) == {}
 
 
-def test_what_is_not_given_is_unproven_and_the_rest_is_measured(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, PODMAN_FACTS)
-    limited, given = limits.limited(claims, reasons), limits.given(claims, reasons)
+def test_what_is_not_supported_is_unproven_and_the_rest_is_measured(claims: ClaimSet) -> None:
+    reasons = limits.of_engine(claims, APPTAINER)
+    limited, rest = limits.limited(claims, reasons), limits.without(claims, reasons)
     unproven = [one for one in limited.claims if f"{one.id} {one.subject}" in reasons]
     assert len(unproven) == len(reasons) > 0 and all(one.unproven for one in unproven)
-    assert len(given.claims) + len(unproven) == len(claims.claims)
+    assert len(rest.claims) + len(unproven) == len(claims.claims)
     verdict = judge(
         ClaimSet(image=claims.image, claims=tuple(unproven)), Evidence(image=claims.image, digest="", records=())
     )
     assert {one.status for one in verdict.claims} == {Status.UNPROVEN}
 
 
-def test_evidence_says_what_was_not_given_and_can_only_lose_by_it(claims: ClaimSet) -> None:
-    reasons = limits.of_engine(claims, PODMAN_FACTS)
-    evidence = Evidence(image=claims.image, digest="", records=(), host=limits.as_host(reasons))
+def test_evidence_says_what_was_not_supported_and_can_only_lose_by_it(claims: ClaimSet) -> None:
+    reasons = limits.of_engine(claims, APPTAINER)
+    host = limits.as_host(reasons, APPTAINER)
+    evidence = Evidence(image=claims.image, digest="", records=(), host=host)
     again = Evidence.loads(evidence.dumps())
     assert limits.of_evidence(claims, again) == limits.limited(claims, reasons)
     assert limits.of_evidence(claims, replace(evidence, host={})) == claims
     worse = {f"{one.id} {one.subject}": "no reason" for one in claims.claims}
-    forged = limits.of_evidence(claims, replace(evidence, host={"not_given": worse}))
+    forged = limits.of_evidence(claims, replace(evidence, host={"unsupported": worse}))
     assert judge(forged, evidence).overall is Status.UNPROVEN
 
 
 def test_apptainer_has_one_user_and_no_volumes(claims: ClaimSet) -> None:
-    facts = replace(engine_facts("apptainer", DOCKER, {}, builds=False), apptainer=True)
-    reasons = limits.of_engine(claims, facts)
+    reasons = limits.of_engine(claims, APPTAINER)
     probes = {one.probe for one in claims.claims if f"{one.id} {one.subject}" in reasons}
     by_others = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
     assert probes == {"host.image", *(one.probe for one in claims.claims if one.probe in by_others)}
     assert {"static.hygiene", "cpu.arbitrary_uid", "cpu.home"} < probes
-    assert "may not read" in limits.as_host(reasons, facts)["owners"], "who reads the evidence is told"
-    assert "owners" not in limits.as_host(reasons, replace(facts, apptainer=False))
+    assert "may not read" in limits.as_host(reasons, APPTAINER)["owners"], "who reads the evidence is told"
+    assert "owners" not in limits.as_host(reasons, replace(APPTAINER, apptainer=False))
     assert [key for key in reasons if "size" in key] == ["S8 size"]
     assert [one for one in claims.claims if one.probe == "host.image" and f"{one.id} {one.subject}" not in reasons]

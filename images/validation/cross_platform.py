@@ -1,0 +1,159 @@
+"""Validation runs of images of another processor: files are read by a Python of this machine, programs run emulated.
+
+What ran emulated is listed in the evidence (`host.emulated`), and verdicts and pages say it: an emulator is not the
+processor that it stands for. Emulated programs see an arm64 processor like those of the boards:
+
+**Vectors.** qemu's default has SVE vectors of 512 bits. The boards' processors have 128: Neoverse V2 (Grace),
+Cortex-X925 and A725 (GB10), Neoverse V3AE (Thor), says Arm's technical reference manual of each. Libraries choose their
+kernels by that length. With 512 bits torch 2.14's batched matrix product is wrong by 64 %, and its Inductor writes code
+for 256 bits, at which Debian's GCC 12 ends with an internal error. Neither was seen with 128 bits, nor on torch 2.11.
+
+**Identification.** oneDNN of torch from 2.13 on reads MIDR_EL1 from /sys while torch is imported. Without the file it
+prints "Can't open MIDR_EL1 sysfs entry" and dies of SIGSEGV. On arm64 the kernel has the file (Linux,
+Documentation/arch/arm64/cpu-feature-registers.rst); the machine's own /sys is of another processor.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from images.config.platforms import of_machine
+from images.engine import ContainerSpec, ImageInfo
+from images.engine.archive import Files
+from images.engine.runtime import Runtime
+from images.errors import Problem, UserError
+from images.host import emulation
+from images.validation import own_python
+from images.validation.run import INSIDE, ContainerPlan, suite_files
+from validate.claims import Claim, ClaimSet, Tier
+
+READ_FILES = ("cpu.instructions",)
+"""Probes of the cpu tier that read files alone."""
+START_PROGRAMS = ("static.system", "static.toolkit")
+"""Static probes that start programs of the image, which run emulated whoever starts them."""
+OF_ITS_PYTHON = ("static.owners", "cpu.bytecode")
+"""Probes that compare the image's files with what the Python that runs them has, or would compile: one of the same
+release. Where that of this machine is another, the image's own runs them, emulated."""
+CPU_FOLDER = "/sys/devices/system/cpu"
+_QEMU_CPU = {"arm64": "max,sve-max-vq=1"}
+"""qemu's most capable processor, with vectors of one quadword (qemu, docs/system/arm/cpu-features.rst)."""
+_REGISTERS = {"midr_el1": 0xF0510, "revidr_el1": 0}
+"""Of `max` (qemu, target/arm/cpu64.c); read with `mrs` under it, they are the same."""
+_START_SECONDS = 300
+"""For an emulated Python to say how it starts."""
+_EMULATED_SECONDS = 3000
+"""For an emulated probe: qemu takes ten to twenty times as long (docs/arm64.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativePython:
+    """A Python of this machine that reads an image's files."""
+
+    files: Files
+    """Below INSIDE: it, and as user.json how the image's own Python starts, as that answered, emulated."""
+    architecture: str
+    """Of the image."""
+    emulator: str
+    of_its_release: bool
+    """Whether it is of the same release as the image's own."""
+
+    def runs(self, probe: str) -> bool:
+        """Whether it runs a probe in place of the image's own."""
+        if probe in OF_ITS_PYTHON:
+            return self.of_its_release
+        return probe in READ_FILES or probe.startswith(f"{Tier.STATIC}.")
+
+    def emulated(self, claims: Sequence[Claim]) -> dict[str, Any]:
+        """What the evidence says of a run of these claims."""
+        probes = {claim.probe for claim in claims if not claim.unproven}
+        return {
+            "platform": f"linux/{self.architecture}",
+            "by": self.emulator,
+            "probes": sorted(probe for probe in probes if not self.runs(probe) or probe in START_PROGRAMS),
+            "processor": {**qemu_variables(self.architecture), "stands_in": CPU_FOLDER}
+            if self.architecture in _QEMU_CPU
+            else {},
+        }
+
+
+def native_python(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> NativePython:
+    """A Python of this machine, packed, with what the image's own answered.
+
+    Raises UserError: an engine of another processor than this machine's, or an answer that can't be read.
+    """
+    mine = of_machine(platform.machine())
+    if mine is None or mine.architecture != engine.facts.architecture:
+        cause = f"the engine's machine is of {engine.facts.architecture}, this one of {platform.machine()}"
+        then = "validate on a machine of the image's own platform"
+        raise UserError(Problem(where=image.id, cause=cause, then=then), code=1)
+    command = ["python3", "-I", "-S", f"{INSIDE}/validate", "user", f"{INSIDE}/claims.json"]
+    spec = ContainerSpec(image.id, command, volumes=[INSIDE], tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"})
+    with engine.container(spec) as container:
+        container.put(suite_files(claims), INSIDE)
+        container.start()
+        lines = list(container.lines(timeout=_START_SECONDS))
+        container.wait(timeout=60)
+    user = next((line.text for line in lines if line.stream == "stdout" and line.text.startswith("{")), "")
+    try:
+        release = str(json.loads(user)["start"]["release"])
+    except (ValueError, LookupError, TypeError):
+        printed = "\n".join(line.text for line in lines).strip()[-300:]
+        cause = f"its Python did not say how it starts: {printed or 'nothing printed'}"
+        then = "does it run at all? `docker run --rm IMAGE python3 --version`"
+        raise UserError(Problem(where=image.id, cause=cause, then=then), code=1) from None
+    own = own_python.of_release(release)
+    return NativePython(
+        files={**own_python.files(INSIDE, own), "user.json": user.encode()},
+        architecture=image.architecture,
+        emulator=f"qemu-user {emulation.version()}".strip(),
+        of_its_release=own is not None,
+    )
+
+
+def split(plans: Sequence[ContainerPlan], native: NativePython, cpus: int) -> Iterator[ContainerPlan]:
+    """For each container one of what is read natively, and one of what runs emulated, on so many processors."""
+    for plan in plans:
+        read = plan.claims.only([claim.probe for claim in plan.claims.claims if native.runs(claim.probe)])
+        rest = plan.claims.less([claim.probe for claim in read.claims])
+        if read.claims:
+            scratch = plan.environment.get("TMPDIR") or plan.writable[0]
+            yield replace(
+                plan,
+                claims=read,
+                python=own_python.command(INSIDE),
+                arguments=("--user", f"{INSIDE}/user.json"),
+                environment={**plan.environment, **own_python.environment(INSIDE), "TMPDIR": scratch},
+                files={INSIDE: native.files},
+            )
+        if rest.claims:
+            processors = processor_files(native.architecture, cpus)
+            yield replace(
+                plan,
+                claims=rest,
+                arguments=("--emulated", "--timeout", str(_EMULATED_SECONDS)),
+                environment={**plan.environment, **qemu_variables(native.architecture)},
+                files={CPU_FOLDER: processors} if processors else {},
+            )
+
+
+def qemu_variables(architecture: str) -> dict[str, str]:
+    """qemu-user's own, of an architecture in Docker's words."""
+    return {"QEMU_CPU": _QEMU_CPU[architecture]} if architecture in _QEMU_CPU else {}
+
+
+def processor_files(architecture: str, cpus: int) -> Files:
+    """What stands in CPU_FOLDER for so many processors."""
+    if architecture not in _QEMU_CPU:
+        return {}
+    every = f"0-{cpus - 1}\n" if cpus > 1 else "0\n"
+    registers = {
+        f"cpu{cpu}/regs/identification/{name}": f"0x{value:016x}\n".encode()
+        for cpu in range(cpus)
+        for name, value in _REGISTERS.items()
+    }
+    listed = {name: every.encode() for name in ("online", "possible", "present")}
+    return {**listed, "kernel_max": f"{cpus - 1}\n".encode(), "offline": b"\n", **registers}

@@ -1,0 +1,361 @@
+"""A validation run: the suite measures an image in containers, and evidence comes back. Nothing is judged here.
+
+Suite and claims come from this checkout, over whatever copy the image holds.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from images.config.paths import EXAMPLES, SUITE
+from images.engine import KILLED, ContainerSpec, EngineError, EngineErrorKind, Exit, ImageInfo
+from images.engine.archive import Files
+from images.engine.gpus import NO_GPU, Attachment
+from images.engine.runtime import Runtime
+from images.errors import Problem, UserError
+from images.validation import limits
+from validate.claims import ARBITRARY_UID, AS_ARBITRARY_UID, AS_ROOT, HOST_PROBE, IN_OWN_CONTAINER, ClaimSet, Tier
+from validate.environment import credentials
+from validate.evidence import Evidence, Measurement, Outcome, Record
+
+INSIDE = "/judge"
+"""Where the suite lies in a container: a volume of its own, as the root is read-only."""
+_GIB = 1024**3
+_PAGE = 1 << 16
+"""No machine that we know of has larger pages."""
+_MOST_AT_ONCE = 2
+"""Containers side by side: one that reads files waits for the disk, one that runs code does not."""
+_MEMORY_EACH = 8 * _GIB
+"""Memory of the machine for each of them: with less, they run one after another."""
+_MOST_ON_GPUS = 6
+_GPU_MEMORY_EACH = 3 * _GIB
+"""A probe with torch, cuDNN's workspaces and a CUDA context stays below this (H100)."""
+RANKS_ULIMITS = {"memlock": -1, "stack": 64 << 20}
+"""What NVIDIA asks for several GPUs in a container, beside room in /dev/shm (NCCL's user guide, troubleshooting)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a validation run may use. Memory in bytes, timeout in seconds for the suite in one container."""
+
+    memory: int = 12 * _GIB
+    gpu_memory: int = 24 * _GIB
+    """In place of `memory` where probes use GPUs: each holds torch and a CUDA context."""
+    shared_memory: int = 8 * _GIB
+    """/dev/shm of the container where ranks of several GPUs run: as `--shm-size` gives users."""
+    scratch: int = 4 * _GIB
+    timeout: float = 3600
+    """Each probe has a limit of its own, which gives a verdict; past this one there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a validation run measures, with which means, and who is told."""
+
+    tiers: Sequence[Tier]
+    bounds: Bounds = field(default_factory=Bounds)
+    gpus: Attachment = NO_GPU
+    on_record: Callable[[Record], None] = lambda _record: None
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None
+    """Called after each record with what was measured so far: a run that is killed leaves that much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """A container and what is measured in it."""
+
+    name: str
+    """Unique among the containers of a run."""
+    claims: ClaimSet
+    writable: Sequence[str] = ("/tmp",)
+    """Folders that are empty and writable there, whatever the image has in them."""
+    user: str | None = None
+    """None: the image's own."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Folder -> a key of validate.claims.MOUNTS."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: Attachment = NO_GPU
+    ranks: bool = False
+    """Probes start a process a GPU."""
+    python: Sequence[str] = ("python3", "-I", "-S")
+    """What runs the suite."""
+    arguments: Sequence[str] = ()
+    """More arguments of the suite."""
+    files: Mapping[str, Files] = field(default_factory=dict)
+    """Folder -> more files that are put there."""
+
+
+def measure(engine: Runtime, reference: str, claims: ClaimSet, options: Options) -> Evidence:
+    """Measure an image: no network, read-only root, its own user, bounded memory, containers always removed.
+
+    Raises UserError when the suite could not even start there (no Python, say).
+    """
+    image = engine.inspect(reference)
+    unsupported = limits.of_engine(claims.of(options.tiers), engine.facts)
+    claims = limits.limited(claims.of(options.tiers), unsupported)
+    plans = planned(image.env.get("HOME", ""), limits.without(claims.inside(), unsupported), options.gpus)
+    host: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": engine.facts.version,
+        "cpus": engine.facts.cpus,
+        **(options.gpus.inventory.as_json() if options.gpus.inventory else {"driver": "", "gpus": []}),
+        "attached": options.gpus.as_json(),
+        **limits.as_host(unsupported, engine.facts),
+    }
+    if is_emulated(engine, image):
+        from images.validation import cross_platform
+
+        native = cross_platform.native_python(engine, image, claims)
+        host["emulated"] = native.emulated(claims.inside().claims)
+        plans = list(cross_platform.split(plans, native, engine.facts.cpus))
+
+    records: list[Record] = []
+    to_come = Counter(probe for plan in plans for probe in {claim.probe for claim in plan.claims.claims})
+    lock, stopped = threading.Lock(), threading.Event()  # containers run side by side
+
+    def evidence(without: Mapping[str, int]) -> Evidence:
+        found = merged(record for record in records if without.get(record.probe, 0) <= 0)
+        return Evidence(image=claims.image, digest=image.id, records=found, host=host, claims=claims.claims)
+
+    def keep(record: Record) -> None:
+        with lock:
+            records.append(record)
+            to_come[record.probe] -= 1
+            options.on_record(record)
+            # What a probe still has containers for is not there yet, which is not the same as missing.
+            options.on_evidence(evidence(without=to_come))
+
+    def measure_in(plan: ContainerPlan) -> None:
+        try:
+            if not stopped.is_set():
+                end, refused = _run_container(engine, image, plan, options.bounds, keep)
+                with lock:
+                    host["out_of_memory"] = host.get("out_of_memory", False) or end.oom
+                    host.update({"ulimits": refused} if refused else {})
+        except BaseException:
+            stopped.set()  # after an error no container begins any more
+            raise
+
+    if any(claim.probe == HOST_PROBE for claim in claims.claims):
+        keep(_inspected(engine, image, claims))
+    at_once = min(_MOST_AT_ONCE, max(1, engine.facts.memory // _MEMORY_EACH))
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        running = [pool.submit(measure_in, plan) for plan in plans if not plan.gpus.attached]
+        try:
+            wait(running)
+        except BaseException:  # an interrupt
+            stopped.set()
+            engine.cancel()
+            raise
+    for container in running:
+        container.result()
+    for plan in plans:
+        if plan.gpus.attached:
+            measure_in(plan)
+    return evidence(without={})
+
+
+def is_emulated(engine: Runtime, image: ImageInfo) -> bool:
+    """Whether the engine's machine runs an image's programs emulated."""
+    return bool(image.architecture) and image.architecture != engine.facts.architecture
+
+
+def merged(records: Iterator[Record] | Sequence[Record]) -> tuple[Record, ...]:
+    """One record a probe: those that ran in several containers are as well as the worst of them."""
+    by_probe: dict[str, Record] = {}
+    for record in records:
+        before = by_probe.get(record.probe)
+        if before is None:
+            by_probe[record.probe] = record
+            continue
+        by_probe[record.probe] = replace(
+            before if record.outcome is Outcome.COMPLETED else record,
+            seconds=round(before.seconds + record.seconds, 3),
+            measurements=(*before.measurements, *record.measurements),
+            log=before.log + record.log,
+        )
+    return tuple(by_probe.values())
+
+
+def planned(home: str, claims: ClaimSet, gpus: Attachment) -> list[ContainerPlan]:
+    """The containers with something to measure, the one that takes longest first. `home`: of the image's user. Pure.
+
+    Files are read with the image's home as it is, some by root, as users may not see all; what runs the image's code
+    gets an empty, writable home. Only the containers of the gpu tiers get GPUs: what attaches them (the driver's
+    libraries, LD_LIBRARY_PATH) is never taken for the image's.
+    """
+    run_in = list(dict.fromkeys(["/tmp", posixpath.normpath(home or "/root")]))
+    special = {*AS_ROOT, *AS_ARBITRARY_UID, *IN_OWN_CONTAINER}
+    static, cpu = claims.of([Tier.STATIC]), claims.of([Tier.CPU])
+    uid = f"{ARBITRARY_UID}:{ARBITRARY_UID}"
+    # Where NVIDIA's runtime is the default, `all` of the image would bring the driver's files, which have no owner.
+    alone = {"TMPDIR": INSIDE, "NVIDIA_VISIBLE_DEVICES": "void"}
+    plans = [
+        ContainerPlan(name="cpu", claims=cpu.less(special), writable=run_in),
+        ContainerPlan(name="static", claims=static.less(special)),
+        ContainerPlan(name="root", claims=static.only(AS_ROOT), writable=(), user="0", environment=alone),
+        ContainerPlan(name="any-user", claims=cpu.only(AS_ARBITRARY_UID), writable=run_in, user=uid),
+    ]
+    for number, claim in enumerate(cpu.only(IN_OWN_CONTAINER).claims):
+        user, mounts = f"{claim.expect['uid']}:{claim.expect['gid']}", {claim.expect["folder"]: claim.expect["mount"]}
+        one = ClaimSet(image=claims.image, claims=(claim,))
+        plans.append(ContainerPlan(name=f"mount-{number}", claims=one, user=user, mounts=mounts))
+    if gpus.attached:
+        several = claims.of([Tier.MULTIGPU])
+        plans.append(ContainerPlan(name="gpu", claims=claims.of([Tier.GPU]), writable=run_in, gpus=gpus))
+        plans.append(ContainerPlan(name="multigpu", claims=several, writable=run_in, gpus=gpus, ranks=True))
+    return [plan for plan in plans if plan.claims.claims]
+
+
+def _run_container(
+    engine: Runtime, image: ImageInfo, plan: ContainerPlan, bounds: Bounds, keep: Callable[[Record], None]
+) -> tuple[Exit, str]:
+    """Run the suite in one container. Returns how it ended, and why ranks have not the limits that they should have (an
+    engine that runs in a container itself may not raise its own); empty: they have.
+    """
+    spec = _spec(engine, image, plan, bounds)
+    try:
+        return _run(engine, image, plan, spec, bounds.timeout, keep), ""
+    except EngineError as error:
+        if error.kind is not EngineErrorKind.ULIMIT or not spec.ulimits:
+            raise
+        refused = error.problems[0].cause
+    return _run(engine, image, plan, replace(spec, ulimits={}), bounds.timeout, keep), refused
+
+
+def _spec(engine: Runtime, image: ImageInfo, plan: ContainerPlan, bounds: Bounds) -> ContainerSpec:
+    gpus, facts = plan.gpus, engine.facts
+    command = [*plan.python, f"{INSIDE}/validate", "--claims", f"{INSIDE}/claims.json", *plan.arguments]
+    command += ["--jobs", str(_jobs_on_gpus(plan, facts.cpus))] if gpus.attached else []
+    mounted = {kind: [folder for folder, one in plan.mounts.items() if one == kind] for kind in plan.mounts.values()}
+    scratch = f"rw,exec,nosuid,nodev,mode=1777,size={bounds.scratch}"
+    uid, _, gid = (plan.user or "").partition(":")
+    # A folder that belongs to the container's user alone: what a bind mount of a user's own folder is inside.
+    own = f"rw,exec,nosuid,nodev,mode=755,uid={uid},gid={gid},size={bounds.scratch}"
+    return ContainerSpec(
+        image.id,
+        command,
+        tmpfs={**dict.fromkeys(plan.writable, scratch), **dict.fromkeys(mounted.get("own", ()), own)},
+        volumes=list(dict.fromkeys([INSIDE, *plan.files, *mounted.get("foreign", ())])),
+        copied_volumes=mounted.get("volume", ()),
+        memory=min(bounds.gpu_memory if gpus.attached else bounds.memory, facts.memory * 3 // 4),
+        env={**gpus.environment(image.env), **plan.environment},
+        user=plan.user,
+        binds=gpus.binds,
+        devices=gpus.devices,
+        device_requests=gpus.device_requests,
+        shm_size=shared_memory(bounds, facts.memory) if plan.ranks else None,
+        ulimits=RANKS_ULIMITS if plan.ranks else {},
+    )
+
+
+def _run(
+    engine: Runtime,
+    image: ImageInfo,
+    plan: ContainerPlan,
+    spec: ContainerSpec,
+    timeout: float,
+    keep: Callable[[Record], None],
+) -> Exit:
+    found, complaints = 0, list[str]()
+    with engine.container(spec) as container:
+        container.put({**suite_files(plan.claims), **plan.files.get(INSIDE, {})}, INSIDE)
+        for folder, files in plan.files.items():
+            if folder != INSIDE:
+                container.put(files, folder)
+        container.start()
+        for line in container.lines(timeout=timeout):
+            if line.stream == "stdout" and (record := parse_record(line.text)):
+                found += 1
+                keep(record)
+            else:
+                complaints.append(line.text)
+        end = container.wait(timeout=300)
+    name = image.tags[0] if image.tags else image.id
+    if end.code == KILLED and not end.oom:
+        # What such a container did not measure says nothing about the image.
+        memory = " (Apptainer can't tell whether for its memory)" if engine.facts.apptainer else ", not for its memory"
+        cause = f"its container `{plan.name}` was killed from outside in the middle of the suite{memory}"
+        then = "validate it again; if nobody killed it, see whether machine or job ran out of memory (`dmesg`, `sacct`)"
+        raise UserError(Problem(where=name, cause=cause, then=then), code=1)
+    if not found:
+        tail = " | ".join(text.strip() for text in complaints[-3:] if text.strip())
+        cause = f"the suite did not start in it: {tail or f'status {end.code}, nothing printed'}"
+        then = f"`docker run --rm -it {name} python3 --version`: an image needs a python3 on its PATH"
+        raise UserError(Problem(where=name, cause=cause, then=then), code=1)
+    return end
+
+
+def shared_memory(bounds: Bounds, machine: int) -> int:
+    """Bytes of /dev/shm for ranks, on a machine of so many: a quarter at most, in whole pages, as kernels have it."""
+    return min(bounds.shared_memory, machine // 4) // _PAGE * _PAGE
+
+
+def _jobs_on_gpus(plan: ContainerPlan, cpus: int) -> int:
+    """Probes at once: as many as cores and the smallest GPU's memory allow. One of ranks counts once a GPU."""
+    gpus = plan.gpus.inventory.gpus if plan.gpus.inventory else ()
+    by_memory = min((gpu.memory for gpu in gpus), default=0) // _GPU_MEMORY_EACH
+    return max(1, min(cpus, _MOST_ON_GPUS, by_memory) // (len(gpus) if plan.ranks and gpus else 1))
+
+
+def suite_files(claims: ClaimSet) -> Mapping[str, bytes]:
+    """The suite as it goes into a container or an image, with its claims and the examples that they name."""
+    suite = {
+        f"validate/{path.relative_to(SUITE)}": path.read_bytes()
+        for path in sorted(SUITE.rglob("*"))
+        if path.suffix in (".py", ".json") and "__pycache__" not in path.parts
+    }
+    named = {claim.expect["example"]["folder"] for claim in claims.claims if "example" in claim.expect}
+    examples = {
+        f"examples/{path.relative_to(EXAMPLES)}": path.read_bytes()
+        for folder in (".", "data", *sorted(named))
+        for path in sorted((EXAMPLES / folder).iterdir())
+        if path.is_file() and not path.name.startswith(".")
+    }
+    return {**suite, **examples, "claims.json": claims.dumps().encode()}
+
+
+def parse_record(line: str) -> Record | None:
+    """One record as the suite prints it; None for any other line."""
+    try:
+        return Record.from_json(json.loads(line))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _inspected(engine: Runtime, image: ImageInfo, claims: ClaimSet) -> Record:
+    """What the engine knows of an image (S8): one record for all claims that the host measures. Raises NoSuchImage."""
+    started = time.monotonic()
+    evidence = {
+        "labels": dict(image.labels),
+        "bytes": image.size,
+        "architecture": image.architecture,
+        "user": image.user,
+        "entrypoint": list(image.entrypoint),
+        "driver": {name: value for name, value in image.env.items() if name.startswith("NVIDIA_")},
+        "secrets": list(credentials_of(engine, image)),
+    }
+    seconds = round(time.monotonic() - started, 3)
+    subjects = [claim.subject for claim in claims.only([HOST_PROBE]).claims]
+    measured = tuple(Measurement(subject=one, seconds=seconds, evidence=evidence) for one in subjects)
+    return Record(probe=HOST_PROBE, outcome=Outcome.COMPLETED, seconds=seconds, measurements=measured)
+
+
+def credentials_of(engine: Runtime, image: ImageInfo) -> Iterator[dict[str, str]]:
+    """Kind and place of each credential in variables, labels and build steps, never the text: evidence is published."""
+    texts = [(f"the variable {name}", f"{name}={value}") for name, value in image.env.items()]
+    texts += [(f"the label {name}", value) for name, value in image.labels.items()]
+    for step in engine.history(image.id):  # with its build arguments
+        texts.append((f"the build step `{step.created_by[:80].split('=')[0]}`", step.created_by))
+    for where, text in texts:
+        for _, kind in credentials.in_text(text):
+            yield {"where": where, "kind": kind}

@@ -1,0 +1,69 @@
+"""Which probes of another processor's image a Python of this machine runs, and what emulated programs see."""
+
+import pytest
+
+from images.engine.gpus import NO_GPU
+from images.validation.cross_platform import CPU_FOLDER, NativePython, processor_files, qemu_variables, split
+from images.validation.run import INSIDE, planned
+from tests.support.claims import bare_claims
+from validate.claims import Claim, Tier
+
+
+def python(*, of_its_release: bool, architecture: str = "arm64") -> NativePython:
+    return NativePython(
+        files={"user.json": b"{}"}, architecture=architecture, emulator="qemu-user 7.2", of_its_release=of_its_release
+    )
+
+
+@pytest.mark.parametrize("probe", ["cpu.bytecode", "static.owners"])
+def test_only_a_python_of_the_same_release_stands_for_the_images_own(probe: str) -> None:
+    """Another one compiles otherwise, and fills other templates."""
+    claim = Claim(id="T1", subject="a", tier=Tier(probe.partition(".")[0]), probe=probe, statement="")
+    same, other = python(of_its_release=True), python(of_its_release=False)
+    assert same.runs(probe) and not other.runs(probe)
+    assert (same.emulated([claim])["probes"], other.emulated([claim])["probes"]) == ([], [probe])
+
+
+@pytest.mark.parametrize(
+    ("probe", "native"), [("static.files", True), ("cpu.instructions", True), ("cpu.imports", False)]
+)
+def test_files_are_read_natively_and_programs_are_not(probe: str, native: bool) -> None:
+    assert python(of_its_release=False).runs(probe) is native
+
+
+def test_every_claim_is_measured_natively_or_emulated_and_never_both() -> None:
+    claims = bare_claims("cu126-torch27").of([Tier.STATIC, Tier.CPU]).inside()
+    native = python(of_its_release=True)
+    plans = list(split(planned("/root", claims, NO_GPU), native, cpus=2))
+    measured = [claim for plan in plans for claim in plan.claims.claims]
+    assert sorted(f"{one.id} {one.subject}" for one in measured) == sorted(
+        f"{one.id} {one.subject}" for one in claims.claims
+    )
+    for plan in plans:
+        own = plan.python[0] != "python3"
+        assert {native.runs(claim.probe) for claim in plan.claims.claims} == {own}
+        assert own is (INSIDE in plan.files) is ("--emulated" not in plan.arguments)
+        assert ("QEMU_CPU" not in plan.environment) is own
+        assert plan.environment["TMPDIR"] if own else CPU_FOLDER in plan.files
+
+
+@pytest.mark.parametrize(("cpus", "listed"), [(1, b"0\n"), (2, b"0-1\n"), (16, b"0-15\n")])
+def test_each_processor_has_its_identification(cpus: int, listed: bytes) -> None:
+    found = processor_files("arm64", cpus)
+    assert found["possible"] == found["online"] == found["present"] == listed
+    registers = {name: content for name, content in found.items() if name.endswith("/midr_el1")}
+    assert set(registers) == {f"cpu{cpu}/regs/identification/midr_el1" for cpu in range(cpus)}
+    assert set(registers.values()) == {b"0x00000000000f0510\n"}, "the kernel's form: 0x and 16 digits"
+
+
+def test_its_vectors_are_as_long_as_those_of_grace_and_programs_for_x86_need_nothing() -> None:
+    assert qemu_variables("arm64") == {"QEMU_CPU": "max,sve-max-vq=1"}, "128 bits"
+    assert (qemu_variables("amd64"), processor_files("amd64", 4)) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told"),
+    [("arm64", {"QEMU_CPU": "max,sve-max-vq=1", "stands_in": CPU_FOLDER}), ("amd64", {})],
+)
+def test_evidence_says_which_it_was(architecture: str, told: dict[str, str]) -> None:
+    assert python(of_its_release=True, architecture=architecture).emulated([])["processor"] == told

@@ -1,0 +1,233 @@
+"""A validation run: its containers, what they may use, and what happens where one ends badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from images.engine import ContainerSpec, EngineError, EngineErrorKind, Exit
+from images.engine.gpus import NO_GPU, Attachment, GpuMode
+from images.errors import Problem, UserError
+from images.hardware.inventory import Gpu, Inventory
+from images.validation import run
+from tests.support.claims import bare_claims
+from validate.claims import IN_OWN_CONTAINER, MOUNTS, Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+
+CLAIMS = bare_claims("cu126-torch27").inside()
+CPU = ClaimSet(
+    image="a", claims=(Claim(id="C3", subject="c", tier=Tier.CPU, probe="cpu.compiler", statement="it compiles"),)
+)
+RANKS = ClaimSet(image="a", claims=(Claim(id="M1", subject="c", tier=Tier.MULTIGPU, probe="multigpu.a", statement=""),))
+H100 = Gpu(name="H100", capability=(9, 0), memory=80 << 30)
+
+
+class Engine:
+    """Its containers print a record of each probe that they were given claims for."""
+
+    def __init__(
+        self,
+        on_start: Callable[[list[str]], None] = lambda _probes: None,
+        *,
+        end: Exit | None = None,
+        refuses: EngineErrorKind | None = None,
+        apptainer: bool = False,
+    ) -> None:
+        self.on_start, self.end, self.refuses = on_start, end or Exit(code=0, oom=False, error=""), refuses
+        self.specs: list[ContainerSpec] = []
+        self.cancelled = threading.Event()
+        self.facts = SimpleNamespace(
+            memory=1 << 34, cpus=2, version="1", architecture="amd64", podman=False, apptainer=apptainer
+        )
+
+    def inspect(self, _reference: str) -> Any:
+        return SimpleNamespace(id="sha256:1", tags=("a:1",), env={}, architecture="amd64")
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    @contextmanager
+    def container(self, spec: ContainerSpec) -> Iterator[Any]:
+        self.specs.append(spec)
+        if spec.ulimits and self.refuses:
+            raise EngineError(Problem(where="a:1", cause="the engine says: no"), self.refuses)
+        claims: list[Claim] = []
+        yield SimpleNamespace(
+            put=lambda files, _to: claims.extend(ClaimSet.loads(files["claims.json"].decode()).claims),
+            start=lambda: self.on_start([claim.probe for claim in claims]),
+            lines=lambda timeout: self.lines(claims),
+            wait=lambda timeout: self.end,
+        )
+
+    def lines(self, claims: Sequence[Claim]) -> Iterator[Any]:
+        yield SimpleNamespace(stream="stderr", text="noise")
+        for probe in dict.fromkeys(claim.probe for claim in claims):
+            measured = tuple(
+                Measurement(subject=one.subject, seconds=1.0, evidence={}) for one in claims if one.probe == probe
+            )
+            record = Record(probe=probe, outcome=Outcome.COMPLETED, seconds=1.0, measurements=measured)
+            yield SimpleNamespace(stream="stdout", text=json.dumps(asdict(record)))
+
+
+def measure(engine: Any, claims: ClaimSet, **options: Any) -> Evidence:
+    return run.measure(engine, "a:1", claims, run.Options(**{"tiers": tuple(Tier), **options}))
+
+
+def gpus(*found: Gpu) -> Attachment:
+    inventory = Inventory(driver="570.1", gpus=found, source="NVML")
+    return Attachment(mode=GpuMode.NVIDIA, reason="-", inventory=inventory)
+
+
+def test_ranks_run_without_limits_where_the_engine_may_not_set_them() -> None:
+    engine = Engine(refuses=EngineErrorKind.ULIMIT)
+    assert measure(engine, RANKS, gpus=gpus(H100)).host["ulimits"] == "the engine says: no"
+    assert [spec.ulimits for spec in engine.specs] == [run.RANKS_ULIMITS, {}]
+
+
+def test_any_other_refusal_is_an_error() -> None:
+    engine = Engine(refuses=EngineErrorKind.OTHER)
+    with pytest.raises(EngineError):
+        measure(engine, RANKS, gpus=gpus(H100))
+    assert len(engine.specs) == 1
+
+
+@pytest.mark.parametrize(("code", "oom"), [(137, True), (1, False)])
+def test_what_takes_more_memory_than_a_run_has_is_the_images_own_doing(code: int, oom: bool) -> None:
+    evidence = measure(Engine(end=Exit(code=code, oom=oom, error="")), CPU)
+    assert evidence.host["out_of_memory"] is oom and evidence.of("cpu.compiler")
+
+
+@pytest.mark.parametrize(
+    ("apptainer", "told"), [(False, "not for its memory"), (True, "Apptainer can't tell whether for its memory")]
+)
+def test_a_container_that_somebody_killed_is_no_evidence_of_the_image(apptainer: bool, told: str) -> None:
+    with pytest.raises(UserError, match=rf"`cpu` was killed from outside .*{told}"):
+        measure(Engine(end=Exit(code=137, oom=False, error=""), apptainer=apptainer), CPU)
+
+
+def test_an_image_in_which_the_suite_does_not_start_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "lines", lambda *_: iter([SimpleNamespace(stream="stderr", text="no python3")]))
+    with pytest.raises(UserError, match="did not start in it: no python3"):
+        measure(Engine(), CPU)
+
+
+def test_each_kind_of_mount_has_a_container_of_its_own_as_the_claims_user() -> None:
+    engine, claims = Engine(), CLAIMS.only(IN_OWN_CONTAINER)
+    measure(engine, claims)
+    folder = "/home/trainer/.cache"
+    assert {claim.expect["mount"] for claim in claims.claims} == MOUNTS.keys()
+    for claim in claims.claims:
+        user, mount = f"{claim.expect['uid']}:{claim.expect['gid']}", claim.expect["mount"]
+        assert any(
+            spec.user == user
+            and (folder in spec.copied_volumes) == (mount == "volume")
+            and (folder in spec.volumes) == (mount == "foreign")
+            and (folder in spec.tmpfs) == (mount == "own")
+            for spec in engine.specs
+        )
+    # The folder is the image's, or the engine would copy nothing.
+    assert not any("/home/trainer" in spec.tmpfs for spec in engine.specs)
+    assert any("uid=61234,gid=61234" in spec.tmpfs.get(folder, "") for spec in engine.specs)
+
+
+def test_records_of_one_probe_from_several_containers_are_one_and_as_well_as_the_worst() -> None:
+    def record(subject: str, outcome: Outcome) -> Record:
+        measured = (Measurement(subject=subject, seconds=1, evidence={}),) if outcome is Outcome.COMPLETED else ()
+        return Record(probe="cpu.home", outcome=outcome, seconds=1.0, measurements=measured, log=subject)
+
+    well, crashed = record("a", Outcome.COMPLETED), record("b", Outcome.CRASHED)
+    (merged,) = run.merged([well, crashed, record("c", Outcome.COMPLETED)])
+    assert merged.outcome is Outcome.CRASHED
+    assert [found.subject for found in merged.measurements] == ["a", "c"]
+    assert (merged.seconds, merged.log) == (3.0, "abc")
+
+
+def test_what_was_measured_so_far_is_told_after_each_record() -> None:
+    """A probe with containers still before it is left out, as its other claims would read as not found."""
+    homes = CLAIMS.only(["cpu.home"])
+    claims = ClaimSet(image="a", claims=(*CPU.claims, *homes.claims))
+    told: list[list[str]] = []
+    evidence = measure(Engine(), claims, on_evidence=lambda found: told.append([one.probe for one in found.records]))
+    complete = {"cpu.compiler", "cpu.home"}
+    assert len(told) == 1 + len(homes.claims) and set(told[-1]) == complete
+    assert all("cpu.home" not in one for one in told[:-1])
+    assert {one.probe for one in evidence.records} == complete and evidence.claims == claims.claims
+
+
+# ---- side by side
+
+
+def measure_files_and_code(on_start: Callable[[list[str]], None]) -> tuple[Engine, Evidence]:
+    engine = Engine(on_start)
+    return engine, measure(engine, CLAIMS, tiers=(Tier.STATIC, Tier.CPU))
+
+
+def test_what_reads_files_runs_beside_what_runs_code() -> None:
+    """Neither of the first two ends before the other has begun."""
+    begun: list[str] = []
+    both = threading.Barrier(2, timeout=60)
+
+    def on_start(probes: list[str]) -> None:
+        begun.append(probes[0])
+        if probes[0] in begun[:2]:
+            both.wait()
+
+    _, evidence = measure_files_and_code(on_start)
+    assert {probe.partition(".")[0] for probe in begun[:2]} == {"static", "cpu"}
+    assert {record.probe for record in evidence.records} >= {*begun, "static.hygiene", "cpu.arbitrary_uid"}
+
+
+def test_after_an_error_no_container_begins() -> None:
+    begun: list[str] = []
+    both = threading.Barrier(2, timeout=60)
+
+    def on_start(probes: list[str]) -> None:
+        begun.append(probes[0])
+        both.wait()
+        raise EngineError(Problem(where="a:1", cause="gone"), EngineErrorKind.OTHER)
+
+    with pytest.raises(EngineError, match="gone"):
+        measure_files_and_code(on_start)
+    assert len(begun) == 2
+
+
+def test_an_interrupt_stops_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = threading.Event()
+    monkeypatch.setattr(Engine, "cancel", lambda _self: cancelled.set())
+
+    def on_start(_probes: list[str]) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert cancelled.wait(60), "it runs on, and nobody stops it"
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_files_and_code(on_start)
+    assert cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "ranks", "gib", "jobs"),
+    [(64, 1, 80, 6), (4, 1, 80, 4), (64, 1, 8, 2), (64, 2, 80, 3), (64, 8, 80, 1), (64, 1, 0, 1)],
+)
+def test_probes_on_gpus_are_bounded_by_cores_memory_and_ranks(cpus: int, ranks: int, gib: int, jobs: int) -> None:
+    engine = Engine()
+    engine.facts.cpus = cpus
+    gpu = Gpu(name="H100", capability=(9, 0), memory=gib << 30)
+    of_gpu = ClaimSet(image="a", claims=(Claim(id="G1", subject="a", tier=Tier.GPU, probe="gpu.a", statement=""),))
+    measure(engine, RANKS if ranks > 1 else of_gpu, gpus=gpus(*[gpu] * ranks))
+    (spec,) = engine.specs
+    assert list(spec.cmd)[-2:] == ["--jobs", str(jobs)]
+
+
+def test_only_containers_of_the_gpu_tiers_get_gpus() -> None:
+    plans = run.planned("", CLAIMS, gpus(H100))
+    assert {plan.name: plan.gpus.attached for plan in plans if plan.gpus.attached} == {"gpu": True, "multigpu": True}
+    assert not any(plan.gpus.attached for plan in run.planned("", CLAIMS, NO_GPU))
