@@ -14,7 +14,8 @@ from images.audit.cleaning import cleaned
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.archive import Files
 from images.errors import Problem, UserError
-from images.validation import own_python, run
+from images.validation import own_python
+from images.validation.run import suite_files
 from validate.claims import ClaimSet
 from validate.evidence import Record
 
@@ -57,7 +58,7 @@ class Reader:
 
     def probes(self, claims: ClaimSet, user: bytes, on_record: Callable[[Record], None]) -> list[Record]:
         """The records of static probes, measured for one Python environment."""
-        files = {**run.suite_files(claims), "user.json": user}
+        files = {**suite_files(claims), "user.json": user}
         command = ["--claims", f"{INSIDE}/claims.json", "--user", f"{INSIDE}/user.json"]
         records = []
         for line in self._lines([*command, "--timeout", str(self._limits.probe)], files):
@@ -114,7 +115,7 @@ def record_of(line: str) -> Record | None:
 
 
 def _suite() -> Mapping[str, bytes]:
-    return run.suite_files(ClaimSet(image="", claims=()))
+    return suite_files(ClaimSet(image="", claims=()))
 
 
 def _parsed(line: str) -> Any:

@@ -14,6 +14,7 @@ from images.audit.reading import INSIDE, Limits, record_of
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.container import TimedOut, TooMuchOutput
 from images.engine.gpus import Attachment
+from images.validation.run import suite_files
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Outcome, Record
 
@@ -51,7 +52,7 @@ def records(engine: Engine, image: ImageInfo, run: Run, on_record: Callable[[Rec
 
 def _records(engine: Engine, image: ImageInfo, run: Run) -> Iterator[Record]:
     with engine.container(_spec(engine, image, run)) as container:
-        container.put(run.suite_files(run.claims), INSIDE)
+        container.put(suite_files(run.claims), INSIDE)
         container.start()
         for line in container.lines(run.limits.run, most=run.limits.output):
             record = record_of(line.text) if line.stream == "stdout" else None
