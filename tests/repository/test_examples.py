@@ -14,7 +14,7 @@ import yaml
 from images.config.paths import EXAMPLES as FOLDER
 from images.config.paths import RESOURCES
 from images.validation.claims.examples import EXAMPLES
-from images.validation.run import example_files
+from images.validation.run import suite_files
 from validate.claims import Claim, ClaimSet, Tier
 
 CONFIGURATIONS = sorted(path for path in FOLDER.glob("*/*.yaml") if not path.stem.endswith("-real"))
@@ -86,9 +86,12 @@ def test_a_container_gets_the_examples_that_its_claims_name_and_no_other() -> No
         expect = {"example": {"folder": folder}}
         return Claim(id="P1", subject=folder, tier=Tier.CPU, probe="cpu.examples", statement="x", expect=expect)
 
-    carried = example_files(ClaimSet(image="a", claims=(asking("transformers"),)))
-    assert {"examples/tiny.py", "examples/data/questions.jsonl", "examples/transformers/trainer.yaml"} <= set(carried)
+    def carried_by(*claims: Claim) -> set[str]:
+        return {name for name in suite_files(ClaimSet(image="a", claims=claims)) if name.startswith("examples/")}
+
+    carried = carried_by(asking("transformers"))
+    assert {"examples/tiny.py", "examples/data/questions.jsonl", "examples/transformers/trainer.yaml"} <= carried
     assert {name.split("/")[1] for name in carried if name.count("/") > 1} == {"data", "transformers"}
-    shared = example_files(ClaimSet(image="a", claims=()))
-    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= set(shared), "doctor's snippets train with them"
+    shared = carried_by()
+    assert {"examples/tiny.py", "examples/data/questions.jsonl"} <= shared, "doctor's snippets train with them"
     assert {name.split("/")[1] for name in shared if name.count("/") > 1} == {"data"}
