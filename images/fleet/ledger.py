@@ -32,8 +32,8 @@ from pydantic import ValidationError
 
 from images.errors import Problem, UserError
 from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job, JobRecord, Judged, LedgerJob
-from images.nightly.results import Row
 from images.site import records
+from images.validation.rows import Row
 from validate.evidence import Evidence
 
 Model = TypeVar("Model", bound=Row)

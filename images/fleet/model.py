@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field
 
 from images.config.platforms import Platform
-from images.nightly.results import Row
 from images.site.records import RunLine
+from images.validation.rows import Row
 from validate.claims import ClaimSet, Tier
 
 ON_GPUS = (Tier.GPU, Tier.MULTIGPU)

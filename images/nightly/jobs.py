@@ -10,9 +10,10 @@ from images.host.hashing import sha256
 from images.nightly import results, xfail
 from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
-from images.nightly.results import Change, ClaimRow, Expected, Job, JobLine, Outcome, TierCount
+from images.nightly.results import Change, Expected, Job, JobLine, Outcome
 from images.nightly.state import Trial
 from images.planning.plan import Planned
+from images.validation.rows import ClaimRow, TierCount
 from images.validation.run import suite_files
 from validate.claims import ClaimSet, Tier
 from validate.judging import Status

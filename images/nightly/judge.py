@@ -16,9 +16,9 @@ from images.errors import UserError
 from images.locking import lock_file, measure_contents
 from images.nightly.canary import Locked
 from images.nightly.options import Judge
-from images.nightly.results import ClaimRow
 from images.nightly.state import Trial
 from images.validation import schemas
+from images.validation.rows import ClaimRow
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import ClaimVerdict, Verdict

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from images.nightly.results import BreakageLine, Change, ClaimRow, JobLine
+from images.nightly.results import BreakageLine, Change, JobLine
+from images.validation.rows import ClaimRow
 from validate.judging import Status
 
 _REASON = 240

@@ -9,12 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from images.config import paths
 from images.errors import Problem, UserError
+from images.validation.rows import ClaimRow, Row, TierCount
 from validate.claims import Tier
-from validate.judging import Status
 
 FOLDER = paths.RESOURCES / "results" / "nightly"
 """The checkout's."""
@@ -51,12 +51,6 @@ class Outcome(StrEnum):
     """The newest versions are those of the image: there was nothing to build."""
 
 
-class Row(BaseModel):
-    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
 class Change(Row):
     """One package that differs between two locks."""
 
@@ -72,27 +66,6 @@ class Change(Row):
         return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
-class ClaimRow(Row):
-    """One claim that is not PASS."""
-
-    id: str
-    """Catalogue number: S1, C10, G3; `build` where there is no image to judge."""
-    subject: str
-    tier: Tier
-    verdict: Status
-    required: bool
-    reason: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.id} {self.subject}".strip()
-
-    @property
-    def brief(self) -> str:
-        """As a sentence names it: without a subject that says nothing."""
-        return self.id if self.subject in ("", "environment") else self.key
-
-
 class Expected(Row):
     """A claim that an `xfail` row of the matrix is about."""
 
@@ -102,14 +75,6 @@ class Expected(Row):
     """`OWNER/REPOSITORY#NUMBER` or a URL."""
     reason: str
     """Why it failed in this run; empty where it passed."""
-
-
-class TierCount(Row):
-    """One tier's claims, counted by verdict."""
-
-    verdict: Status
-    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
-    counts: dict[Status, int]
 
 
 class JobLine(Row):

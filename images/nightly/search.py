@@ -11,10 +11,11 @@ from functools import partial
 from images.nightly import bisect, canary, jobs, report, results
 from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
-from images.nightly.results import BUILD, BreakageLine, Change, ClaimRow, Expected
+from images.nightly.results import BUILD, BreakageLine, Change, Expected
 from images.nightly.state import Trial
 from images.nightly.together import together
 from images.planning.plan import Planned
+from images.validation.rows import ClaimRow
 from validate.claims import Tier
 from validate.judging import Status
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from images.nightly.results import ClaimRow
+from images.validation.rows import ClaimRow
 from validate.claims import Tier
 from validate.judging import Status
 

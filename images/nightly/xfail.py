@@ -10,7 +10,8 @@ from packaging.utils import canonicalize_name
 from images.config import selectors
 from images.config.schema import ExpectedFailure
 from images.config.selectors import Selectable
-from images.nightly.results import ClaimRow, Expected
+from images.nightly.results import Expected
+from images.validation.rows import ClaimRow
 from validate.judging import Status
 
 

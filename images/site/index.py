@@ -13,7 +13,8 @@ from pydantic import Field
 from images.chooser import choose
 from images.config.facts import Capability, MinorText, VersionText
 from images.config.names import Arch, Minor
-from images.nightly.results import Change, Row
+from images.nightly.results import Change
+from images.validation.rows import Row
 from validate.claims import Tier
 from validate.judging import Status
 

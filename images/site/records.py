@@ -13,8 +13,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from images.config import paths
 from images.errors import Problem, UserError
-from images.nightly.results import ClaimRow, Row, TierCount
 from images.publish import checks
+from images.validation.rows import ClaimRow, Row, TierCount
 from images.validation.schemas import ClaimVerdictRow
 from validate.claims import Tier
 from validate.evidence import Evidence

@@ -12,7 +12,7 @@ from typing import Any
 from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.nightly import results
-from images.nightly.results import Job, JobLine, Outcome, TierCount
+from images.nightly.results import Job, JobLine, Outcome
 from images.publish import attachments, index
 from images.publish.attachments import PublishedImage
 from images.publish.attestation import Attestation
@@ -20,6 +20,7 @@ from images.publish.tags import ImageVersion, immutable_tag
 from images.registry.client import Registry
 from images.site import records
 from images.site.records import RunLine
+from images.validation.rows import TierCount
 from images.validation.schemas import ClaimVerdictRow, VerdictFile
 from validate import hints, report
 from validate.claims import Tier

@@ -7,10 +7,11 @@ from datetime import UTC, date, datetime
 from functools import cache
 
 from images.config.matrix import Sources
-from images.nightly.results import BreakageLine, Change, ClaimRow, Expected, Job, JobLine, Outcome, TierCount
+from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
 from images.site.assemble import SiteInputs
 from images.site.records import tier_counts
 from images.site.runs import Published, Run
+from images.validation.rows import ClaimRow, TierCount
 from images.validation.schemas import ClaimVerdictRow, HintRow
 from tests.support.sources import SOURCES
 from validate.claims import Tier

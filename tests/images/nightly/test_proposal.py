@@ -11,9 +11,10 @@ from images.config.matrix import Sources
 from images.errors import UserError
 from images.nightly import proposal
 from images.nightly import report as nightly_report
-from images.nightly.results import BreakageLine, Change, ClaimRow
+from images.nightly.results import BreakageLine, Change
 from images.nightly.state import State
 from images.planning import plan
+from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import CONTROL, SOURCES
 from validate.claims import Tier
 from validate.judging import Status

@@ -10,7 +10,8 @@ import pytest
 from images.config.paths import RESOURCES as ROOT
 from images.errors import UserError
 from images.nightly import results
-from images.nightly.results import BreakageLine, Change, ClaimRow, Job, JobLine, Outcome, TierCount
+from images.nightly.results import BreakageLine, Change, Job, JobLine, Outcome
+from images.validation.rows import ClaimRow, TierCount
 from validate.claims import Tier
 from validate.judging import Status
 

@@ -17,9 +17,10 @@ from images.nightly import report as nightly_report
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
 from images.nightly.options import NightlyOptions
-from images.nightly.results import BreakageLine, ClaimRow, JobLine, Outcome
+from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
 from images.nightly.state import State, Trial
+from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
 from validate.judging import Status

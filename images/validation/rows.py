@@ -1,0 +1,43 @@
+"""Rows of verdicts in files that are kept: lines of results/, records of a fleet."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from validate.claims import Tier
+from validate.judging import Status
+
+
+class Row(BaseModel):
+    """Keys that are not listed are errors; the docstrings of fields are their descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ClaimRow(Row):
+    """One claim that is not PASS."""
+
+    id: str
+    """Catalogue number: S1, C10, G3; `build` where there is no image to judge."""
+    subject: str
+    tier: Tier
+    verdict: Status
+    required: bool
+    reason: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.id} {self.subject}".strip()
+
+    @property
+    def brief(self) -> str:
+        """As a sentence names it: without a subject that says nothing."""
+        return self.id if self.subject in ("", "environment") else self.key
+
+
+class TierCount(Row):
+    """One tier's claims, counted by verdict."""
+
+    verdict: Status
+    """FAIL if a required claim failed; PASS only if there are required claims and every one passed; else UNPROVEN."""
+    counts: dict[Status, int]
