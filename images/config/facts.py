@@ -54,30 +54,10 @@ Sentence = Annotated[str, StringConstraints(min_length=1)]
 Source = str | dict[str, str]
 
 
-# The same few questions are asked for every image of a matrix: each is worked out once.
 @cache
 def within(version: str, wanted: str) -> bool:
-    """Whether a version lies in a range (PEP 440): `2.7.1` in `==2.7.*`."""
+    """Whether a version lies in a range (PEP 440): `2.7.1` in `==2.7.*`. Kept: each image asks the same."""
     return version in SpecifierSet(wanted)
-
-
-@cache
-def _library(libraries: tuple[str, ...], lookup: str, wheel_cuda: Minor) -> Minor | None:
-    own = sorted(Minor.parse(text) for text in libraries)
-    if wheel_cuda in own:
-        return wheel_cuda
-    if lookup == "exact":
-        return None
-    lower = [minor for minor in own if minor.major == wheel_cuda.major and minor < wheel_cuda]
-    higher = [minor for minor in own if minor.major == wheel_cuda.major and minor > wheel_cuda]
-    return lower[-1] if lower else higher[0] if higher else None
-
-
-@cache
-def covers(archs: tuple[str, ...], ptx: tuple[str, ...], gpu: Arch) -> compute_capability.Fit:
-    """How a GPU runs machine code and PTX for these architectures: `cubin`, `ptx` or `no`."""
-    cubins, late = (tuple(Arch.parse(text).pair for text in targets) for targets in (archs, ptx))
-    return compute_capability.fit(cubins, late, gpu.pair)
 
 
 class Row(BaseModel):
@@ -94,7 +74,8 @@ class DeviceCode(Row):
 
     def covers(self, arch: Arch) -> compute_capability.Fit:
         """How a GPU of `arch` runs it: `cubin`, `ptx` or `no`."""
-        return covers(tuple(self.archs), tuple(self.ptx), arch)
+        cubins, ptx = (tuple(Arch.parse(text).pair for text in targets) for targets in (self.archs, self.ptx))
+        return compute_capability.fit(cubins, ptx, arch.pair)
 
 
 class TorchVariant(DeviceCode):
@@ -187,7 +168,10 @@ class BitsandbytesFacts(Row):
 
         `same-major`: exact, else the highest lower minor of that major, else its lowest higher one.
         """
-        return _library(tuple(self.libraries), self.lookup, wheel_cuda)
+        own = sorted(minor for minor in map(Minor.parse, self.libraries) if minor.major == wheel_cuda.major)
+        if wheel_cuda in own or self.lookup == "exact":
+            return wheel_cuda if wheel_cuda in own else None
+        return max((minor for minor in own if minor < wheel_cuda), default=min(own, default=None))
 
     def file_for(self, wheel_cuda: Minor) -> str:
         """The path of that library, or of the one it would look for in vain."""
@@ -312,39 +296,26 @@ class Facts(Row):
     arm64: Arm64Facts = Arm64Facts()
 
     def model_post_init(self, _context: Any) -> None:
-        unknown = sorted({cuda for torch in self.torch.values() for cuda in torch.variants} - set(self.driver_majors))
-        if unknown:
-            raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
-
-    @property
-    def driver_majors(self) -> set[str]:
-        """Every CUDA version whose major has a minimum driver."""
         cudas = {cuda for torch in self.torch.values() for cuda in torch.variants}
-        return {cuda for cuda in cudas if cuda.split(".")[0] in self.minimum_drivers}
+        if unknown := sorted(cuda for cuda in cudas if cuda.split(".")[0] not in self.minimum_drivers):
+            raise ValueError(f"no minimum driver for CUDA {', '.join(unknown)}")
 
     def on(self, platform: Platform) -> Facts:
         """What the world ships for a platform. Of what was not measured there, nothing is known."""
-        return _on_arm64(self) if platform is Platform.ARM64 else self
-
-
-def _on_arm64(facts: Facts) -> Facts:
-    own = facts.arm64
-    torch = {
-        version: facts.torch[version].model_copy(update={"variants": _variants(facts.torch[version], row)})
-        for version, row in own.torch.items()
-    }
-    bitsandbytes = {
-        version: facts.bitsandbytes[version].model_copy(update={"libraries": row.libraries})
-        for version, row in own.bitsandbytes.items()
-    }
-    changed = {"torch": torch, "bitsandbytes": bitsandbytes, "torchao": own.torchao, "xformers": {}, "prebuilt": []}
-    return facts.model_copy(update=changed)
-
-
-def _variants(torch: TorchFacts, row: Arm64Torch) -> dict[str, TorchVariant]:
-    """The measured builds. The C++ ABI is that of the release, on every platform."""
-    return {
-        cuda: TorchVariant(archs=code.archs, ptx=code.ptx, cxx11_abi=torch.variants[cuda].cxx11_abi)
-        for cuda, code in row.variants.items()
-        if cuda in torch.variants
-    }
+        if platform is Platform.AMD64:
+            return self
+        torch = {}
+        for version, row in self.arm64.torch.items():
+            everywhere = self.torch[version].variants  # the C++ ABI is that of the release, on every platform
+            measured = {
+                cuda: TorchVariant(archs=code.archs, ptx=code.ptx, cxx11_abi=everywhere[cuda].cxx11_abi)
+                for cuda, code in row.variants.items()
+                if cuda in everywhere
+            }
+            torch[version] = self.torch[version].model_copy(update={"variants": measured})
+        bitsandbytes = {
+            version: self.bitsandbytes[version].model_copy(update={"libraries": row.libraries})
+            for version, row in self.arm64.bitsandbytes.items()
+        }
+        own = {"torch": torch, "bitsandbytes": bitsandbytes, "torchao": self.arm64.torchao}
+        return self.model_copy(update={**own, "xformers": {}, "prebuilt": []})

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from images.config import consistency, paths, yamlfile
+from packaging.utils import canonicalize_name
+
+from images.config import paths, yamlfile
 from images.config.facts import Facts
-from images.config.names import ImageName
+from images.config.names import Minor
 from images.config.platforms import Platform
 from images.config.schema import Defaults, Matrix
-from images.config.validating import validated
-from images.config.yamlfile import YamlFile
+from images.config.yamlfile import YamlFile, fix, validated
 from images.errors import Problem, UserError
 
 MATRIX = paths.RESOURCES / paths.MATRIX_NAME
@@ -63,24 +65,6 @@ class Sources:
     def _arm64_facts(self) -> Facts:
         return self.facts.on(Platform.ARM64)
 
-    @cached_property
-    def layers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Layer -> the distributions it installs, bottom first, in a form that can be compared at once."""
-        return tuple((layer, tuple(names)) for layer, names in self.matrix.layers.items())
-
-    @cached_property
-    def library_layers(self) -> tuple[tuple[str, ...], ...]:
-        return tuple(map(tuple, self.matrix.library_layers))
-
-    @cached_property
-    def optional(self) -> frozenset[str]:
-        return frozenset(self.matrix.optional)
-
-    @cached_property
-    def devel_images(self) -> tuple[ImageName, ...]:
-        """The images of the matrix with a whole toolkit; every plan of an image asks for them."""
-        return tuple(name for row in self.matrix.images if (name := ImageName.parse(row.name)).devel)
-
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     """Read both files; without `matrix`, the workspace's. Raises UserError with every problem of both at once.
@@ -89,14 +73,19 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     it finds (an alias to a refused image) before all are told together.
     """
     matrix = matrix or paths.workspace().matrix
-    facts_file = yamlfile.parse(paths.shown(facts), _read(facts))
-    known, facts_problems, _ = validated(Facts, facts_file)
+    known, facts_problems, _ = validated(Facts, yamlfile.parse(paths.shown(facts), _read(facts)))
     matrix_file = yamlfile.parse(paths.shown(matrix), _read(matrix))
     wanted, problems, left_out = validated(Matrix, matrix_file)
     if known is None or wanted is None or facts_problems:
         raise UserError([*facts_problems, *problems])
-    problems += consistency.problems(wanted, matrix_file, left_out)
-    return _plannable(Sources(wanted, known, matrix_file, tuple(problems), left_out))
+    problems += inconsistent(wanted, matrix_file, left_out)
+    # What no plan can be made of is told by now.
+    torchless = {torch for torch, pins in wanted.stacks.items() if "torch" not in pins}
+    base = wanted.defaults.base if wanted.defaults.base in wanted.bases else next(iter(wanted.bases))
+    stacks = {torch: pins for torch, pins in wanted.stacks.items() if torch not in torchless}
+    plannable = wanted.model_copy(update={"stacks": stacks, "defaults": Defaults(base=base)})
+    left_out |= {("stacks", torch) for torch in torchless}
+    return Sources(plannable, known, matrix_file, tuple(problems), left_out)
 
 
 def load_facts(facts: Path = FACTS) -> Facts:
@@ -105,19 +94,6 @@ def load_facts(facts: Path = FACTS) -> Facts:
     if known is None or problems:
         raise UserError(problems)
     return known
-
-
-def _plannable(sources: Sources) -> Sources:
-    """The same without what no plan can be made of, all of it told in `problems` already."""
-    wanted = sources.matrix
-    torchless = {torch for torch, pins in wanted.stacks.items() if "torch" not in pins}
-    base = wanted.defaults.base if wanted.defaults.base in wanted.bases else next(iter(wanted.bases))
-    sound = {
-        "stacks": {torch: pins for torch, pins in wanted.stacks.items() if torch not in torchless},
-        "defaults": Defaults(base=base),
-    }
-    left_out = sources.left_out | {("stacks", torch) for torch in torchless}
-    return replace(sources, matrix=wanted.model_copy(update=sound), left_out=left_out)
 
 
 def _read(path: Path) -> str:
@@ -131,3 +107,133 @@ def _read(path: Path) -> str:
         raise UserError(
             Problem(where=paths.shown(path), cause=f"can't be read: {error}", then="fix the file")
         ) from None
+
+
+Fault = tuple[yamlfile.Path, str, str]
+"""Where, why, and what to do about it (empty: fix the file)."""
+
+
+def inconsistent(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Problem]:
+    """What the types can't say: names that stand twice, or point at nothing. `left_out`: rows that were unsound."""
+    faults = [*_twice(matrix, file), *_stacks(matrix, left_out), *_images(matrix, file, left_out)]
+    faults += [*_nightly(matrix), *_profiles(matrix), *_extensions(matrix)]
+    for path, cause, then in faults:
+        yield Problem(where=file.where(path), cause=cause, then=then or fix(file))
+
+
+def _twice(matrix: Matrix, file: YamlFile) -> Iterator[Fault]:
+    first: dict[str, int] = {}
+    raw = file.data.get("images", [])
+    for index, row in enumerate(raw if isinstance(raw, list) else []):
+        name = row.get("name") if isinstance(row, dict) else None
+        if isinstance(name, str) and name in first:
+            cause = f"{name} stands twice (first at {file.where(('images', first[name]))})"
+            yield ("images", index), cause, "keep one of the two"
+        elif isinstance(name, str):
+            first[name] = index
+    owners: dict[str, str] = {}
+    for layer, names in matrix.layers.items():
+        for position, name in enumerate(names):
+            if owners.setdefault(name, layer) != layer or name in names[:position]:
+                cause = f"{name!r} is in two layers, {owners[name]} and {layer}"
+                yield ("layers", layer, position), cause, "keep one of the two"
+
+
+def _stacks(matrix: Matrix, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
+    """Pins that no layer installs, stacks without their torch, a base that is none."""
+    base = matrix.defaults.base
+    if base not in matrix.bases and ("bases", base) not in left_out:
+        yield ("defaults", "base"), f"there is no base {base!r} (there are {', '.join(matrix.bases)})", ""
+    layered = {name for names in matrix.layers.values() for name in names}
+    pinned: list[yamlfile.Path] = [("common", name) for name in matrix.common]
+    pinned += [("stacks", torch, name) for torch, pins in matrix.stacks.items() for name in pins]
+    for path in pinned:
+        name = str(path[-1])
+        yield from _named_well(path)
+        if name not in layered and canonicalize_name(name) == name:
+            yield path, f"no layer installs {name!r}", "name it under `layers`"
+    for index, name in enumerate(matrix.optional):
+        if name not in layered:
+            yield ("optional", index), f"no layer installs {name!r}, so no image can lack it", "name it under `layers`"
+    for torch, pins in matrix.stacks.items():
+        if "torch" not in pins and ("stacks", torch, "torch") not in left_out:
+            yield ("stacks", torch), "has no torch", "pin torch in it"
+        elif "torch" in pins and str(Minor.parse(pins["torch"])) != torch:
+            yield ("stacks", torch, "torch"), f"torch {pins['torch']} is no {torch}", ""
+
+
+def _named_well(path: yamlfile.Path) -> Iterator[Fault]:
+    name = str(path[-1])
+    if canonicalize_name(name) != name:
+        yield path, f"write {name!r} as {canonicalize_name(name)!r}", ""
+
+
+def _images(matrix: Matrix, file: YamlFile, left_out: frozenset[yamlfile.Path]) -> Iterator[Fault]:
+    """Names under `without` that the image's stack does not pin: a typo would leave in what was to be left out."""
+    index_of = {str(row.get("name")): index for index, row in enumerate(file.data["images"]) if isinstance(row, dict)}
+    for row in matrix.images:
+        torch = str(row.image_name.torch)
+        pins = {**matrix.common, **matrix.stacks.get(torch, {})}
+        for name in row.without:
+            if torch in matrix.stacks and name not in pins and ("stacks", torch, name) not in left_out:
+                cause = f"{row.name} leaves out {name!r}, which its stack does not pin"
+                yield ("images", index_of.get(row.name, 0)), cause, ""
+    for alias in matrix.aliases:
+        if alias in {row.name for row in matrix.images}:
+            yield ("aliases", alias), f"the alias {alias!r} is the name of an image", "rename the alias"
+
+
+def _nightly(matrix: Matrix) -> Iterator[Fault]:
+    """Ranges for what nothing pins, and layers that there are not: a typo would let a canary take anything."""
+    pinned = {name for names in matrix.layers.values() for name in names}
+    for profile in matrix.profiles.values():
+        pinned |= {*profile.optional, *(name for pins in profile.stacks.values() for name in pins)}
+    ranges: list[yamlfile.Path] = [("nightly", "ranges", name) for name in matrix.nightly.ranges]
+    ranges += [("nightly", "stacks", torch, name) for torch, rows in matrix.nightly.stacks.items() for name in rows]
+    for path in ranges:
+        if path[-1] not in pinned:
+            yield path, f"nothing pins {str(path[-1])!r}", ""
+    for torch in matrix.nightly.stacks:
+        if torch not in matrix.stacks:
+            yield ("nightly", "stacks", torch), f"there is no stack for torch {torch}", ""
+    for index, layer in enumerate(matrix.nightly.held):
+        if layer not in matrix.layers:
+            cause = f"there is no layer {layer!r} (there are {', '.join(matrix.layers)})"
+            yield ("nightly", "held", index), cause, ""
+
+
+def _profiles(matrix: Matrix) -> Iterator[Fault]:
+    for name, profile in matrix.profiles.items():
+        at: yamlfile.Path = ("profiles", name)
+        pins = [("stacks", torch, pin) for torch, row in profile.stacks.items() for pin in row]
+        pins += [("waived", torch, pin) for torch, row in profile.waived.items() for pin in row]
+        for path in [*pins, *(("optional", pin) for pin in profile.optional)]:
+            yield from _named_well((*at, *path))
+        parent = matrix.profiles.get(profile.extends)
+        if profile.extends and (parent is None or parent.extends):
+            cause = f"extends {profile.extends!r}, which is no profile, or extends one itself"
+            yield (*at, "extends"), cause, "extend a profile that stands alone"
+        for torch, row in profile.stacks.items():
+            own = matrix.stacks.get(torch, {}).get("torch")
+            if torch not in matrix.stacks:
+                yield (*at, "stacks", torch), f"there is no stack for torch {torch}", "name a torch of `stacks`"
+            elif row.get("torch", own) != own:
+                yield (*at, "stacks", torch, "torch"), "a profile shares its torch with the stack", "take it out"
+            if parent and torch not in parent.stacks:
+                cause = f"extends {profile.extends}, which has nothing for torch {torch}"
+                yield (*at, "stacks", torch), cause, "pin it there too"
+        for torch in {*profile.waived, *profile.unproven} - {*profile.stacks}:
+            key = "waived" if torch in profile.waived else "unproven"
+            yield (*at, key, torch), f"the profile has no pins for torch {torch}", "take it out"
+
+
+def _extensions(matrix: Matrix) -> Iterator[Fault]:
+    """Each extension of a profile is a row of `sources`, and makes a package that the profile pins."""
+    for name, profile in matrix.profiles.items():
+        pinned = {pin for one in matrix.line(name) for pins in one.stacks.values() for pin in pins}
+        at = ("profiles", name, "extensions")
+        for index, row in enumerate(profile.extensions):
+            if row not in matrix.sources:
+                yield (*at, index), f"{row!r} is no row of `sources`", "name one that is"
+            elif (made := matrix.sources[row].distribution or row) not in pinned:
+                yield (*at, index), f"{row} makes {made}, which the profile does not pin", "pin it"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, cached_property, total_ordering
 
 from images.config.platforms import Platform
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 
 _GRAMMAR = "cu126-torch25[-py312][-sm90][-devel][-PROFILE][-arm64]"
 _NAME = re.compile(
@@ -23,8 +22,7 @@ _ARCHITECTURES = frozenset(platform.architecture for platform in Platform)
 """No part of a profile's name, which the platform's stands behind."""
 
 
-@total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Minor:
     """A major.minor version, ordered as numbers: 12.10 > 12.9."""
 
@@ -34,17 +32,17 @@ class Minor:
     @classmethod
     def parse(cls, text: str) -> Minor:
         """Read `12.6` (a longer version such as `12.6.3` keeps its first two parts). Raises ValueError."""
-        return _minor(text)
+        match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
+        if not match:
+            raise ValueError(f"{text!r} is not a version of the form X.Y")
+        return cls(int(match[1]), int(match[2]))
 
-    def __lt__(self, other: Minor) -> bool:
-        return (self.major, self.minor) < (other.major, other.minor)
+    @classmethod
+    def of_digits(cls, digits: str, major: int) -> Minor:
+        """Read `126` for 12.6, as names have it: the first `major` digits are the major's."""
+        return cls(int(digits[:major]), int(digits[major:]))
 
     def __str__(self) -> str:
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
-        """Thousands of images share a few versions."""
         return f"{self.major}.{self.minor}"
 
     @property
@@ -53,8 +51,7 @@ class Minor:
         return f"{self.major}{self.minor}"
 
 
-@total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Arch:
     """A GPU architecture by compute capability: Arch(9, 0) is sm_90."""
 
@@ -64,17 +61,12 @@ class Arch:
     @classmethod
     def parse(cls, text: str) -> Arch:
         """Read `sm_90`, `sm90` or `9.0`. Raises ValueError."""
-        return _arch(text)
-
-    def __lt__(self, other: Arch) -> bool:
-        return (self.major, self.minor) < (other.major, other.minor)
+        match = re.fullmatch(r"sm_?([0-9]{1,2})([0-9])|([0-9]{1,2})\.([0-9])", text)
+        if not match:
+            raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
+        return cls(int(match[1] or match[3]), int(match[2] or match[4]))
 
     def __str__(self) -> str:
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
-        """All images share a few architectures."""
         return f"sm_{self.major}{self.minor}"
 
     @property
@@ -86,22 +78,6 @@ class Arch:
     def pair(self) -> tuple[int, int]:
         """As validate.compute_capability has it: (9, 0)."""
         return self.major, self.minor
-
-
-@cache
-def _minor(text: str) -> Minor:
-    match = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.[0-9a-z.]+)?", text.split("+")[0])
-    if not match:
-        raise ValueError(f"{text!r} is not a version of the form X.Y")
-    return Minor(int(match[1]), int(match[2]))
-
-
-@cache
-def _arch(text: str) -> Arch:
-    for form in (r"sm_?([0-9]{1,2})([0-9])", r"([0-9]{1,2})\.([0-9])"):
-        if match := re.fullmatch(form, text):
-            return Arch(int(match[1]), int(match[2]))
-    raise ValueError(f"{text!r} is not a GPU architecture (sm_90, or 9.0)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +95,24 @@ class ImageName:
     @classmethod
     def parse(cls, text: str) -> ImageName:
         """Read a name. Raises UserError with the grammar when it is not one."""
-        return _image_name(text)
+        # Taken off first: a profile's name may have hyphens, and would swallow it.
+        rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
+        match = _NAME.fullmatch(rest)
+        if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
+            then = f"names read {_GRAMMAR}; `{command('plan')}` lists them"
+            raise UserError(Problem(where=text, cause="is not an image name", then=then))
+        cuda, torch, python, arch, devel, profile = match.group("cuda", "torch", "python", "arch", "devel", "profile")
+        return cls(
+            cuda=Minor.of_digits(cuda, 2),
+            torch=Minor.of_digits(torch, 1),
+            python=Minor.of_digits(python, 1) if python else None,
+            arch=Arch.parse(f"sm{arch}") if arch else None,
+            devel=bool(devel),
+            profile=profile,
+            platform=Platform.AMD64 if rest == text else Platform.ARM64,
+        )
 
     def __str__(self) -> str:
-        return self._text
-
-    @cached_property
-    def _text(self) -> str:
         parts = [f"cu{self.cuda.digits}", f"torch{self.torch.digits}"]
         if self.python:
             parts.append(f"py{self.python.digits}")
@@ -138,29 +125,3 @@ class ImageName:
         if self.platform.suffix:
             parts.append(self.platform.suffix)
         return "-".join(parts)
-
-
-@cache
-def _image_name(text: str) -> ImageName:
-    # Taken off first: a profile's name may have hyphens, and would swallow it.
-    rest = text.removesuffix(f"-{Platform.ARM64.suffix}")
-    match = _NAME.fullmatch(rest)
-    if not match or not _ARCHITECTURES.isdisjoint((match["profile"] or "").split("-")):
-        then = f"names read {_GRAMMAR}; `nox -s plan` lists them"
-        raise UserError(Problem(where=text, cause="is not an image name", then=then))
-    cuda, torch, python, arch, devel, profile = match.group("cuda", "torch", "python", "arch", "devel", "profile")
-    return ImageName(
-        cuda=_short_minor(cuda, 2),
-        torch=_short_minor(torch, 1),
-        python=_short_minor(python, 1) if python else None,
-        arch=Arch.parse(f"sm{arch}") if arch else None,
-        devel=bool(devel),
-        profile=profile,
-        platform=Platform.AMD64 if rest == text else Platform.ARM64,
-    )
-
-
-@cache
-def _short_minor(digits: str, major: int) -> Minor:
-    """`126` for 12.6, as names have it: the first `major` digits are the major's. Thousands of names share a few."""
-    return Minor(int(digits[:major]), int(digits[major:]))

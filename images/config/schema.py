@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from packaging.version import InvalidVersion, Version
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -146,35 +146,30 @@ class SourceRow(Row):
     """A file of templates/wheel/patches that is applied to its source."""
 
 
-def _list(*default: str, **constraints: Any) -> Any:
-    """The default of a list in a row that there are thousands of: pydantic makes it, and need not copy it deeply."""
-    return Field(default_factory=lambda: [*default], json_schema_extra={"default": [*default]}, **constraints)
-
-
 class ImageRow(Row):
     """One image we build, and where it differs from its name's defaults."""
 
     name: ImageNameText
-    archs: list[Capability] = _list()
+    archs: list[Capability] = []
     """Support these architectures alone; empty: all that torch and bitsandbytes have code for."""
-    without: list[LeftOut] = _list()
+    without: list[LeftOut] = []
     """Distributions of the stack that this image leaves out."""
-    platforms: list[Platform] = _list(Platform.AMD64, min_length=1)
+    platforms: list[Platform] = Field(default=[Platform.AMD64], min_length=1)
     """What it is built for. The image of linux/arm64 has `-arm64` behind its name."""
 
     @model_validator(mode="after")
     def _plain_name(self) -> ImageRow:
-        if ImageName.parse(self.name).platform is not Platform.AMD64:
+        if self.image_name.platform is not Platform.AMD64:
             raise ValueError("the platform is no part of a row's name: list it under `platforms`")
         return self
 
+    @property
+    def image_name(self) -> ImageName:
+        return ImageName.parse(self.name)
+
     def names(self) -> tuple[ImageName, ...]:
         """The images of this row, one a platform."""
-        name = ImageName.parse(self.name)
-        return tuple(
-            name if platform is name.platform else replace(name, platform=platform)
-            for platform in dict.fromkeys(self.platforms)
-        )
+        return tuple(replace(self.image_name, platform=platform) for platform in dict.fromkeys(self.platforms))
 
 
 class Profile(Row):
@@ -283,5 +278,7 @@ class Matrix(Row):
         """The row of an image that the matrix has, on whatever platform."""
         return next((row for row in self.images if name in row.names()), None)
 
-    def layer_of(self, distribution: str) -> str | None:
-        return next((layer for layer, names in self.layers.items() if distribution in names), None)
+    def line(self, profile: str) -> tuple[Profile, ...]:
+        """The profile that this one extends, then itself."""
+        own = self.profiles[profile]
+        return (self.profiles[own.extends], own) if own.extends in self.profiles else (own,)

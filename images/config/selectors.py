@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from typing import Protocol
 
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 
 _COMPARE: dict[str, Callable[[Minor, Minor], bool]] = {
     ">=": operator.ge,
@@ -84,15 +83,10 @@ class Glob:
     def __call__(self, image: Selectable) -> bool:
         return fnmatch.fnmatchcase(image.name, self.pattern)
 
-    @property
-    def is_name(self) -> bool:
-        return not any(sign in self.pattern for sign in "*?[")
-
 
 Selector = Condition | Glob
 
 
-@cache
 def parse(text: str) -> Selector:
     """Read one selector. Raises UserError saying what selectors there are."""
     match = _CONDITION.fullmatch(text)
@@ -129,16 +123,13 @@ def _wrong(condition: Condition) -> str:
 def unmatched(selector: Selector, near: Sequence[str]) -> UserError:
     """The error for a selector that selects nothing."""
     close = get_close_matches(str(selector), near, n=3, cutoff=0.5) or list(near[:3])
-    then = f"nearest: {', '.join(close)}; `nox -s plan` lists all"
+    then = f"nearest: {', '.join(close)}; `{command('plan')}` lists all"
     return UserError(Problem(where=str(selector), cause="matches no image of the matrix", then=then))
 
 
-def is_image_name(selector: Selector) -> bool:
-    """Whether it could name an image that is planned ad hoc."""
-    if not (isinstance(selector, Glob) and selector.is_name):
-        return False
+def image_name(selector: Selector) -> ImageName | None:
+    """The image that it could name, to be planned ad hoc; None: it is no name of an image."""
     try:
-        ImageName.parse(selector.pattern)
+        return ImageName.parse(selector.pattern) if isinstance(selector, Glob) else None
     except UserError:
-        return False
-    return True
+        return None

@@ -1,25 +1,27 @@
-"""YAML into plain data that remembers its line numbers. Every scalar stays text: 2.10 must not become 2.1."""
+"""YAML into plain data that remembers its line numbers, and into pydantic models: every problem at once, with its line.
+
+Every scalar stays text: 2.10 must not become 2.1.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
+from yaml.composer import ComposerError
 
 from images.errors import Problem, UserError
 
 Path = tuple[str | int, ...]
-Anchored = TypeVar("Anchored")
+Model = TypeVar("Model", bound=BaseModel)
 
-_PARSER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_KINDS = {
-    yaml.ScalarEvent: yaml.ScalarNode,
-    yaml.MappingStartEvent: yaml.MappingNode,
-    yaml.SequenceStartEvent: yaml.SequenceNode,
-}
+_LOADERS = (getattr(yaml, "CBaseLoader", yaml.BaseLoader), yaml.BaseLoader)
+"""libyaml's is some 15 times faster; PyYAML's errors are what people are told."""
+_OPEN = object()
+"""What an anchor stands for while it is read."""
 
 
 @dataclass(frozen=True)
@@ -27,181 +29,164 @@ class YamlFile:
     """A parsed file: its data, the line of each node, and the keys that stood twice."""
 
     name: str
-    data: Any
-    text: str = field(repr=False)
-    duplicates: tuple[Problem, ...] = ()
-
-    @property
-    def lines(self) -> Mapping[Path, int]:
-        """Read from the text when something is wrong with it, which is seldom: a sound file needs no line."""
-        return _marked(self.name, self.text).lines
+    data: Any = None
+    lines: dict[Path, int] = field(default_factory=dict, repr=False)
+    duplicates: list[Problem] = field(default_factory=list)
 
     def where(self, path: Path) -> str:
         """`matrix.yaml:12`, of the node at `path` or of its nearest parent that exists."""
-        lines = self.lines
-        for length in range(len(path), -1, -1):
-            if path[:length] in lines:
-                return f"{self.name}:{lines[path[:length]]}"
-        return self.name
+        found = next((path[:length] for length in range(len(path), -1, -1) if path[:length] in self.lines), None)
+        return self.name if found is None else f"{self.name}:{self.lines[found]}"
 
 
 def parse(name: str, text: str) -> YamlFile:
     """Read YAML. Raises UserError on a syntax error or an empty file, with file and line."""
-    try:
-        return YamlFile(name, _simple(text), text)
-    except (yaml.YAMLError, RecursionError, _Unusual):
-        marked = _marked(name, text)
-        return YamlFile(name, marked.data, text, marked.duplicates)
+    where, then = name, "fix the line; editors show it too"
+    for loader in _LOADERS:
+        try:
+            return _Reader(name, yaml.parse(text, Loader=loader)).document()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = f"{name}:{mark.line + 1}" if mark else name
+            cause = f"is not YAML: {error.problem or error.context}"
+        except yaml.reader.ReaderError as error:
+            where = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
+            cause, then = f"is not YAML: it holds the control character {chr(error.character)!r}", "take it out"
+        except RecursionError:
+            cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
+            raise UserError(Problem(where=name, cause=cause, then="write the values out")) from None
+    raise UserError(Problem(where=where, cause=cause, then=then))
 
 
-def _simple(text: str) -> Any:
-    """The data of a document in which no key stands twice. Anything else raises, and is looked at with its lines."""
-    events = yaml.parse(text, Loader=_PARSER)
-    next(events)
-    if isinstance(next(events), yaml.StreamEndEvent):
-        raise _Unusual
-    data = _value(next(events), events, {})
-    next(events)
-    if not isinstance(next(events), yaml.StreamEndEvent):
-        raise _Unusual
-    return data
+class _Reader:
+    """Builds the data of a document from its events: a builder of libyaml's would crash where a file nests too deep."""
 
+    def __init__(self, name: str, events: Iterator[Any]) -> None:
+        self.file, self.events = YamlFile(name), events
+        self.anchors: dict[str, tuple[Any, Path]] = {}
 
-def _value(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | None, Any]) -> Any:
-    value: Any
-    if isinstance(event, yaml.AliasEvent):
-        return _known(anchors, event)
-    if isinstance(event, yaml.ScalarEvent):
-        value = event.value
-    elif isinstance(event, yaml.MappingStartEvent):
-        value = _mapping(events, anchors)
-    else:
-        value = [_value(item, events, anchors) for item in _inside(events)]
-    if anchor := getattr(event, "anchor", None):
-        if anchor in anchors:
-            raise _Unusual
-        anchors[anchor] = value  # known from here on: one that stands inside of itself is not
-    return value
+    def document(self) -> YamlFile:
+        next(self.events)
+        if isinstance(next(self.events), yaml.StreamEndEvent):
+            then = f"`git checkout {self.file.name}` brings it back"
+            raise UserError(Problem(where=f"{self.file.name}:1", cause="is empty", then=then))
+        data = self.value(next(self.events), ())
+        next(self.events)
+        more = next(self.events)
+        if not isinstance(more, yaml.StreamEndEvent):
+            raise ComposerError(None, None, "found another document", more.start_mark)
+        return YamlFile(self.file.name, data, self.file.lines, self.file.duplicates)
 
+    def value(self, event: Any, path: Path) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            return self.aliased(event, path)
+        anchor = event.anchor
+        if anchor in self.anchors:
+            raise ComposerError(None, None, f"found duplicate anchor {anchor!r}", event.start_mark)
+        if anchor:
+            self.anchors[anchor] = _OPEN, path
+        self.file.lines.setdefault(path, event.start_mark.line + 1)
+        value: Any
+        if isinstance(event, yaml.ScalarEvent):
+            value = event.value
+        elif isinstance(event, yaml.MappingStartEvent):
+            value = self.mapping(path)
+        else:
+            value = [self.value(item, (*path, index)) for index, item in enumerate(self.inside())]
+        if anchor:
+            self.anchors[anchor] = value, path
+        return value
 
-def _mapping(events: Iterator[yaml.Event], anchors: dict[str | None, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key in _inside(events):
-        text = str(_value(key, events, anchors)) if isinstance(key, yaml.ScalarEvent) else None
-        if text is None or text in result:
-            raise _Unusual
-        result[text] = _value(next(events), events, anchors)
-    return result
+    def aliased(self, event: Any, path: Path) -> Any:
+        if event.anchor not in self.anchors:
+            raise ComposerError(None, None, f"found undefined alias {event.anchor!r}", event.start_mark)
+        value, at = self.anchors[event.anchor]
+        if value is _OPEN:
+            raise RecursionError
+        inner = [(node[len(at) :], line) for node, line in self.file.lines.items() if node[: len(at)] == at]
+        for rest, line in inner:
+            self.file.lines.setdefault((*path, *rest), line)
+        return value
 
-
-@dataclass(frozen=True)
-class _Marked:
-    """A document with the line of each node, and the keys that stood twice."""
-
-    data: Any
-    lines: Mapping[Path, int]
-    duplicates: tuple[Problem, ...]
-
-
-@lru_cache(maxsize=2)
-def _marked(name: str, text: str) -> _Marked:
-    """Kept while the problems of a file are told. Raises UserError as `parse` does."""
-    try:
-        node = _composed(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        cause = f"is not YAML: {error.problem or error.context}"
-        raise UserError(Problem(where=name + line, cause=cause, then="fix the line; editors show it too")) from None
-    except yaml.reader.ReaderError as error:
-        line = f":{text.count(chr(10), 0, error.position) + 1}"
-        cause = f"is not YAML: it holds the control character {chr(error.character)!r}"
-        raise UserError(Problem(where=name + line, cause=cause, then="take it out of the line")) from None
-    except RecursionError:
-        raise _endless(name) from None
-    if node is None:
-        raise UserError(Problem(where=f"{name}:1", cause="is empty", then=f"`git checkout {name}` brings it back"))
-    lines: dict[Path, int] = {}
-    duplicates: list[Problem] = []
-    try:
-        data = _plain(node, (), name, lines, duplicates)
-    except RecursionError:  # an alias inside of what it stands for
-        raise _endless(name) from None
-    return _Marked(data, lines, tuple(duplicates))
-
-
-def _composed(text: str) -> yaml.Node | None:
-    """The tree of a document: read by libyaml's parser, some 15 times faster, and by PyYAML's where that one fails.
-
-    PyYAML's errors are what people are told. The tree is built here: libyaml's parser keeps a stack of its own, but
-    PyYAML's builder over it recurses in C, and a file that nests too deep would crash the process.
-    """
-    try:
-        return _document(yaml.parse(text, Loader=_PARSER))
-    except (yaml.YAMLError, _Unusual):
-        return yaml.compose(text, Loader=yaml.BaseLoader)
-
-
-class _Unusual(Exception):  # noqa: N818  # no error: PyYAML decides what it is
-    """A document that is left to PyYAML."""
-
-
-def _document(events: Iterator[yaml.Event]) -> yaml.Node | None:
-    next(events)
-    if isinstance(next(events), yaml.StreamEndEvent):
-        return None
-    node = _tree(next(events), events, {})
-    next(events)
-    if not isinstance(next(events), yaml.StreamEndEvent):
-        raise _Unusual
-    return node
-
-
-def _tree(event: yaml.Event, events: Iterator[yaml.Event], anchors: dict[str | None, yaml.Node]) -> yaml.Node:
-    if isinstance(event, yaml.AliasEvent):
-        return _known(anchors, event)
-    node: yaml.Node = _KINDS[type(event)]("", getattr(event, "value", []), event.start_mark)
-    if anchor := getattr(event, "anchor", None):
-        if anchor in anchors:
-            raise _Unusual
-        anchors[anchor] = node
-    if isinstance(event, yaml.MappingStartEvent):
-        node.value = [(_tree(key, events, anchors), _tree(next(events), events, anchors)) for key in _inside(events)]
-    elif isinstance(event, yaml.SequenceStartEvent):
-        node.value = [_tree(item, events, anchors) for item in _inside(events)]
-    return node
-
-
-def _known(anchors: Mapping[str | None, Anchored], alias: yaml.AliasEvent) -> Anchored:
-    try:
-        return anchors[alias.anchor]
-    except KeyError:
-        raise _Unusual from None
-
-
-def _inside(events: Iterator[yaml.Event]) -> Iterator[yaml.Event]:
-    """Events up to the end of the collection that has just begun."""
-    return iter(lambda: event if not isinstance(event := next(events), yaml.CollectionEndEvent) else None, None)
-
-
-def _endless(name: str) -> UserError:
-    cause = "nests too deep, or refers to itself (`&name` around its own `*name`)"
-    return UserError(Problem(where=name, cause=cause, then="write the values out"))
-
-
-def _plain(node: yaml.Node, path: Path, name: str, lines: dict[Path, int], duplicates: list[Problem]) -> Any:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
+    def mapping(self, path: Path) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
+        for event in self.inside():
+            key, line = str(self.value(event, (*path, "[key]"))), event.start_mark.line + 1
             if key in result:
-                cause = f"{key!r} stands twice (first in line {lines[(*path, key)]})"
-                duplicates.append(Problem(where=f"{name}:{line}", cause=cause, then="keep one of the two"))
+                cause = f"{key!r} stands twice (first in line {self.file.lines[(*path, key)]})"
+                where = f"{self.file.name}:{line}"
+                self.file.duplicates.append(Problem(where=where, cause=cause, then="keep one of the two"))
+                self.value(next(self.events), (*path, "[twice]"))
                 continue
-            lines[(*path, key)] = line
-            result[key] = _plain(value_node, (*path, key), name, lines, duplicates)
+            self.file.lines[(*path, key)] = line
+            result[key] = self.value(next(self.events), (*path, key))
         return result
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, (*path, index), name, lines, duplicates) for index, item in enumerate(node.value)]
-    return node.value
+
+    def inside(self) -> Iterator[Any]:
+        """Events up to the end of the collection that has just begun."""
+        while not isinstance(event := next(self.events), yaml.CollectionEndEvent):
+            yield event
+
+
+def validated(model: type[Model], file: YamlFile) -> tuple[Model | None, list[Problem], frozenset[Path]]:
+    """The model, what was wrong, and the paths left out of it to get that far (None: nothing sound remained)."""
+    problems, left_out, data = list(file.duplicates), set[Path](), file.data
+    while True:
+        try:
+            return model.model_validate(data), problems, frozenset(left_out)
+        except ValidationError as error:
+            errors = [(_location(item["loc"]), dict(item)) for item in error.errors()]
+        # Only the first round's errors are the person's: later ones come from what was left out.
+        if not left_out:
+            problems += [
+                Problem(where=file.where(at), cause=_sentence(at, item), then=fix(file)) for at, item in errors
+            ]
+        paths = {_node(data, at) for at, _ in errors}
+        if () in paths:
+            return None, problems, frozenset(left_out)
+        left_out |= paths
+        data = _without(data, paths)
+
+
+def fix(file: YamlFile) -> str:
+    """What a person does about a problem of the file."""
+    return f"fix {file.name}; docs/matrix.md explains each key"
+
+
+def _location(loc: tuple[str | int, ...]) -> Path:
+    """Without pydantic's mark of an error in a mapping's key, which is a part of its own."""
+    return tuple(part for part in loc if part != "[key]")
+
+
+def _sentence(at: Path, error: Mapping[str, Any]) -> str:
+    place = ".".join(map(str, at))
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {place!r}"
+    if error["type"] == "missing":
+        return f"{place!r} is missing"
+    return f"{place}: {str(error['msg']).removeprefix('Value error, ')}"
+
+
+def _node(data: Any, path: Path) -> Path:
+    """What to leave out for an error at `path`: the deepest node there is, but an item of a list as a whole."""
+    found: Path = ()
+    for part in path:
+        inside = (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int))
+        if not inside:
+            break
+        data, found = data[part], (*found, part)
+        if isinstance(part, int):
+            break
+    return found
+
+
+def _without(data: Any, paths: set[Path]) -> Any:
+    if not isinstance(data, dict | list):
+        return data
+    pairs = list(data.items() if isinstance(data, dict) else enumerate(data))
+    kept = {
+        key: _without(value, {path[1:] for path in paths if path[0] == key})
+        for key, value in pairs
+        if (key,) not in paths
+    }
+    return kept if isinstance(data, dict) else list(kept.values())

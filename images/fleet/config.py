@@ -11,7 +11,7 @@ from pydantic import Field
 from images.config import paths, yamlfile
 from images.config.facts import Capability, Row, Sentence
 from images.config.platforms import Platform
-from images.config.validating import validated
+from images.config.yamlfile import validated
 from images.errors import Problem, UserError
 
 NAME = "fleet.yaml"

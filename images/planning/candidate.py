@@ -1,70 +1,91 @@
-"""A combination before it is judged: what the matrix asks, beside what the facts know of it. Pure."""
+"""A combination before it is judged: what the matrix asks for, beside what the facts know of it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import quote
 
-from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant, covers
+from images.config.facts import CudaFacts, DeviceCode, Facts, PackageFacts, TorchFacts, TorchVariant
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
-from images.config.schema import SourceRow, ToolkitRow
-from images.planning.image import Base
+from images.config.schema import Matrix, ToolkitRow
+from images.planning.image import Base, Prebuilt
 from images.planning.profiles import Resolved
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule says of a combination: why it is refused, or what to warn about."""
+
+    text: str
+    refuses: bool = False
+
+
+def refuse(text: str) -> Finding:
+    return Finding(text, refuses=True)
+
+
+def warn(text: str) -> Finding:
+    return Finding(text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A combination before it is judged: what the matrix asks, beside what the facts know of it."""
+    """A combination before it is judged. Its torch has a wheel for `wheel_cuda`, and the matrix a stack for it."""
 
     name: ImageName
+    matrix: Matrix
     facts: Facts
+    """Of its platform."""
     base: Base
-    gcc: int
-    """Major of the base's gcc."""
-    torch: str
-    torch_facts: TorchFacts
     wheel_cuda: Minor
-    variant: TorchVariant
+    asked_archs: tuple[Arch, ...]
+    """What the name or the matrix asks for; empty: whatever all parts cover."""
+    profile: Resolved | None
+    stack: Mapping[str, str]
+    """The pins of the stack alone."""
     pins: Mapping[str, str]
     optional: frozenset[str]
-    toolkit: ToolkitRow | None
-    toolkit_facts: CudaFacts | None
-    asked_archs: tuple[Arch, ...] = ()
-    """What the name or the matrix asks for; empty: whatever all parts cover."""
-    known_toolkits: tuple[str, ...] = ()
-    devel_images: tuple[ImageName, ...] = ()
-    """The matrix's images with a devel toolkit: what is offered in place of one that can't be had."""
-    profile: Resolved | None = None
-    stack: Mapping[str, str] = field(default_factory=dict)
-    """The pins of the stack alone."""
-    declined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the profile names as optional and this image can't have -> why not."""
-    sources: Mapping[str, SourceRow] = field(default_factory=dict)
-    """What can be compiled here."""
+    """Pins that the image may lack."""
+    declined: Mapping[str, tuple[str, ...]]
+    """Optional packages that this image can't have -> why not."""
+
+    @property
+    def torch(self) -> str:
+        return self.pins["torch"]
+
+    @property
+    def torch_facts(self) -> TorchFacts:
+        return self.facts.torch[self.torch]
+
+    @property
+    def variant(self) -> TorchVariant:
+        return self.torch_facts.variants[str(self.wheel_cuda)]
+
+    @property
+    def toolkit(self) -> ToolkitRow | None:
+        return self.matrix.toolkits.get(str(self.name.cuda))
+
+    @property
+    def toolkit_facts(self) -> CudaFacts | None:
+        return self.facts.cuda.get(str(self.name.cuda))
 
     @cached_property
     def known(self) -> Mapping[str, PackageFacts]:
         """Pinned distribution -> what the facts know of it at that version."""
-        packages, pins = self.facts.packages, self.pins
-        return {name: row for name in pins if name in packages and (row := packages[name].get(pins[name]))}
+        packages = self.facts.packages
+        return {name: row for name, version in self.pins.items() if (row := packages.get(name, {}).get(version))}
 
-    @property
+    @cached_property
     def binaries(self) -> Mapping[str, DeviceCode]:
         """The parts whose device code decides where the image runs at all: torch, and bitsandbytes' library."""
         parts: dict[str, DeviceCode] = {f"torch {self.torch} cu{self.wheel_cuda.digits}": self.variant}
-        if found := self._bitsandbytes:
-            library, code = found
-            parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = code
-        return parts
-
-    @property
-    def _bitsandbytes(self) -> tuple[Minor, DeviceCode] | None:
-        """The library that it loads beside this torch: its CUDA, and its code."""
         row = self.facts.bitsandbytes.get(self.pins.get("bitsandbytes", ""))
-        library = row.library_for(self.wheel_cuda) if row else None
-        return (library, row.libraries[str(library)]) if row and library else None
+        if row and (library := row.library_for(self.wheel_cuda)):
+            parts[f"bitsandbytes {self.pins['bitsandbytes']} cu{library.digits}"] = row.libraries[str(library)]
+        return parts
 
     @property
     def unassembled(self) -> tuple[Arch, ...]:
@@ -74,27 +95,33 @@ class Candidate:
 
     @cached_property
     def supported_archs(self) -> tuple[Arch, ...]:
-        """The asked architectures, else torch's that every other part has machine code for, too."""
+        """The asked architectures, else torch's that the toolkit compiles for and every part has machine code for."""
         if self.asked_archs:
             return self.asked_archs
-        compiles = tuple(self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs)
         boards = self.facts.arm64.boards if self.name.platform is Platform.ARM64 else {}
         # Code of their family serves them: torch makes none for sm_103 and sm_121 alone.
-        served = [text for text, board in boards.items() if not board.unfit]
-        library = self._bitsandbytes
-        parts = (self.variant, library[1]) if library else (self.variant,)
-        codes = tuple([(tuple(code.archs), tuple(code.ptx)) for code in parts])
-        return _covered((*self.variant.archs, *served), compiles, self.unassembled, codes)
+        wanted = {*self.variant.archs, *(text for text, board in boards.items() if not board.unfit)}
+        compiles = self.toolkit_facts.nvcc_archs if self.toolkit_facts else self.variant.archs
+        archs = sorted({Arch.parse(text) for text in wanted.intersection(compiles)}.difference(self.unassembled))
+        parts = self.binaries.values()
+        return tuple(arch for arch in archs if all(code.covers(arch) == "cubin" for code in parts))
 
+    def official_wheel(self, name: str, version: str) -> Prebuilt | None:
+        """The official wheel for this torch, CUDA major, C++ ABI and Python, which no index has; None: none is known.
 
-@cache
-def _covered(
-    wanted: tuple[str, ...],
-    compiles: tuple[str, ...],
-    left_out: tuple[Arch, ...],
-    codes: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...],
-) -> tuple[Arch, ...]:
-    """The wanted architectures that the toolkit compiles for, and that every code (machine code, PTX) has machine code
-    for. Many images ask the same."""
-    own = sorted({Arch.parse(text) for text in wanted if text in compiles}.difference(left_out))
-    return tuple(arch for arch in own if all(covers(archs, ptx, arch) == "cubin" for archs, ptx in codes))
+        The table is `prebuilt` in images/data/facts.yaml.
+        """
+        wanted = (str(self.name.torch), self.wheel_cuda.major, self.variant.cxx11_abi, str(self.base.python))
+        for release in self.facts.prebuilt:
+            for wheel in release.wheels if (release.package, release.version) == (name, version) else ():
+                if (wheel.torch, wheel.cuda, wheel.cxx11_abi, wheel.python) == wanted:
+                    return Prebuilt(
+                        name=name,
+                        version=version,
+                        filename=wheel.file,
+                        url=release.address + quote(wheel.file),
+                        sha256=wheel.sha256,
+                        archs=tuple(sorted(map(Arch.parse, release.archs))),
+                        ptx=tuple(sorted(map(Arch.parse, release.ptx))),
+                    )
+        return None

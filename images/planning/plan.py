@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from packaging.version import Version
 
@@ -14,15 +14,13 @@ from images.config.matrix import Sources
 from images.config.names import Arch, ImageName, Minor
 from images.config.platforms import Platform
 from images.config.schema import ImageRow, Matrix
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.planning import profiles, rules
 from images.planning.assemble import image_of
 from images.planning.candidate import Candidate
 from images.planning.image import Base, Image
-from images.planning.profiles import Resolved
-from images.planning.rules import torch_build
-from images.planning.rules.required import unfit
-from images.planning.rules.rule import Finding, Weight
+from images.planning.rules import stack
+from images.planning.rules.packages import unfit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,7 @@ class Planned:
 @lru_cache(maxsize=2)
 def plan(sources: Sources) -> tuple[Planned, ...]:
     """Every image of the matrix, accepted or refused, in the matrix's order."""
-    pins_by_profile = _pins_by_profile(sources.matrix)
-    return tuple(_planned(name, row, sources, pins_by_profile) for row in sources.matrix.images for name in row.names())
+    return tuple(_planned(name, row, sources) for row in sources.matrix.images for name in row.names())
 
 
 class NoImageError(UserError):
@@ -90,37 +87,31 @@ def select(wanted: Sequence[str], sources: Sources) -> tuple[Planned, ...]:
     parsed = [selectors.parse(sources.matrix.aliases.get(text, text)) for text in wanted]
     globs = [item for item in parsed if isinstance(item, selectors.Glob)]
     conditions = [item for item in parsed if isinstance(item, selectors.Condition)]
-    chosen = _named(globs, everything, sources) if globs else everything
+    chosen = tuple(image for glob in globs for image in _named(glob, everything, sources)) if globs else everything
+    chosen = tuple({image.name: image for image in chosen}.values())
     for condition in conditions:
         if not any(map(condition, (*everything, *chosen))):
             raise selectors.unmatched(condition, [image.name for image in everything])
     both = tuple(image for image in chosen if all(condition(image) for condition in conditions))
     if not both:
         cause = "each matches something, but no image matches all of them"
-        raise NoImageError(
-            Problem(where=" ".join(wanted), cause=cause, then="drop one; `nox -s plan` lists all images")
-        )
+        then = f"drop one; `{command('plan')}` lists all images"
+        raise NoImageError(Problem(where=" ".join(wanted), cause=cause, then=then))
     return both
 
 
-def _named(globs: Sequence[selectors.Glob], everything: Sequence[Planned], sources: Sources) -> tuple[Planned, ...]:
-    found: dict[str, Planned] = {}
-    for glob in globs:
-        matches = [image for image in everything if glob(image)]
-        if not matches and selectors.is_image_name(glob):
-            matches = [_ad_hoc(ImageName.parse(glob.pattern), everything, sources)]
-        if not matches:
-            raise selectors.unmatched(glob, [*(image.name for image in everything), *sources.matrix.aliases])
-        found.update((image.name, image) for image in matches)
-    return tuple(found.values())
-
-
-def _ad_hoc(name: ImageName, everything: Sequence[Planned], sources: Sources) -> Planned:
-    planned = plan_one(name, sources)
-    if planned.accepted:
-        return planned
-    close = ", ".join(nearest(name, [image for image in everything if image.accepted]))
-    return replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
+def _named(glob: selectors.Glob, everything: Sequence[Planned], sources: Sources) -> list[Planned]:
+    """The images that a name or a glob means. Raises UserError where there are none."""
+    matches = [image for image in everything if glob(image)]
+    if not matches and (name := selectors.image_name(glob)):
+        planned = plan_one(name, sources)
+        if not planned.accepted:
+            close = ", ".join(nearest(name, [image for image in everything if image.accepted]))
+            planned = replace(planned, reasons=(*planned.reasons, f"nearest images of the matrix: {close}"))
+        matches = [planned]
+    if not matches:
+        raise selectors.unmatched(glob, [*(image.name for image in everything), *sources.matrix.aliases])
+    return matches
 
 
 def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple[str, ...]:
@@ -146,9 +137,7 @@ def nearest(name: ImageName, others: Iterable[Planned], count: int = 3) -> tuple
 def check(sources: Sources) -> tuple[Planned, ...]:
     """The whole plan. Raises UserError with everything that is wrong in the matrix, at once."""
     planned = plan(sources)
-    problems = [*sources.problems, *profiles.problems(sources.matrix, sources.matrix_file)]
-    problems += _alias_problems(planned, sources)
-    problems += _nightly_problems(planned, sources)
+    problems = [*sources.problems, *_alias_problems(planned, sources), *_nightly_problems(planned, sources)]
     if problems:
         raise UserError(sorted(problems, key=lambda problem: _line(problem.where)))
     return planned
@@ -189,25 +178,21 @@ def _line(where: str) -> tuple[str, int]:
 def plan_one(name: ImageName, sources: Sources) -> Planned:
     """One image, from the matrix's row if there is one, else ad hoc from the stack of its torch."""
     plain = replace(name, platform=Platform.AMD64)
-    return _planned(
-        name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources, _pins_by_profile(sources.matrix)
-    )
+    return _planned(name, sources.matrix.row(plain) or ImageRow(name=str(plain)), sources)
 
 
-def _planned(name: ImageName, row: ImageRow, sources: Sources, pins_by_profile: _PinsByProfile) -> Planned:
+def _planned(name: ImageName, row: ImageRow, sources: Sources) -> Planned:
     matrix, facts = sources.matrix, sources.facts_on(name.platform)
-    if hopeless := _impossible(name, matrix, facts):
-        return Planned(image_name=name, reasons=hopeless, torch=_release(name.torch, matrix, facts))
-    candidate = _candidate(name, row, sources, pins_by_profile(name.profile, name.torch))
+    release = _release(name.torch, matrix, facts)
+    if hopeless := _impossible(name, release, matrix, facts):
+        return Planned(image_name=name, reasons=hopeless, torch=release)
+    candidate = _candidate(name, row, matrix, facts)
     findings = rules.apply(candidate)
-    reasons = tuple(_texts(findings, Weight.REFUSE)) + (_excluded(name, candidate, matrix) if matrix.exclude else ())
-    warnings = tuple(_texts(findings, Weight.WARN))
-    min_driver = torch_build.min_driver(facts, candidate.wheel_cuda)
-    return Planned(
+    min_driver = facts.minimum_drivers[str(candidate.wheel_cuda.major)].driver
+    planned = Planned(
         image_name=name,
-        reasons=reasons,
-        warnings=warnings,
-        image=None if reasons else image_of(candidate, sources, min_driver, warnings),
+        reasons=tuple(finding.text for finding in findings if finding.refuses),
+        warnings=tuple(finding.text for finding in findings if not finding.refuses),
         torch=candidate.torch,
         python=candidate.base.python,
         wheel_cuda=candidate.wheel_cuda,
@@ -215,11 +200,14 @@ def _planned(name: ImageName, row: ImageRow, sources: Sources, pins_by_profile: 
         archs=candidate.supported_archs,
         min_driver=min_driver,
     )
+    excluded = [one.reason for one in matrix.exclude if selectors.parse(one.select)(planned)]
+    reasons = (*planned.reasons, *(f"excluded by matrix.yaml: {reason}" for reason in excluded))
+    image = None if reasons else image_of(candidate, sources, min_driver, planned.warnings)
+    return replace(planned, reasons=reasons, image=image)
 
 
-def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
-    """Reasons that make a candidate impossible, checked before the rules: these need a torch wheel and a stack."""
-    release = _release(name.torch, matrix, facts)
+def _impossible(name: ImageName, release: str | None, matrix: Matrix, facts: Facts) -> tuple[str, ...]:
+    """Reasons that leave nothing for the rules to look at: they need a torch wheel and a stack."""
     if name.platform is Platform.ARM64 and release not in facts.arm64.torch:
         first = min(facts.arm64.torch, key=Version)
         shown = f"torch {release or name.torch}"
@@ -227,17 +215,16 @@ def _impossible(name: ImageName, matrix: Matrix, facts: Facts) -> tuple[str, ...
     if release is None:
         known = ", ".join(str(minor) for minor in sorted({Minor.parse(text) for text in facts.torch}))
         return (f"nothing is known of torch {name.torch} (images/data/facts.yaml knows {known})",)
-    reasons = []
     if release not in facts.torch:
         return (f"nothing is known of torch {release}: add its row to images/data/facts.yaml",)
-    if torch_build.choose_variant(facts.torch[release], name.cuda) is None:
-        reasons.append(torch_build.no_variant(release, facts.torch[release], name.cuda))
+    reasons = []
+    if stack.choose_variant(facts.torch[release], name.cuda) is None:
+        reasons.append(stack.no_variant(release, facts.torch[release], name.cuda))
     if str(name.torch) not in matrix.stacks:
-        has = ", ".join(matrix.stacks)
-        reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {has})")
+        reasons.append(f"matrix.yaml pins no stack for torch {name.torch} (`stacks` has {', '.join(matrix.stacks)})")
     if unknown := profiles.refusal(matrix, name.profile, name.torch):
         reasons.append(unknown)
-    if name.python and name.python == Minor.parse(matrix.bases[matrix.defaults.base].python):
+    if name.python and str(name.python) == matrix.bases[matrix.defaults.base].python:
         plain = replace(name, python=None)
         reasons.append(f"Python {name.python} is the default and is not spelled out: the name is {plain}")
     return tuple(reasons)
@@ -250,88 +237,35 @@ def _release(torch: Minor, matrix: Matrix, facts: Facts) -> str | None:
     return max((text for text in facts.torch if Minor.parse(text) == torch), key=Version, default=None)
 
 
-@dataclass(frozen=True)
-class _ProfilePins:
-    """What a profile asks over the stack of a torch, before an image's own row is looked at."""
-
-    profile: Resolved | None
-    stack: Mapping[str, str]
-    pins: Mapping[str, str]
-
-
-_PinsByProfile = Callable[[str | None, Minor], _ProfilePins]
-
-
-def _pins_by_profile(matrix: Matrix) -> _PinsByProfile:
-    """Answers are kept for one plan: a profile and a torch are asked for with each toolkit and Python."""
-
-    @cache
-    def pins_of(profile: str | None, torch: Minor) -> _ProfilePins:
-        stack = {**matrix.common, **matrix.stacks[str(torch)]}
-        resolved = profiles.resolve(matrix, profile, torch)
-        return _ProfilePins(resolved, stack, {**stack, **(resolved.pins if resolved else {})})
-
-    return pins_of
-
-
-def _candidate(name: ImageName, row: ImageRow, sources: Sources, wanted: _ProfilePins) -> Candidate:
-    matrix, facts = sources.matrix, sources.facts_on(name.platform)
-    profile, pins = wanted.profile, wanted.pins
-    declined = _without_a_wheel(name, pins, sources)
-    if row.without or declined:
-        pins = {key: version for key, version in pins.items() if key not in row.without and key not in declined}
-    torch = pins["torch"]
-    wheel_cuda = torch_build.choose_variant(facts.torch[torch], name.cuda) or name.cuda
-    key = _base_key(name, matrix)
+def _candidate(name: ImageName, row: ImageRow, matrix: Matrix, facts: Facts) -> Candidate:
+    profile = profiles.resolve(matrix, name.profile, name.torch) if name.profile else None
+    stack_pins = {**matrix.common, **matrix.stacks[str(name.torch)]}
+    wanted = {**stack_pins, **(profile.pins if profile else {})}
+    wanted = {key: version for key, version in wanted.items() if key not in row.without}
+    # Optional pins that no index has for this platform.
+    lacking = facts.arm64.lacking if name.platform is Platform.ARM64 else {}
+    declined = [key for key in matrix.optional if key in wanted and key in lacking]
+    bases = [key for key, base in matrix.bases.items() if name.python and base.python == str(name.python)]
     candidate = Candidate(
         name=name,
+        matrix=matrix,
         facts=facts,
-        base=_base(key, matrix, name.platform),
-        gcc=matrix.bases[key].gcc,
-        torch=torch,
-        torch_facts=facts.torch[torch],
-        wheel_cuda=wheel_cuda,
-        variant=facts.torch[torch].variants[str(wheel_cuda)],
-        pins=pins,
-        optional=sources.optional,
-        toolkit=matrix.toolkits.get(str(name.cuda)),
-        toolkit_facts=facts.cuda.get(str(name.cuda)),
+        base=_base(next(iter(bases), matrix.defaults.base), matrix, name.platform),
+        wheel_cuda=stack.choose_variant(facts.torch[wanted["torch"]], name.cuda) or name.cuda,
         asked_archs=(name.arch,) if name.arch else tuple(sorted(map(Arch.parse, row.archs))),
-        known_toolkits=tuple(matrix.toolkits),
-        devel_images=sources.devel_images,
         profile=profile,
-        stack=wanted.stack,
-        sources=matrix.sources,
-        declined={f"{key} {wanted.pins[key]}": (reason,) for key, reason in declined.items() if key not in row.without},
+        stack=stack_pins,
+        pins={key: version for key, version in wanted.items() if key not in declined},
+        optional=frozenset(matrix.optional),
+        declined={f"{key} {wanted[key]}": (f"no wheel for aarch64 ({lacking[key]})",) for key in declined},
     )
-    return _with_optional(candidate) if profile else candidate
-
-
-def _without_a_wheel(name: ImageName, asked: Mapping[str, str], sources: Sources) -> dict[str, str]:
-    """Optional pins that an image of this platform goes without, with the reason."""
-    if name.platform is not Platform.ARM64:
-        return {}
-    lacking = sources.facts.arm64.lacking
-    return {
-        key: f"no wheel for aarch64 ({lacking[key]})"
-        for key in sources.matrix.optional
-        if key in asked and key in lacking
-    }
-
-
-def _with_optional(candidate: Candidate) -> Candidate:
-    """The candidate with what its profile names as optional and the facts allow; the rest is noted with the reasons."""
-    for name, version in candidate.profile.optional.items() if candidate.profile else ():
-        row = candidate.facts.packages.get(name, {}).get(version)
-        unknown = f"nothing is known of {name} {version}"
-        reasons = tuple(unfit(candidate, name, version, row)) if row else (unknown,)
-        if reasons:
-            candidate = replace(candidate, declined={**candidate.declined, f"{name} {version}": reasons})
-        else:
-            left_out = {name} if row and row.form == "cuda-source" else set()
-            candidate = replace(
-                candidate, pins={**candidate.pins, name: version}, optional=candidate.optional | left_out
-            )
+    for key, version in profile.optional.items() if profile else ():
+        if reasons := unfit(candidate, key, version):
+            candidate = replace(candidate, declined={**candidate.declined, f"{key} {version}": reasons})
+        else:  # it may lack what must be compiled
+            compiled = {key} if facts.packages[key][version].form == "cuda-source" else set()
+            pins, optional = {**candidate.pins, key: version}, candidate.optional | compiled
+            candidate = replace(candidate, pins=pins, optional=optional)
     return candidate
 
 
@@ -342,41 +276,11 @@ def bases(sources: Sources) -> tuple[Base, ...]:
 
 def _base(key: str, matrix: Matrix, platform: Platform) -> Base:
     row = matrix.bases[key]
-    return _same_base(key, row.reference, row.suite or None, row.python, row.glibc, platform)
-
-
-@cache
-def _same_base(key: str, reference: str, suite: str | None, python: str, glibc: str, platform: Platform) -> Base:
-    """The same base stands below many images."""
     return Base(
         key=key,
-        reference=reference,
-        suite=suite,
-        python=Minor.parse(python),
-        glibc=Minor.parse(glibc),
+        reference=row.reference,
+        suite=row.suite or None,
+        python=Minor.parse(row.python),
+        glibc=Minor.parse(row.glibc),
         platform=platform,
     )
-
-
-def _base_key(name: ImageName, matrix: Matrix) -> str:
-    wanted = name.python
-    if wanted is None:
-        return matrix.defaults.base
-    fitting = (key for key, base in matrix.bases.items() if Minor.parse(base.python) == wanted)
-    return next(fitting, matrix.defaults.base)
-
-
-def _excluded(name: ImageName, candidate: Candidate, matrix: Matrix) -> tuple[str, ...]:
-    seen = Planned(
-        image_name=name,
-        python=candidate.base.python,
-        wheel_cuda=candidate.wheel_cuda,
-        archs=candidate.supported_archs,
-    )
-    return tuple(
-        f"excluded by matrix.yaml: {row.reason}" for row in matrix.exclude if selectors.parse(row.select)(seen)
-    )
-
-
-def _texts(findings: Sequence[Finding], weight: Weight) -> Iterator[str]:
-    return (finding.text for finding in findings if finding.weight is weight)

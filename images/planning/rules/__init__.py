@@ -1,33 +1,47 @@
 """Why a combination can't exist, or what to warn about. Pure: one small function a rule, all of them run.
 
-To add a rule: write a function from Candidate to findings in the file of its subject and put `@rule` above it. A new
-subject is a new file and an entry in SUBJECTS, which gives the order of the findings.
+To add a rule: write a function from Candidate to findings in stack.py or packages.py, and name it in RULES.
 """
 
 from __future__ import annotations
 
-from images.planning.candidate import Candidate
-from images.planning.rules import (
-    archs,
-    compiled,
-    extensions,
-    optional,
-    platforms,
-    profile_pins,
-    python,
-    required,
-    toolkit,
-    torch_build,
-)
-from images.planning.rules.rule import Finding, Rule, registered
+from collections.abc import Callable, Iterator
 
-SUBJECTS = (torch_build, platforms, toolkit, python, extensions, archs, profile_pins, required, optional, compiled)
-RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in registered(subject.__name__))
+from images.planning.candidate import Candidate, Finding
+from images.planning.rules import packages, stack
+
+Rule = Callable[[Candidate], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (
+    stack.wheel_is_older_than_toolkit,
+    stack.variant_is_verified,
+    stack.packages_exist_on_arm64,
+    stack.tried_on_amd64_alone,
+    stack.toolkit_is_known,
+    stack.devel_has_a_provider,
+    stack.devel_compiler_fits,
+    stack.default_python_is_not_spelled_out,
+    stack.torch_supports_python,
+    packages.triton_is_torchs,
+    packages.companions_are_known,
+    packages.xformers_fits,
+    packages.torchao_fits,
+    packages.bitsandbytes_fits,
+    stack.archs_are_of_this_processor,
+    stack.archs_are_covered,
+    packages.xformers_covers_archs,
+    stack.some_arch_is_left,
+    packages.profile_overrides_are_said,
+    packages.profile_packages_are_known,
+    packages.requirements_agree,
+    packages.nothing_dead_is_pinned,
+    packages.waivers_are_said,
+    packages.declined_packages_are_said,
+    packages.wheels_of_no_index_are_said,
+    packages.extensions_are_said,
+)
+"""In the order of their findings."""
 
 
 def apply(candidate: Candidate) -> tuple[Finding, ...]:
     """Every finding of every rule, in the rules' order."""
-    found: list[Finding] = []
-    for rule in RULES:
-        found += rule(candidate)
-    return tuple(found)
+    return tuple(finding for rule in RULES for finding in rule(candidate))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from images.config.facts import Facts, PrebuiltRelease
 from images.config.names import Minor
-from images.planning.official import official_wheel
+from images.planning.candidate import Candidate
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
 
@@ -79,11 +79,11 @@ def test_each_wheel_is_found_for_its_build_and_no_other_by_one_mechanism() -> No
             variant=SimpleNamespace(cxx11_abi=wheel.cxx11_abi),
             base=SimpleNamespace(python=Minor.parse(wheel.python)),
         )
-        found = official_wheel(candidate, release.package, release.version)
+        found = Candidate.official_wheel(candidate, release.package, release.version)
         assert found is not None and (found.filename, found.sha256) == (wheel.file, wheel.sha256)
         assert found.url == release.address + wheel.file.replace("+", "%2B")
         assert [arch.capability for arch in found.archs] == sorted(release.archs, key=lambda text: Minor.parse(text))
-        assert official_wheel(candidate, release.package, "0.0.1") is None
+        assert Candidate.official_wheel(candidate, release.package, "0.0.1") is None
 
 
 def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:
@@ -92,10 +92,8 @@ def test_no_code_that_takes_wheels_knows_a_package_by_name() -> None:
     }
     folders = [ROOT / "images" / name for name in ("wheels", "planning/rules", "locking", "building", "context")]
     files = [path for folder in folders for path in folder.glob("*.py")]
-    files += [
-        ROOT / "images" / "planning" / name for name in ("official.py", "assemble.py", "plan.py", "device_code.py")
-    ]
-    assert len(files) > 30
+    files += [ROOT / "images/planning" / f"{name}.py" for name in ("candidate", "assemble", "plan", "device_code")]
+    assert len(files) > 20
     said = {path.name: name for path in files for name in names if name in path.read_text()}
     assert said == {}
 

@@ -1,4 +1,4 @@
-"""YAML files: what is read of them with and without their lines."""
+"""YAML files: what is read of them, and where each part stands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config import paths, yamlfile
+from images.config import yamlfile
 from images.errors import UserError
 
 TEXT = st.text("abc: #-&*'\"[]{},|>\n019.~", max_size=8)
@@ -15,25 +15,22 @@ DATA = st.recursive(TEXT, lambda inner: st.lists(inner, max_size=3) | st.diction
 
 
 @given(DATA, st.sampled_from([True, False, None]))
-def test_a_document_is_what_was_written_with_and_without_its_lines(data: object, flow: bool | None) -> None:
+def test_a_document_is_what_was_written(data: object, flow: bool | None) -> None:
     text = yaml.safe_dump(data, default_flow_style=flow)
-    assert yamlfile._simple(text) == yamlfile.parse("x", text).data == yamlfile._marked("x", text).data == data
+    assert yamlfile.parse("x", text).data == data
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "data"),
     [
-        "a: &one [1, {b: 2}]\nc: *one\n",
-        "&key a: 1\n*key : 2\n",
-        "a: 1\nb: 2\na: 3\n",
-        "? [a, b]\n: 1\n",
-        "a: !!int 1\nb: ~\nc:\n<<: {d: 1}\n",
+        ("a: &one [1, {b: 2}]\nc: *one\n", {"a": ["1", {"b": "2"}], "c": ["1", {"b": "2"}]}),
+        ("&key a: 1\nb: *key\n", {"a": "1", "b": "a"}),
+        ("? [a, b]\n: 1\n", {"['a', 'b']": "1"}),
+        ("a: !!int 1\nb: ~\nc:\n<<: {d: 1}\n", {"a": "1", "b": "~", "c": "", "<<": {"d": "1"}}),
     ],
 )
-def test_what_is_seldom_is_read_as_with_its_lines(text: str) -> None:
-    read = yamlfile.parse("x", text)
-    assert read.data == yamlfile._marked("x", text).data
-    assert read.duplicates == yamlfile._marked("x", text).duplicates
+def test_what_is_seldom_is_read_and_every_scalar_stays_text(text: str, data: object) -> None:
+    assert yamlfile.parse("x", text).data == data
 
 
 @pytest.mark.parametrize(
@@ -49,23 +46,7 @@ def test_a_key_that_stands_twice_is_told_with_both_lines() -> None:
     assert (problem.where, problem.cause) == ("x:3", "'a' stands twice (first in line 1)")
 
 
-def test_lines_are_read_for_a_problem_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    composed = yamlfile._composed
-    monkeypatch.setattr(yamlfile, "_composed", lambda text: asked.append(text) or composed(text))
-    text = "one:\n  - {name: a}\n  - {name: b}\n"
-    file = yamlfile.parse("x", text)
-    assert file.data == {"one": [{"name": "a"}, {"name": "b"}]} and not asked
-    assert [file.where(path) for path in (("one",), ("one", 1, "name"), ("one", 7), ("two",))] == [
-        "x:1",
-        "x:3",
-        "x:1",
-        "x:1",
-    ]
-    assert asked == [text], "read once for all of them"
-
-
-@pytest.mark.parametrize("path", [paths.DATA / "facts.yaml", paths.workspace().matrix], ids=lambda path: path.name)
-def test_the_projects_own_files_need_no_lines(path: object) -> None:
-    text = paths.Path(str(path)).read_text()
-    assert yamlfile._simple(text) == yamlfile._marked("x", text).data
+def test_a_place_is_the_line_of_a_node_or_of_its_nearest_parent() -> None:
+    file = yamlfile.parse("x", "one:\n  - {name: a}\n  - &b {name: b}\nmore:\n  - *b\n")
+    places = {("one",): 1, ("one", 1, "name"): 3, ("one", 7): 1, ("two",): 1, ("more", 0, "name"): 3}
+    assert {path: file.where(path) for path in places} == {path: f"x:{line}" for path, line in places.items()}

@@ -139,13 +139,6 @@ def test_allocator_variable_follows_torch() -> None:
     assert "PYTORCH_ALLOC_CONF" in new.environment and "PYTORCH_CUDA_ALLOC_CONF" not in new.environment
 
 
-def test_images_that_share_variables_can_not_change_each_others() -> None:
-    image = one("cu128-torch28").image
-    assert image is not None
-    with pytest.raises(TypeError):
-        image.environment["X"] = "y"  # type: ignore[index]
-
-
 def test_minimum_drivers() -> None:
     assert one("cu126-torch25").min_driver == "525.60.13"
     assert one("cu130-torch211").min_driver == "580"
@@ -193,24 +186,3 @@ def test_a_refused_image_has_no_word_on_locks() -> None:
 
 def test_nearest_prefers_the_same_torch() -> None:
     assert plan.nearest(ImageName.parse("cu129-torch27"), plan.plan(SOURCES))[0] == "cu128-torch27"
-
-
-def test_each_image_is_planned_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of a plan grows as the matrix does: no image reads the rows of all others again."""
-
-    def names_read(count: int) -> int:
-        few = REAL.matrix.model_copy(update={"images": REAL.matrix.images[:count]})
-        texts: list[str] = []
-        real = ImageName.parse
-
-        def parse(text: str) -> ImageName:
-            texts.append(text)
-            return real(text)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ImageName, "parse", parse)
-            images = sum(len(row.names()) for row in few.images)
-            assert len(plan.plan(dataclasses.replace(REAL, matrix=few))) == images
-        return len(texts)
-
-    assert names_read(40) <= 2 * names_read(20)

@@ -1,0 +1,300 @@
+"""Packages: each must be made for this torch, CUDA and Python, agree with the others, and be had somewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from images.config.facts import PackageFacts, Row, within
+from images.config.names import Arch, Minor
+from images.errors import command
+from images.planning.candidate import Candidate, Finding, refuse, warn
+
+
+def _python_fits(candidate: Candidate, wanted: str) -> bool:
+    """Whether a package's Requires-Python allows the base's Python."""
+    return within(f"{candidate.base.python}.0", wanted)
+
+
+def triton_is_torchs(candidate: Candidate) -> Iterator[Finding]:
+    triton = candidate.pins.get("triton")
+    if triton and not within(triton, candidate.torch_facts.triton):
+        yield refuse(f"torch {candidate.torch} needs triton{candidate.torch_facts.triton}, the stack pins {triton}")
+
+
+def companions_are_known(candidate: Candidate) -> Iterator[Finding]:
+    """Packages with CUDA code of their own, of which images/data/facts.yaml has tables."""
+    facts = candidate.facts
+    tables: dict[str, Mapping[str, Row]] = {
+        "xformers": facts.xformers,
+        "torchao": facts.torchao,
+        "bitsandbytes": facts.bitsandbytes,
+    }
+    for package, known in tables.items():
+        version = candidate.pins.get(package)
+        if version and version not in known and package not in facts.arm64.lacking:
+            yield refuse(f"nothing is known of {package} {version}: add its row to images/data/facts.yaml")
+
+
+def xformers_fits(candidate: Candidate) -> Iterator[Finding]:
+    version = candidate.pins.get("xformers", "")
+    row = candidate.facts.xformers.get(version)
+    if row is None:
+        return
+    own, wheel = Minor.parse(row.cuda), candidate.wheel_cuda
+    if not within(candidate.torch, row.torch):
+        known = {key: (one.torch, Minor.parse(one.cuda).major) for key, one in candidate.facts.xformers.items()}
+        yield _made_for_another_torch(candidate, "xformers", known)
+    if own.major != wheel.major:
+        yield refuse(
+            f"xformers {version} is built for CUDA {own} and needs libcudart.so.{own.major}, torch's wheel brings "
+            f"CUDA {wheel}: its kernels would not load. Leave it out (`without: [xformers]`), or take a "
+            f"cu{own.major}x variant of torch {candidate.torch}"
+        )
+    if not _python_fits(candidate, row.python):
+        yield refuse(f"xformers {version} needs Python {row.python}, the base has {candidate.base.python}")
+
+
+def torchao_fits(candidate: Candidate) -> Iterator[Finding]:
+    version = candidate.pins.get("torchao", "")
+    row = candidate.facts.torchao.get(version)
+    if row is None:
+        return
+    if not within(candidate.torch, row.torch):
+        known = {key: (one.torch, one.cuda_major) for key, one in candidate.facts.torchao.items()}
+        yield _made_for_another_torch(candidate, "torchao", known)
+    if row.cuda_major and row.cuda_major != candidate.wheel_cuda.major:
+        yield refuse(
+            f"torchao {version} needs libcudart.so.{row.cuda_major}, torch's wheel brings CUDA {candidate.wheel_cuda}: "
+            "leave it out (`without: [torchao]`)"
+        )
+
+
+def _made_for_another_torch(candidate: Candidate, package: str, known: Mapping[str, tuple[str, int | None]]) -> Finding:
+    """`known`: version -> the torch it goes with, and the CUDA major it is linked with (None: with none)."""
+    version, majors = candidate.pins[package], (None, candidate.wheel_cuda.major)
+    fitting = [other for other, (torch, major) in known.items() if within(candidate.torch, torch) and major in majors]
+    fix = f"pin {max(fitting, key=Version)}" if fitting else f"leave {package} out of the stack"
+    return refuse(f"{package} {version} needs torch {known[version][0]}, the stack pins {candidate.torch}: {fix}")
+
+
+def bitsandbytes_fits(candidate: Candidate) -> Iterator[Finding]:
+    version, wheel = candidate.pins.get("bitsandbytes", ""), candidate.wheel_cuda
+    row = candidate.facts.bitsandbytes.get(version)
+    if row is None:
+        return
+    library = row.library_for(wheel)
+    if library is None:
+        others = [other for other, facts in candidate.facts.bitsandbytes.items() if facts.library_for(wheel)]
+        fix = f"; pin {' or '.join(others)}" if others else ""
+        yield refuse(
+            f"bitsandbytes {version} has no library for CUDA {wheel} "
+            f"(libbitsandbytes_cuda{wheel.digits}.so; lookup: {row.lookup}){fix}"
+        )
+    elif library != wheel:
+        yield warn(f"bitsandbytes {version} runs its CUDA {library} library beside torch's CUDA {wheel}")
+    if not within(candidate.torch, row.torch):
+        yield refuse(f"bitsandbytes {version} needs torch {row.torch}, the stack pins {candidate.torch}")
+    if not _python_fits(candidate, row.python):
+        yield refuse(f"bitsandbytes {version} needs Python {row.python}, the base has {candidate.base.python}")
+
+
+def xformers_covers_archs(candidate: Candidate) -> Iterator[Finding]:
+    row = candidate.facts.xformers.get(candidate.pins.get("xformers", ""))
+    fits = {arch: row.covers(arch) for arch in candidate.supported_archs} if row else {}
+    if lacking := ", ".join(str(arch) for arch, fit in fits.items() if fit == "no"):
+        yield warn(f"xformers has no kernels for {lacking}: torch's own attention runs there")
+    if late := ", ".join(str(arch) for arch, fit in fits.items() if fit == "ptx"):
+        yield warn(f"xformers reaches {late} only through PTX, compiled by the driver at first use")
+
+
+def profile_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
+    for name, version in candidate.profile.pins.items() if candidate.profile else ():
+        own = candidate.stack.get(name, version)
+        if own != version:
+            yield warn(f"the profile {candidate.name.profile} pins {name} {version} over the stack's {own}")
+
+
+def profile_packages_are_known(candidate: Candidate) -> Iterator[Finding]:
+    for name, version in candidate.profile.pins.items() if candidate.profile else ():
+        if name not in candidate.stack and version not in candidate.facts.packages.get(name, {}):
+            row = f"`python -m images facts {name}=={version}` prints its row for images/data/facts.yaml"
+            yield refuse(f"nothing is known of {name} {version}: {row}")
+
+
+def requirements_agree(candidate: Candidate) -> Iterator[Finding]:
+    """What contradicts is refused with both sides named; nothing is moved to make it fit."""
+    for name, row in candidate.known.items():
+        version = candidate.pins[name]
+        yield from map(refuse, _contradictions(candidate, name, version, row))
+        if name not in candidate.optional:
+            yield from map(refuse, _not_to_be_had(candidate, name, version, row))
+    yield from map(refuse, _clashing(candidate))
+
+
+def nothing_dead_is_pinned(candidate: Candidate) -> Iterator[Finding]:
+    for name in candidate.pins:
+        if row := candidate.facts.replaced.get(name):
+            yield refuse(f"{name} is no longer maintained: pin {row.by} instead")
+
+
+def waivers_are_said(candidate: Candidate) -> Iterator[Finding]:
+    for name, reason in candidate.profile.waived.items() if candidate.profile else ():
+        asking = [
+            f"{pin} {candidate.pins[pin]} requires {_shown(requirement)}"
+            for pin, row in candidate.known.items()
+            for on, requirement in applying(row, candidate.base.python)
+            if on == name
+        ]
+        yield warn(f"{', '.join(asking) or f'nothing requires {name}'}: waived, {reason}")
+
+
+def declined_packages_are_said(candidate: Candidate) -> Iterator[Finding]:
+    for name, reasons in candidate.declined.items():
+        yield warn(f"lacks {name} (optional): {'; '.join(reasons)}")
+
+
+def unfit(candidate: Candidate, name: str, version: str) -> tuple[str, ...]:
+    """Why an optional package of a profile has no place in an image; empty: it has."""
+    row = candidate.facts.packages.get(name, {}).get(version)
+    if row is None:
+        return (f"nothing is known of {name} {version}",)
+    against = _contradictions(candidate, name, version, row)
+    return (*against, *_not_to_be_had(candidate, name, version, row))
+
+
+@cache
+def _applying(requires: tuple[str, ...], python: str) -> tuple[tuple[str, Requirement], ...]:
+    """Kept: parsing takes long, and most images ask it of the same rows."""
+    environment = {
+        "extra": "",
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    parsed = map(Requirement, requires)
+    holding = (one for one in parsed if one.marker is None or one.marker.evaluate(environment))
+    return tuple((str(canonicalize_name(one.name)), one) for one in holding)
+
+
+def applying(row: PackageFacts, python: Minor) -> tuple[tuple[str, Requirement], ...]:
+    """(canonical name, requirement) that hold on Linux x86-64 with this Python: profiles are built there alone."""
+    return _applying(tuple(row.requires), str(python))
+
+
+def _shown(requirement: Requirement) -> str:
+    """As the package writes it, without its marker."""
+    return f"{requirement.name}{requirement.specifier}"
+
+
+def _contradictions(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
+    """What a package requires and this image contradicts."""
+    what, pins, profile = f"{name} {version}", candidate.pins, candidate.profile
+    for on, requirement in applying(row, candidate.base.python):
+        waived = profile is not None and on in profile.waived
+        if on in pins and not waived and not requirement.specifier.contains(pins[on], prereleases=True):
+            own = profile is not None and (on in profile.pins or on in profile.optional)
+            owner = f"the profile {candidate.name.profile}" if own else f"the stack of torch {candidate.name.torch}"
+            yield f"{what} requires {_shown(requirement)}, {owner} pins {on} {pins[on]}"
+    if row.torch and not within(candidate.torch, row.torch):
+        yield f"{what} is compiled against torch {row.torch}, the stack pins {candidate.torch}"
+    if row.cuda_majors and candidate.wheel_cuda.major not in row.cuda_majors:
+        majors = ", ".join(map(str, row.cuda_majors))
+        yield f"{what} is built for CUDA {majors}, torch's wheel brings CUDA {candidate.wheel_cuda}"
+    if row.python and not _python_fits(candidate, row.python):
+        yield f"{what} needs Python {row.python}, the base has {candidate.base.python}"
+
+
+def _clashing(candidate: Candidate) -> Iterator[str]:
+    """Two packages that ask for different versions of a third that nobody pins."""
+    asked = [
+        (f"{name} {candidate.pins[name]}", on, requirement)
+        for name, row in candidate.known.items()
+        for on, requirement in applying(row, candidate.base.python)
+        if on not in candidate.pins
+    ]
+    exact: dict[str, tuple[str, str]] = {}
+    for by, on, requirement in asked:
+        for wanted in requirement.specifier:
+            if wanted.operator == "==" and "*" not in wanted.version:
+                exact.setdefault(on, (by, wanted.version))
+    for by, on, requirement in asked:
+        first, version = exact.get(on, (by, ""))
+        if first != by and not requirement.specifier.contains(version, prereleases=True):
+            yield f"{by} requires {_shown(requirement)}, which excludes the {on} {version} that {first} requires"
+
+
+def _not_to_be_had(candidate: Candidate, name: str, version: str, row: PackageFacts) -> Iterator[str]:
+    if row.form == "cuda-source" and not candidate.official_wheel(name, version):
+        yield from uncompilable(candidate, name, version)
+
+
+def wheels_of_no_index_are_said(candidate: Candidate) -> Iterator[Finding]:
+    """What is neither an index's wheel nor an official one, and who makes it then."""
+    for name, version in candidate.pins.items():
+        row, optional = candidate.known.get(name), name in candidate.optional
+        indexed = row.form != "cuda-source" if row else not optional
+        if indexed or candidate.official_wheel(name, version):
+            continue
+        if optional and (hopeless := "; ".join(uncompilable(candidate, name, version))):
+            yield warn(f"{hopeless}: built without it, unless a wheelhouse has one (--wheelhouse)")
+            continue
+        until = "the image lacks it until" if optional else "no image can be built before"
+        compile_it = command("wheels", str(candidate.name), name)
+        yield warn(f"{_published(candidate, name, version)}: {until} `{compile_it}` has compiled it")
+
+
+def extensions_are_said(candidate: Candidate) -> Iterator[Finding]:
+    """Whether the compiled extensions of a profile's packages can be had, and by which command."""
+    possible = extensions_of(candidate)
+    for name, row in _named_extensions(candidate).items():
+        lacks = f"{name} {candidate.pins[name]} lacks its compiled extensions"
+        if name in possible:
+            yield warn(f"{lacks} until `{command('wheels', str(candidate.name), row)}` has compiled them")
+        else:
+            yield warn(f"{lacks}: {'; '.join(uncompilable(candidate, row, candidate.pins[name]))}")
+
+
+def extensions_of(candidate: Candidate) -> dict[str, str]:
+    """Distribution -> the row of `sources` that makes it with its compiled extensions, of those that can be made."""
+    named = _named_extensions(candidate).items()
+    return {name: row for name, row in named if not any(uncompilable(candidate, row, candidate.pins[name]))}
+
+
+def _named_extensions(candidate: Candidate) -> dict[str, str]:
+    """Pinned distribution -> row of `sources`, as the profile names them."""
+    sources, rows = candidate.matrix.sources, candidate.profile.extensions if candidate.profile else ()
+    named = {sources[row].distribution or row: row for row in rows if row in sources}
+    return {name: row for name, row in named.items() if name in candidate.pins}
+
+
+def uncompilable(candidate: Candidate, name: str, version: str) -> Iterator[str]:
+    """Why no wheel of a package that is source only can be made for an image, wherever it is tried."""
+    source, what = candidate.matrix.sources.get(name), _published(candidate, name, version)
+    if source is None or version not in source.releases:
+        yield f"{what}, and `sources` in matrix.yaml does not have it"
+        return
+    if not within(candidate.torch, source.torch):
+        yield f"{what} and compiles on torch {source.torch}, the stack pins {candidate.torch}"
+    if source.nvcc and not (candidate.toolkit and (candidate.toolkit.devel or candidate.toolkit.compiler)):
+        yield f"{what}, and no `compiler` of `toolkits` in matrix.yaml has an nvcc of CUDA {candidate.name.cuda}"
+    minimum = Arch.parse(source.minimum_arch)
+    if source.nvcc and not any(arch >= minimum for arch in candidate.supported_archs):
+        yield f"{what} and compiles for {minimum} and newer, the image supports no such architecture"
+
+
+def _published(candidate: Candidate, name: str, version: str) -> str:
+    if not any(release.package == name for release in candidate.facts.prebuilt):
+        return f"{name} {version} is published as source only"
+    torch, cuda, python = candidate.name.torch, candidate.wheel_cuda.major, candidate.base.python
+    build = f"torch {torch}, CUDA {cuda}, Python {python}, {'new' if candidate.variant.cxx11_abi else 'old'} C++ ABI"
+    return f"no official wheel of {name} {version} is known for {build}"

@@ -1,0 +1,142 @@
+"""Torch's build, platform, toolkit, Python and GPU architectures: what they need of each other. Pure.
+
+validate/compute_capability.py says which code runs on which GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from images.config.facts import TorchFacts
+from images.config.names import Minor
+from images.config.platforms import Platform
+from images.planning.candidate import Candidate, Finding, refuse, warn
+from validate.compute_capability import ON_ARM_ALONE
+
+
+def choose_variant(torch: TorchFacts, toolkit: Minor) -> Minor | None:
+    """The CUDA build of torch to put beside a toolkit: its own, else the nearest lower minor of the same major.
+
+    CUDA's minor version compatibility allows the difference; torch's extension builder only warns about it.
+    """
+    builds = map(Minor.parse, torch.variants)
+    return max((build for build in builds if build.major == toolkit.major and build <= toolkit), default=None)
+
+
+def no_variant(torch_version: str, torch: TorchFacts, toolkit: Minor) -> str:
+    """Why `choose_variant` found nothing."""
+    builds = sorted(map(Minor.parse, torch.variants))
+    if any(build.major == toolkit.major for build in builds):
+        why = f"the oldest for CUDA {toolkit.major} is newer than toolkit {toolkit}"
+    else:
+        why = f"none for CUDA {toolkit.major}"
+    return f"torch {torch_version} has wheels for {', '.join(f'cu{build.digits}' for build in builds)}: {why}"
+
+
+def wheel_is_older_than_toolkit(candidate: Candidate) -> Iterator[Finding]:
+    toolkit, wheel = candidate.name.cuda, candidate.wheel_cuda
+    if wheel != toolkit:
+        yield warn(
+            f"torch {candidate.torch} has no cu{toolkit.digits} wheel: toolkit {toolkit} beside its "
+            f"cu{wheel.digits} wheel (CUDA minor version compatibility)"
+        )
+
+
+def variant_is_verified(candidate: Candidate) -> Iterator[Finding]:
+    if unverified := candidate.variant.unverified:
+        build = f"torch {candidate.torch} cu{candidate.wheel_cuda.digits}"
+        yield warn(f"archs of {build} are not measured ({unverified})")
+
+
+def packages_exist_on_arm64(candidate: Candidate) -> Iterator[Finding]:
+    """What may be missing (`optional`) the plan has left out already."""
+    if candidate.name.platform is Platform.ARM64:
+        for name, reason in candidate.facts.arm64.lacking.items():
+            if name in candidate.pins:
+                lacking = f"{name} {candidate.pins[name]} has no wheel for aarch64 ({reason})"
+                yield refuse(f"{lacking}: leave it out (`without: [{name}]`)")
+
+
+def tried_on_amd64_alone(candidate: Candidate) -> Iterator[Finding]:
+    """nvcc would run emulated, or on a machine that nobody has tried (docs/arm64.md)."""
+    if candidate.name.platform is Platform.ARM64 and candidate.profile:
+        yield refuse(f"the profile {candidate.name.profile} was resolved and tried on linux/amd64 alone")
+    if candidate.name.platform is Platform.ARM64 and candidate.name.devel:
+        yield refuse("-devel was tried on linux/amd64 alone")
+
+
+def toolkit_is_known(candidate: Candidate) -> Iterator[Finding]:
+    if candidate.toolkit is None or candidate.toolkit_facts is None:
+        known = ", ".join(map(str, sorted(map(Minor.parse, candidate.matrix.toolkits))))
+        yield refuse(f"no parts for a CUDA {candidate.name.cuda} toolkit in matrix.yaml (`toolkits` has {known})")
+
+
+def devel_has_a_provider(candidate: Candidate) -> Iterator[Finding]:
+    """Wheels, or a Debian suite that the base's apt reaches. NVIDIA's devel image provides for `wheels` alone: it would
+    make the image stand on a second one that not every machine can have."""
+    name, toolkit = candidate.name, candidate.toolkit
+    if not name.devel or toolkit is None or toolkit.devel:
+        return
+    if not (toolkit.compiler and toolkit.compiler.debian):
+        others = [one for row in candidate.matrix.images if (one := row.image_name).devel and not one.profile]
+        others = [one for one in others if one != name]
+        others.sort(key=lambda one: (abs(one.torch.minor - name.torch.minor), str(one)))
+        nearest = " or ".join(map(str, others[:2])) or "a -devel image of CUDA 12.4 or 13"
+        yield refuse(
+            f"-devel needs a devel CUDA {name.cuda} toolkit, and its nvcc is published neither as wheels (from 13.0 "
+            f"on) nor as packages of Debian (12.4): take {nearest}, or this image without -devel on a base that has "
+            "nvcc (--base REF)"
+        )
+    elif not candidate.base.suite:
+        yield refuse(
+            f"nvcc {name.cuda} comes from Debian's packages, which {candidate.base.key} does not reach: take the image "
+            "of the default Python, or a base that has nvcc (--base REF)"
+        )
+
+
+def devel_compiler_fits(candidate: Candidate) -> Iterator[Finding]:
+    facts, gcc = candidate.toolkit_facts, candidate.matrix.bases[candidate.base.key].gcc
+    if candidate.name.devel and facts and gcc > facts.gcc_max:
+        accepted = f"nvcc {candidate.name.cuda} accepts gcc up to {facts.gcc_max}"
+        yield refuse(f"{accepted}, {candidate.base.key} has gcc {gcc}")
+
+
+def default_python_is_not_spelled_out(candidate: Candidate) -> Iterator[Finding]:
+    if candidate.name.python and candidate.base.python != candidate.name.python:
+        yield refuse(f"no base in matrix.yaml has Python {candidate.name.python}")
+
+
+def torch_supports_python(candidate: Candidate) -> Iterator[Finding]:
+    has, python = candidate.torch_facts.pythons, candidate.base.python
+    if str(python) not in has:
+        yield refuse(f"torch {candidate.torch} has no wheel for Python {python} (it has {', '.join(has)})")
+
+
+def archs_are_of_this_processor(candidate: Candidate) -> Iterator[Finding]:
+    on_arm = candidate.name.platform is Platform.ARM64
+    for arch in candidate.asked_archs:
+        board = candidate.facts.arm64.boards.get(arch.capability)
+        if not on_arm and arch.pair in ON_ARM_ALONE:
+            yield refuse(f"{arch} is a GPU of boards with ARM processors, and images are for x86-64")
+        if arch in candidate.unassembled:
+            yield refuse(f"triton {candidate.pins['triton']} can't assemble for {arch}: torch.compile would fail there")
+        if on_arm and board and board.unfit:
+            yield refuse(f"{arch} is the GPU of {' and '.join(board.names)}: {board.unfit}")
+
+
+def archs_are_covered(candidate: Candidate) -> Iterator[Finding]:
+    for arch in candidate.asked_archs:
+        for what, code in candidate.binaries.items():
+            covered = code.covers(arch)
+            if covered == "no":
+                has = ", ".join([*code.archs, *(f"PTX {text}" for text in code.ptx)])
+                yield refuse(f"{what} has no code for {arch} (it has {has})")
+            elif covered == "ptx":
+                yield warn(f"{what} runs on {arch} only through PTX, compiled by the driver at first use")
+        if candidate.toolkit_facts and arch.capability not in candidate.toolkit_facts.nvcc_archs:
+            yield refuse(f"CUDA {candidate.name.cuda} cannot compile for {arch}")
+
+
+def some_arch_is_left(candidate: Candidate) -> Iterator[Finding]:
+    if not candidate.supported_archs:
+        yield refuse(f"no GPU architecture is covered by {' and '.join(candidate.binaries)} together")
