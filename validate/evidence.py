@@ -4,13 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict
 
 from validate import upgrade
 from validate.claims import Claim, ClaimSet
+
+
+class Raised(TypedDict):
+    """An exception as evidence."""
+
+    kind: str
+    message: str
+
+
+class Error(Raised, total=False):
+    log: str
+    """The tail of what the forked process printed."""
+
+
+class Measured(TypedDict, total=False):
+    """Base of evidence of a measurement that may raise: then there is `error` and nothing else to rely on."""
+
+    error: Error
+
+
+class NoEvidence(TypedDict):
+    """Nothing was measured: there is nothing to measure it on, or the claim is not applicable to this host."""
+
+
+class Exempt(TypedDict, total=False):
+    """Base of what a claim expects that some hosts make not applicable."""
+
+    not_applicable: str
+    """Why."""
+
+
+class NothingExpected(TypedDict):
+    """The judge knows it all."""
 
 
 class EvidenceChangedError(ValueError):
@@ -125,3 +159,14 @@ def _plain(data: Mapping[str, Any]) -> Any:
 
 def _sha256(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value

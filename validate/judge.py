@@ -1,7 +1,7 @@
 """Claims against evidence: the only place where an image becomes PASS, FAIL or UNPROVEN. Pure.
 
 FAIL makes `build`, `validate` and `judge` exit with 1, UNPROVEN by itself does not; the release gate takes PASS alone
-(validate/judging/__init__.py says more).
+(validate/judging.py says more).
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from validate import hints
+from validate import checks, hints
+from validate.checks import Judge, Judges
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.hints import Hint
-from validate.judging import Finding, Judging, Status, cpu, failed, gpu, multigpu, profile, static, unproven
-
-JUDGES: Mapping[str, Judging] = {**static.JUDGES, **cpu.JUDGES, **gpu.JUDGES, **multigpu.JUDGES, **profile.JUDGES}
-"""How each claim of the catalogue is judged."""
+from validate.judging import Finding, Status, failed, unproven
 
 
 class EvidenceMismatchError(ValueError):
@@ -82,9 +80,9 @@ def judge(
     tiers: Sequence[Tier] = tuple(Tier),
     *,
     digest: str | None = None,
-    judges: Mapping[str, Judging] = JUDGES,
+    judges: Judges | None = None,
 ) -> Verdict:
-    """Judge the claims of these tiers.
+    """Judge the claims of these tiers, by `judges` where they have a row for a claim, else by the check files.
 
     Raises EvidenceMismatchError if the evidence is of another image, or of another digest than the one asked for.
     """
@@ -93,7 +91,7 @@ def judge(
     if digest is not None and evidence.digest != digest:
         raise EvidenceMismatchError(f"{claims.image} is {digest}, the evidence is of {evidence.digest}")
     verdicts = tuple(
-        _marked(_judge_claim(claim, evidence.of(claim.probe), judges), evidence.emulated(claim.probe))
+        _marked(_judge_claim(claim, evidence.of(claim.probe), judges or {}), evidence.emulated(claim.probe))
         for claim in claims.of(tiers).claims
     )
     return Verdict(image=claims.image, digest=evidence.digest, claims=verdicts, evidence_sha256=evidence.sha256)
@@ -115,9 +113,9 @@ def _explain(one: ClaimVerdict, rows: Sequence[Hint]) -> ClaimVerdict:
     return replace(one, hints=hints.find([one.reason, *hints.texts(one.evidence)], rows))
 
 
-def _judge_claim(claim: Claim, record: Record | None, judges: Mapping[str, Judging]) -> ClaimVerdict:
+def _judge_claim(claim: Claim, record: Record | None, judges: Judges) -> ClaimVerdict:
     measurement = record.of(claim.subject) if record else None
-    finding = _find(claim, record, measurement, judges.get(claim.id))
+    finding = _find(claim, record, measurement, checks.row(judges, claim) or checks.judge_of(claim))
     return ClaimVerdict(
         claim=claim,
         status=finding.status,
@@ -134,7 +132,7 @@ def _seconds(claim: Claim, record: Record | None, measurement: Measurement | Non
     return record.seconds if record and not claim.unproven else 0.0
 
 
-def _find(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judging | None) -> Finding:
+def _find(claim: Claim, record: Record | None, measurement: Measurement | None, judging: Judge | None) -> Finding:
     if claim.unproven:
         return unproven(claim.unproven)
     if judging is None:
@@ -152,10 +150,10 @@ def _find(claim: Claim, record: Record | None, measurement: Measurement | None, 
     return finding
 
 
-def _apply(judging: Judging, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+def _apply(judging: Judge, claim: Claim, evidence: Mapping[str, Any]) -> Finding:
     """A judge that can't read the evidence has not seen the claim kept."""
     try:
-        return judging(claim, evidence)
+        return judging(claim.subject, claim.expect, evidence)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         return failed(f"{claim.probe}'s evidence can't be read: {type(error).__name__}: {error}")
 

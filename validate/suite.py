@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
-import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -26,15 +23,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from validate import checks
 from validate.claims import EXCLUSIVE, Claim, ClaimSet, Tier
 from validate.environment import emulation, user_environment
 from validate.environment.user_environment import UserEnvironment
-from validate.evidence import Measurement, Outcome, Record
+from validate.evidence import Measurement, Outcome, Record, plain
 from validate.harness.fork_server import ForkServer, ForkServerError
 
 TIMEOUT_SECONDS: Mapping[Tier, float] = {Tier.STATIC: 900, Tier.CPU: 900, Tier.GPU: 900, Tier.MULTIGPU: 1500}
 """A whole tier takes under a minute on two cores: a probe past these limits hangs. Ranks have limits of their own,
-which tell more, so their tier's lies above what those add up to (probes/multigpu/_launch.py).
+which tell more, so their tier's lies above what those add up to (checks/multigpu/_launch.py).
 """
 
 LONGER_SECONDS: Mapping[str, float] = dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), 2400)
@@ -118,7 +116,7 @@ def measure(probe: str, claims: Sequence[Claim], out: Path) -> None:
 
     Whatever the probe raises ends the process: the missing closing line tells the rest.
     """
-    module = importlib.import_module(f"validate.probes.{probe}")
+    module = checks.module(probe)
     with out.open("w", encoding="utf-8") as lines:
         started = time.monotonic()
         for subject, evidence in module.measure(claims):
@@ -145,13 +143,6 @@ def _asking_for(claims: ClaimSet, probe: str) -> list[Claim]:
     return [claim for claim in claims.claims if claim.probe == probe and not claim.unproven]
 
 
-def _exists(probe: str) -> bool:
-    if not re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe):
-        return False
-    tier, _, name = probe.partition(".")
-    return (_PACKAGE / "probes" / tier / f"{name}.py").is_file()
-
-
 def _turn(probe: str, server: ForkServer | None) -> int:
     """When a probe begins. Those that need the server leave it time to import torch."""
     if server is None:
@@ -168,7 +159,7 @@ def _run_probe(
     server: ForkServer | None = None,
 ) -> Record:
     started = time.monotonic()
-    if not _exists(probe):
+    if checks.file_of(probe) is None:
         return Record(probe=probe, outcome=Outcome.MISSING, seconds=0.0)
     scratch.mkdir()
     results, log = scratch / "results", scratch / "log"
@@ -263,14 +254,3 @@ def _tail(log: Path) -> str:
 def _write(lines: Any, entry: Mapping[str, Any]) -> None:
     lines.write(json.dumps(entry) + "\n")
     lines.flush()
-
-
-def plain(value: Any) -> Any:
-    """Keep evidence strict JSON: not-a-number and infinity become text, which no judge takes for a number."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    return value

@@ -21,10 +21,10 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.gpu import gpu_claims
+from validate.checks.static.libraries import LinkException
 from validate.claims import Claim, ClaimSet, Tier
 from validate.compute_capability import target_runs_on
-from validate.contracts.static import LinkException
-from validate.judging.text import matches
+from validate.judging import matches
 
 _SHARE = 5
 """torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels

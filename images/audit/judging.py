@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from validate.claims import Claim
-from validate.contracts.static import FileInConflict
-from validate.judge import JUDGES
-from validate.judging import Finding, Judging, by_subject, passed
-from validate.judging.static import environment, files, libraries
-from validate.judging.text import conclude
+from validate.checks import Judges
+from validate.checks.static import environment, files, libraries, symbols
+from validate.judging import Finding, conclude, passed
+
+if TYPE_CHECKING:
+    from validate.checks.static.environment import EnvironmentEvidence, EnvironmentExpect
+    from validate.checks.static.files import FileInConflict, FilesEvidence, FilesExpect
+    from validate.checks.static.libraries import LibrariesEvidence, LibrariesExpect
+    from validate.checks.static.symbols import SymbolsEvidence, SymbolsExpect
 
 _ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"))
 """Top folders that packages should not install, and often do: two of them may own one file there."""
@@ -19,9 +22,9 @@ _ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"
 Evidence = Mapping[str, Any]
 
 
-def _files(claim: Claim, evidence: Evidence) -> Finding:
+def _files(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     """S2 without what conda installed: it rewrites files, and keeps hashes of its own."""
-    conda = set(claim.expect["conda"])
+    conda = set(expect["conda"])
     own = {
         **evidence,
         "wrong": [one for one in evidence["wrong"] if not set(_names(one["owners"])) <= conda],
@@ -32,15 +35,15 @@ def _files(claim: Claim, evidence: Evidence) -> Finding:
     }
     if not evidence["files"]:
         return passed("no distribution records a file: there is nothing to compare")
-    return files.judge(claim, own)
+    return files.judge(subject, cast("FilesExpect", expect), cast("FilesEvidence", own))
 
 
-def _strays(claim: Claim, evidence: Evidence) -> Finding:
-    if claim.expect["kind"] == "conda":
+def _strays(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+    if expect["kind"] == "conda":
         return passed("conda owns files that no RECORD lists: not looked at")
     own = {**evidence, "files": 1, "wrong": [], "without_record": []}
     own["in_conflict"] = [one for one in evidence["in_conflict"] if _is_aside(one)]
-    found = files.judge(claim, own)
+    found = files.judge(subject, cast("FilesExpect", expect), cast("FilesEvidence", own))
     return found if found.status != "PASS" else passed("every file that Python can import has an owner")
 
 
@@ -56,13 +59,15 @@ def _is_aside(one: FileInConflict) -> bool:
     return (path.suffix not in (".py", ".so") and ".so." not in path.name) or (bool(inside) and inside[0] in _ASIDE)
 
 
-def _libraries(claim: Claim, evidence: Evidence) -> Finding:
+def _libraries(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    return libraries.judge(claim, {**evidence, "second_owners": []})
+    return libraries.judge(
+        subject, cast("LibrariesExpect", expect), cast("LibrariesEvidence", {**evidence, "second_owners": []})
+    )
 
 
-def _rivals(_claim: Claim, evidence: Evidence) -> Finding:
+def _rivals(_subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     found = [
         f"{one['name']} of {', '.join(one['owners'])} has a rival on the loader's path: {one['other']}"
         for one in evidence["second_owners"]
@@ -70,22 +75,25 @@ def _rivals(_claim: Claim, evidence: Evidence) -> Finding:
     return conclude(found, "no package's CUDA library has a rival on the loader's path")
 
 
-def _symbols(claim: Claim, evidence: Evidence) -> Finding:
+def _symbols(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    return JUDGES["S4"](claim, evidence)
+    return symbols.judge(subject, cast("SymbolsExpect", expect), cast("SymbolsEvidence", evidence))
 
 
-def _start(claim: Claim, evidence: Evidence) -> Finding:
+def _start(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
     """S7's start-up code alone: variables are told once, for the whole image."""
-    found = environment.judge(claim, {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}})
+    own = {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}}
+    found = environment.judge(subject, cast("EnvironmentExpect", expect), cast("EnvironmentEvidence", own))
     return found if found.status != "PASS" else passed("nothing of unknown owner runs when Python starts")
 
 
-AUDIT_JUDGES: Mapping[str, Judging] = {
-    **JUDGES,
-    "S2": by_subject({"files": cast("Judging", _files), "strays": cast("Judging", _strays)}),
-    "S3": by_subject({"libraries": cast("Judging", _libraries), "rivals": cast("Judging", _rivals)}),
-    "S4": cast("Judging", _symbols),
-    "S7": cast("Judging", _start),
+AUDIT_JUDGES: Judges = {
+    "S2 files": _files,
+    "S2 strays": _strays,
+    "S3 libraries": _libraries,
+    "S3 rivals": _rivals,
+    "S4": _symbols,
+    "S7": _start,
 }
+"""They stand before the suite's own (validate/judge.py)."""

@@ -30,7 +30,7 @@ class FileContents:
     native: bool = False
     """A wheel has libraries: the pruner reads them in an image for one GPU architecture."""
     bytecode: tuple[str, ...] = ()
-    """Digests of the bytecode of its sources (validate/probes/cpu/bytecode.py), one a Python that compiled them."""
+    """Digests of the bytecode of its sources (validate/checks/cpu/bytecode.py), one a Python that compiled them."""
     pruned: Mapping[str, Contents] = field(default_factory=dict)
     """The wheel as the pruner leaves it, by the pruner's key (`images/wheels/pruned_contents.py`)."""
 

@@ -12,9 +12,9 @@ from images.locking import contents
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.uv import Package
+from validate.checks.cpu.bytecode import BytecodeEvidence
+from validate.checks.static.wheels import WheelsEvidence
 from validate.claims import Tier
-from validate.contracts.cpu import BytecodeEvidence
-from validate.contracts.provenance import WheelsEvidence
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from validate.binaries.kernel_states import KernelByDesign
-from validate.contracts.device_code import CodeGap
+from validate.checks.static.devicecode import CodeGap
 
 _NEVER_OLDER = 999
 KERNELS_BY_DESIGN: Mapping[str, Sequence[KernelByDesign]] = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from validate.contracts.cpu import InstructionsExpect, NativeRow
-from validate.contracts.static import LinkException, SymbolException
+from validate.checks.cpu.instructions import InstructionsExpect
+from validate.checks.cpu.native import NativeRow
+from validate.checks.static.libraries import LinkException
+from validate.checks.static.symbols import SymbolException
 
 DENIED_VARIABLES: Mapping[str, str] = {
     "BNB_CUDA_VERSION": "bitsandbytes loads another CUDA's library than torch's",
@@ -278,7 +280,7 @@ NATIVE: Mapping[str, NativeRow] = {
         ],
     },
 }
-"""Distributions with compiled CUDA code, and what of it must load: keys as validate/probes/cpu/native.py reads them."""
+"""Distributions with compiled CUDA code, and what of it must load: keys as validate/checks/cpu/native.py reads them."""
 
 HELD = ("torch", "liger-kernel")
 """What additions may not move, beside CUDA's libraries and the distributions of NATIVE."""

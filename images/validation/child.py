@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from validate.checks.static.pins import LockEvidence, LockExpect
 from validate.claims import Claim, ClaimSet
-from validate.contracts.static import LockEvidence, LockExpect
 from validate.evidence import Evidence
 
 _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")

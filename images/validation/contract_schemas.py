@@ -1,4 +1,4 @@
-"""JSON Schema of the contracts between claims, probes and judges, for docs/schema/evidence.schema.json. Pure.
+"""JSON Schema of what each check expects and measures, for docs/schema/evidence.schema.json. Pure.
 
 pydantic reads TypedDicts of the standard library only from Python 3.12 on, and `validate/` has no other.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from validate.contracts import catalogue
-from validate.contracts.catalogue import Contract
+from validate import checks
 
 Schema = dict[str, Any]
 
@@ -66,61 +65,54 @@ class Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
 
+class _Row(NamedTuple):
+    key: str
+    """`ID`, or `ID SUBJECT`: a key of CLAIMS in a check file."""
+    probe: str
+    expect: object
+    evidence: object
+
+
 def with_contracts(schema: Schema) -> Schema:
-    """The schema of evidence.json, in which each claim's `expect` and each probe's evidence keep to their contract."""
+    """The schema of evidence.json, in which `expect` and evidence keep to the types of their check."""
     definitions = Definitions()
-    expects = [_claim_rule(number, subject, one, definitions) for number, subject, one in _rows()]
-    records = list(_record_rules(definitions))
+    rows = list(_rows())
+    expects = [_claim_rule(key, rows, definitions) for key in dict.fromkeys(row.key for row in rows)]
+    records = [_record_rule(probe, rows, definitions) for probe in dict.fromkeys(row.probe for row in rows)]
     found = {name: dict(one) for name, one in schema["$defs"].items()}
     found["ClaimRow"] = {**found["ClaimRow"], "allOf": expects}
     found["RecordRow"] = {**found["RecordRow"], "allOf": records}
     return {**schema, "$defs": {**definitions.found, **found}}
 
 
-def _rows() -> Iterator[tuple[str, str | None, Contract]]:
-    """Number, subject (None: all that have no row of their own) and contract."""
-    for number, found in catalogue.CONTRACTS.items():
-        if isinstance(found, Contract):
-            yield number, None, found
-            continue
-        for subject, one in found.items():
-            yield number, subject or None, one
+def _rows() -> Iterator[_Row]:
+    """Every claim of every check, with the types that its judge is annotated with."""
+    for probe, file in checks.every():
+        for key, judge in file.CLAIMS.items():
+            _subject, expect, evidence, _finding = get_type_hints(judge).values()
+            yield _Row(key, probe, expect, evidence)
 
 
-def _claim_rule(number: str, subject: str | None, one: Contract, definitions: Definitions) -> Schema:
-    others = catalogue.CONTRACTS[number]
+def _claim_rule(key: str, rows: Sequence[_Row], definitions: Definitions) -> Schema:
+    number, _, subject = key.partition(" ")
     asked: Schema = {"id": {"const": number}}
-    if subject is not None:
+    named = [row.key.partition(" ")[2] for row in rows if row.key.startswith(f"{number} ")]
+    if subject:
         asked["subject"] = {"const": subject}
-    elif not isinstance(others, Contract):
-        asked["subject"] = {"not": {"enum": [key for key in others if key]}}
-    return {"if": {"properties": asked}, "then": {"properties": {"expect": _or_empty(one.expect, definitions)}}}
+    elif named:
+        asked["subject"] = {"not": {"enum": named}}
+    kinds = {id(row.expect): row.expect for row in rows if row.key == key}
+    # A claim that is known to be unproven may expect nothing.
+    expect = {"anyOf": [*map(definitions.of, kinds.values()), {"maxProperties": 0}]}
+    return {"if": {"properties": asked}, "then": {"properties": {"expect": expect}}}
 
 
-def _record_rules(definitions: Definitions) -> Iterator[Schema]:
-    """By probe: its subjects may have contracts of their own, one of which the evidence keeps to."""
-    by_probe: dict[str, list[Schema]] = {}
-    for _, _, one in _rows():
-        if one.probe:
-            known, schema = by_probe.setdefault(one.probe, []), _measured(one, definitions)
-            if schema not in known:
-                known.append(schema)
-    for probe, schemas in by_probe.items():
-        evidence = {"anyOf": [*schemas, {"maxProperties": 0}]}
-        items = {"items": {"properties": {"evidence": evidence}}}
-        yield {"if": {"properties": {"probe": {"const": probe}}}, "then": {"properties": {"measurements": items}}}
-
-
-def _measured(one: Contract, definitions: Definitions) -> Schema:
-    schema = definitions.of(one.evidence)
-    if one.ranks is None:
-        return schema
-    return {"allOf": [schema, {"properties": {"ranks": {"items": definitions.of(one.ranks)}}}]}
-
-
-def _or_empty(kind: object, definitions: Definitions) -> Schema:
-    """A claim that is known to be unproven may expect nothing."""
-    return {"anyOf": [definitions.of(kind), {"maxProperties": 0}]}
+def _record_rule(probe: str, rows: Sequence[_Row], definitions: Definitions) -> Schema:
+    """Subjects of a probe may have types of their own, one of which the evidence keeps to."""
+    kinds = {id(row.evidence): row.evidence for row in rows if row.probe == probe}
+    evidence = {"anyOf": [*map(definitions.of, kinds.values()), {"maxProperties": 0}]}
+    items = {"items": {"properties": {"evidence": evidence}}}
+    return {"if": {"properties": {"probe": {"const": probe}}}, "then": {"properties": {"measurements": items}}}
 
 
 def _required(kind: Any) -> frozenset[str]:

@@ -224,7 +224,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
     assert {one.probe for one in asked.claims} == {"static.files", "static.pins"}
 
     def waiting(held_to: ClaimSet) -> Mapping[str, bytes]:
-        return {**suite(held_to), "validate/probes/static/pins.py": WAITS}
+        return {**suite(held_to), "validate/checks/static/pins.py": WAITS}
 
     def running() -> list[str]:
         ours = (thin[0], engine.inspect(thin[0]).id)

@@ -1,6 +1,6 @@
 """The multigpu tier's own probes in a real image, over gloo on two ranks of the CPU: they measure, and a rank that
 dies, hangs or leaves is never green. What only GPUs can show is in results/:
-tests/validate/judging/test_multigpu_replay.py."""
+tests/validate/checks/test_multigpu_replay.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -131,7 +131,7 @@ def failing(engine: Engine, image: Image) -> Verdict:
     claims += [one for one in rehearsed(image).claims if one.id == "M7"]
     asked = ClaimSet(image=NAME, claims=tuple(claims))
     found = measured(
-        engine, asked, {f"validate/probes/multigpu/{file.name}": file.read_bytes() for file in FAULTS.glob("*.py")}
+        engine, asked, {f"validate/checks/multigpu/{file.name}": file.read_bytes() for file in FAULTS.glob("*.py")}
     )
     return judge(asked, found)
 

@@ -35,7 +35,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite") / "validate"
     shutil.copytree(ROOT / "validate", folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, source in PROBES.items():
-        (folder / "probes" / f"{name}.py").write_text(source)
+        (folder / "checks" / f"{name}.py").write_text(source)
     return folder
 
 
@@ -63,7 +63,7 @@ def test_probes_share_one_import_and_nothing_else(suite: Path, tmp_path: Path) -
     seen = [records[probe].measurements[0].evidence for probe in ("cpu.native", "cpu.imports")]
     assert len({one["cache"] for one in seen}) == 2
     assert all((one["leads"], one["stdin"], one["own"]) == (True, "", "kept") for one in seen)
-    assert records["cpu.native"].log == "said by validate.probes.cpu.native\n"
+    assert records["cpu.native"].log == "said by validate.checks.cpu.native\n"
 
 
 def test_a_fork_that_hangs_is_ended_with_its_evidence(suite: Path, tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ def test_where_torch_is_broken_each_probe_says_so_itself(suite: Path, tmp_path: 
 def test_only_what_begins_with_torch_is_forked() -> None:
     """A probe that imports another package first would find torch there before it."""
     for probe in TORCH_FIRST:
-        source = (ROOT / "validate" / "probes" / f"{probe.replace('.', '/')}.py").read_text()
+        source = (ROOT / "validate" / "checks" / f"{probe.replace('.', '/')}.py").read_text()
         assert re.findall(r'import_module\("([^"]+)"\)', source)[0] == "torch", probe

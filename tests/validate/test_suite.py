@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from validate import checks
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
 from validate.judge import judge
@@ -52,7 +53,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("suite") / "validate"
     shutil.copytree(ROOT / "validate", folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, source in PROBES.items():
-        (folder / "probes" / f"{name}.py").write_text(source)
+        (folder / "checks" / f"{name}.py").write_text(source)
     return folder
 
 
@@ -157,4 +158,4 @@ def test_what_takes_longest_begins_first(suite: Path, tmp_path: Path) -> None:
 
 def test_what_takes_longest_is_there() -> None:
     for probe in LONGEST:
-        assert (ROOT / "validate" / "probes" / f"{probe.replace('.', '/')}.py").is_file()
+        assert checks.file_of(probe)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from validate.claims import Claim
-from validate.contracts.profile import BehaviourEvidence, ExampleExpect
 from validate.examples import reference
-from validate.examples.run import PATIENT, run
+from validate.examples.run import PATIENT, ExampleExpect, run
 from validate.examples.trained import Batch, Pairs, Trained, Weights
 from validate.harness.forked import in_fork
 from validate.harness.reference import llama_logits
@@ -24,13 +23,13 @@ _READ_ROWS = 4
 """Rows of the first batch: what logits are compared on."""
 
 
-def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, BehaviourEvidence]]:
+def measure(claims: Sequence[Claim], device: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Run each claim's example and yield its evidence, each in a fork: frameworks patch what others import."""
     for claim in claims:
         yield claim.subject, in_fork(partial(_example, cast("ExampleExpect", claim.expect["example"]), device))
 
 
-def _example(example: ExampleExpect, device: str) -> BehaviourEvidence:
+def _example(example: ExampleExpect, device: str) -> Mapping[str, object]:
     os.environ.update(PATIENT)
     adapter = importlib.import_module(f"validate.examples.adapters.{example['adapter']}")
     with tempfile.TemporaryDirectory(prefix="example-") as folder:
@@ -39,7 +38,7 @@ def _example(example: ExampleExpect, device: str) -> BehaviourEvidence:
         return {"seconds": round(done.seconds, 1), **compared(trained), **trained.facts}
 
 
-def compared(trained: Trained) -> BehaviourEvidence:
+def compared(trained: Trained) -> Mapping[str, object]:
     """Everything that a claim may ask of a run, each deviation beside the control that must be told apart from it."""
     course = reference.train(trained)
     idle = reference.train(trained, rate=0.0)

@@ -11,13 +11,26 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from validate.contracts.profile import ExampleExpect
+
+class ExampleExpect(TypedDict):
+    """An example to run (validate/examples/)."""
+
+    folder: str
+    """Below examples/: where its commands run."""
+    commands: Sequence[str]
+    config: str
+    """The file that says what it trains, in `folder`."""
+    adapter: str
+    """The module in validate/examples/adapters/ that reads what it left."""
+    seconds: float
+    """For all of its commands."""
+
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 """Beside the suite: in a checkout, in a trial and in an image."""

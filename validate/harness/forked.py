@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from validate.contracts import Error
+from validate.evidence import Error
 
 LOG_TAIL_CHARACTERS = 2000
 E = TypeVar("E", bound=Mapping[str, object])

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validate.contracts.gpu import KernelNames, Observed
 from validate.kernels._names import EAGER, PRODUCT, Name, patterns
+from validate.kernels.evidence import KernelNames, Observed
 
 if TYPE_CHECKING:
     from validate.kernels.runner import SeededRandom
@@ -151,4 +151,4 @@ def kernel(subject: str) -> Kernel:
 
 
 def _is_kernel(name: str) -> bool:
-    return not name.startswith("_") and name != "runner"
+    return not name.startswith("_") and name not in ("evidence", "judge", "runner")

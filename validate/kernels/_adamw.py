@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.contracts.gpu import Observed
 from validate.kernels._bitsandbytes import around
 from validate.kernels._names import EAGER, PRODUCT
+from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
 
 _SHAPE = (317, 331)

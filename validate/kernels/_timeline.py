@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from validate.contracts.gpu import Profile
+from validate.kernels.evidence import Profile
 
 SPIN = "spin_kernel"
 """What `torch.cuda._sleep` runs: a mark in the device's own time, and a kernel that the profiler must have seen."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_QUANTISE
 from validate.kernels.bnb_nf4 import mean_error
+from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
 
 

@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from validate.contracts.gpu import Observed
 from validate.harness import nf4
 from validate.kernels import RULE_T, Case, Kernel
 from validate.kernels._bitsandbytes import LIBRARIES, SUPPORTS, around
 from validate.kernels._names import BNB_DEQUANTISE, BNB_QUANTISE
+from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
 
 _OUT, _IN = 192, 320

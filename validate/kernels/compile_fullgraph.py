@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel, from_capability
 from validate.kernels._names import INDUCTOR
+from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
 
 _WIDTH = 141

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from validate.claims import Claim
-from validate.contracts import NoEvidence
-from validate.contracts.gpu import CaseEvidence, Device, KernelEvidence, KernelExpect
+from validate.evidence import NoEvidence
 from validate.harness.forked import attempt
 from validate.kernels import Case, Kernel, dtype_of, kernel
 from validate.kernels._timeline import ASKED, PLAIN, Timeline, profiled
+from validate.kernels.evidence import CaseEvidence, Device, KernelEvidence, KernelExpect
 
 SEED = 20240229
 CONTROL_SCALE = {"bfloat16": 1.05, "float8": 1.05}

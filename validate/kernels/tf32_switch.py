@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from validate.contracts.gpu import Figure, Observed
 from validate.kernels import Kernel, from_capability
+from validate.kernels.evidence import Figure, Observed
 from validate.kernels.runner import SeededRandom
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 
-from validate.contracts.gpu import Observed
 from validate.kernels import Kernel
 from validate.kernels._fp8 import ASIDE, OTHERS, RAN, SQNR_CEILING, SUPPORTS, decibels
+from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from validate.contracts.gpu import Observed
 from validate.kernels import Case, Kernel
 from validate.kernels._names import OUR_MIX, OUR_SOFTMAX
+from validate.kernels.evidence import Observed
 from validate.kernels.runner import SeededRandom
 
 _ROWS, _COLUMNS = 67, 531

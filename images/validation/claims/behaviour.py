@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Tier
-from validate.contracts.profile import BehaviourExpect
 
 
 @dataclass(frozen=True, kw_only=True)

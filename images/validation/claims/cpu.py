@@ -14,19 +14,17 @@ from images.planning import expectations, extensions
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.home import home_claims
+from validate.checks.cpu.arbitrary_uid import ArbitraryUidExpect
+from validate.checks.cpu.bytecode import BytecodeExpect
+from validate.checks.cpu.imports import ImportsExpect
+from validate.checks.cpu.instructions import InstructionsExpect
+from validate.checks.cpu.native import NativeExpect
+from validate.checks.cpu.threads import ThreadsExpect
+from validate.checks.cpu.triton import TritonExpect
 from validate.claims import ARBITRARY_UID, Claim, Tier
-from validate.contracts.cpu import (
-    ArbitraryUidExpect,
-    BytecodeExpect,
-    ImportsExpect,
-    InstructionsExpect,
-    NativeExpect,
-    NothingExpected,
-    QuantiserExpect,
-    ThreadsExpect,
-    TritonExpect,
-)
+from validate.evidence import NothingExpected
 from validate.harness import nf4
+from validate.harness.nf4 import QuantiserExpect
 
 _TRITON_MINIMUM = Arch(7, 0)
 """torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's README)."""
@@ -140,7 +138,7 @@ def _vector_code(platform: Platform) -> tuple[str, str, str, str, _Expect]:
 
 
 def _native(image: Image, pin: Pin, facts: Facts) -> NativeExpect | None:
-    """What validate/probes/cpu/native.py loads of a distribution with compiled CUDA code; None: it has none."""
+    """What validate/checks/cpu/native.py loads of a distribution with compiled CUDA code; None: it has none."""
     if pin.name not in expectations.NATIVE or _has_no_library(pin, facts):
         return None
     common = {"modules": [pin.name], "loading": "import", "cuda_major": image.wheel_cuda.major, "symbols": []}

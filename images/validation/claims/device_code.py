@@ -13,14 +13,14 @@ from images.config.platforms import Platform
 from images.planning import device_code, expectations, extensions
 from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext
-from validate.claims import Claim, Tier
-from validate.contracts.device_code import (
+from validate.checks.static.devicecode import (
     CodeGap,
     DeviceCodeExpect,
     KernelCodeExpect,
     LibraryCodeExpect,
     PrunedCodeExpect,
 )
+from validate.claims import Claim, Tier
 
 
 def device_code_claims(context: ClaimContext) -> Iterator[Claim]:

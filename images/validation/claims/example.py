@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Tier
-from validate.contracts.profile import BehaviourExpect
 
 
 @dataclass(frozen=True, kw_only=True)

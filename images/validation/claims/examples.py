@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from images.validation.claims.axolotl_examples import AXOLOTL
 from images.validation.claims.behaviour import Behaviour
 from images.validation.claims.example import BFLOAT16, BFLOAT16_WEIGHTS, FLOAT32, Example
+from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Tier
-from validate.contracts.profile import BehaviourExpect
 
 _PROBES = {Tier.CPU: "cpu.examples", Tier.GPU: "gpu.examples", Tier.MULTIGPU: "multigpu.examples"}
 _ROUNDED = 1e-3

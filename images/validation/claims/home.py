@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from images.planning import home
 from images.planning.home import USER
 from images.validation.claims.context import ClaimContext
+from validate.checks.cpu.additions import AdditionsExpect
+from validate.checks.cpu.home import HomeExpect
 from validate.claims import ARBITRARY_UID, Claim, Tier
-from validate.contracts.home import AdditionsExpect, HomeExpect
 
 _HOMES: Mapping[str, tuple[int, int, str, bool, str]] = {
     "named volume": (USER, USER, "volume", True, "its own user writes caches and packages to a fresh volume"),

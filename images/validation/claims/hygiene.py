@@ -10,8 +10,9 @@ from images.context.base_context import BaseContext, Origin
 from images.planning import expectations
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import ENTRYPOINT
+from validate.checks.static.host_image import HistoryExpect, LabelsExpect, SettingsExpect, SizeExpect
+from validate.checks.static.hygiene import HygieneExpect
 from validate.claims import HOST_PROBE, Claim, Tier
-from validate.contracts.static import HistoryExpect, HygieneExpect, LabelsExpect, SettingsExpect, SizeExpect
 
 _OCI = "org.opencontainers.image"
 

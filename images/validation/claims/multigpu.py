@@ -10,17 +10,12 @@ from packaging.version import Version
 
 from images.hardware.inventory import Inventory, Link
 from images.validation.claims.context import ClaimContext
+from validate.checks.multigpu._ranks import ComparisonsRow
+from validate.checks.multigpu.bandwidth import BandwidthOfHost
+from validate.checks.multigpu.collectives import CollectivesRow, NcclOfImage, NcclSettingsOfHost, TransportOfHost
+from validate.checks.multigpu.shared_memory import SharedMemoryRow
 from validate.claims import Claim, Tier
-from validate.contracts import NoEvidence
-from validate.contracts.multigpu import (
-    BandwidthOfHost,
-    CollectivesRow,
-    ComparisonsRow,
-    NcclOfImage,
-    NcclSettingsOfHost,
-    SharedMemoryRow,
-    TransportOfHost,
-)
+from validate.evidence import NoEvidence
 
 MOST_RANKS = 8
 LEAST_SHARED_MEMORY = 1 << 30
@@ -251,7 +246,7 @@ def link_of(inventory: Inventory | None) -> str:
 
 
 def _power_of_two(count: int) -> int:
-    """As validate/probes/multigpu/_launch.py, which runs in the container."""
+    """As validate/checks/multigpu/_launch.py, which runs in the container."""
     return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
 
 

@@ -8,8 +8,8 @@ from images.planning.image import Image
 from images.validation.claims.behaviour import Behaviour
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.examples import example_rows
+from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Claim, Tier
-from validate.contracts.profile import BehaviourExpect
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""

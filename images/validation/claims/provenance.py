@@ -14,8 +14,9 @@ from images.planning import expectations, home, owners
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import ENTRYPOINT
+from validate.checks.static.owners import OwnersExpect
+from validate.checks.static.wheels import LockedWheel, WheelsExpect
 from validate.claims import Claim, Tier
-from validate.contracts.provenance import LockedWheel, OwnersExpect, WheelsExpect
 from validate.environment import wheel_contents
 
 _COMMAND = '#!/bin/sh\nexec {python} -I -S /opt/truetag/validate {command} "$@"\n'

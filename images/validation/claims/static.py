@@ -12,8 +12,8 @@ from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.hygiene import hygiene_claims
 from images.validation.claims.provenance import provenance_claims
 from images.validation.claims.system import system_claims
+from validate.checks.static.pins import PinExpect
 from validate.claims import Claim, Tier
-from validate.contracts.static import PinExpect
 
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:

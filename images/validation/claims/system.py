@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from images.planning import system_packages
 from images.validation.claims.context import ClaimContext
+from validate.checks.static.system import OpenedLibrary, ToolsExpect, VerbsExpect
 from validate.claims import Claim, Tier
-from validate.contracts.system import OpenedLibrary, ToolsExpect, VerbsExpect
 
 _VERSION_ARGUMENTS: Mapping[str, list[str]] = {"ssh": ["-V"]}
 

@@ -8,7 +8,6 @@ import pytest
 
 from images.audit.judging import AUDIT_JUDGES
 from images.planning import expectations
-from validate.claims import Claim, Tier
 from validate.judging import Finding, Status
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -17,9 +16,8 @@ EMPTY = {"files": 10, "distributions": 1, "wrong": [], "in_conflict": [], "unown
 
 def _judge(subject: str, *, kind: str = "venv", conda: tuple[str, ...] = (), **found: Any) -> Finding:
     expect = {"unowned": expectations.START_FILES, "conda": list(conda), "kind": kind}
-    claim = Claim(id="S2", subject=subject, tier=Tier.STATIC, probe="static.files", statement="", expect=expect)
     counts = {f"{name}_count": len(found.get(name, ())) for name in ("wrong", "in_conflict", "unowned")}
-    return AUDIT_JUDGES["S2"](claim, {**EMPTY, **counts, **found})
+    return AUDIT_JUDGES[f"S2 {subject}"](subject, expect, {**EMPTY, **counts, **found})
 
 
 def _conflict(path: str) -> dict[str, object]:

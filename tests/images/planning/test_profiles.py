@@ -27,10 +27,10 @@ from images.validation.claims.profile import BEHAVIOURS
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
+from validate.checks._behaviour import judge as behaviour
+from validate.checks.cpu import profile_entrypoint
 from validate.claims import Claim, Tier
 from validate.judging import Status
-from validate.judging.profile.behaviour import judge as behaviour
-from validate.probes.cpu import profile_entrypoint
 
 PROFILED = [planned for planned in plan.plan(REAL) if planned.profile]
 SMALL_PROFILED = [planned for planned in plan.plan(SOURCES) if planned.profile]
@@ -211,10 +211,6 @@ def test_what_the_pins_put_out_of_reach_is_said_and_not_required() -> None:
     assert fp32.required and not fp32.unproven
 
 
-def claim(**expect: object) -> Claim:
-    return Claim(id="P1", subject="x", tier=Tier.CPU, probe="cpu.x", statement="x", expect=expect)
-
-
 @pytest.mark.parametrize(
     ("expect", "evidence", "status"),
     [
@@ -230,14 +226,21 @@ def claim(**expect: object) -> Claim:
     ],
 )
 def test_behaviour_is_judged(expect: dict[str, object], evidence: dict[str, object], status: Status) -> None:
-    assert behaviour(claim(**expect), evidence).status is status
+    assert behaviour("x", expect, evidence).status is status
 
 
 def test_the_entrypoint_switches_p2p_off_where_gpus_are_apart_and_nowhere_else(tmp_path: Path) -> None:
     program = tmp_path / "entrypoint"
     program.write_bytes((ROOT / "templates" / "entrypoints" / "p2p.sh").read_bytes())
     program.chmod(0o755)
-    asked = dataclasses.replace(claim(), expect={"program": str(program)})
+    asked = Claim(
+        id="P1",
+        subject="x",
+        tier=Tier.CPU,
+        probe="cpu.profile_entrypoint",
+        statement="x",
+        expect={"program": str(program)},
+    )
     ((_, evidence),) = profile_entrypoint.measure([asked])
     (promised,) = (row.expect["equal"] for subject, row in BEHAVIOURS.items() if subject == "NCCL_P2P_DISABLE")
     assert evidence == promised

@@ -4,11 +4,11 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence
+from validate.checks.multigpu._worker import Worker
 from validate.claims import Claim
-from validate.contracts import NoEvidence
-from validate.contracts.multigpu import ComparisonsResult, RanksEvidence
-from validate.probes.multigpu import _launch
-from validate.probes.multigpu._worker import Worker
+from validate.evidence import NoEvidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import RanksEvidence
+from validate.checks.multigpu._worker import Worker
 from validate.claims import Claim
-from validate.contracts import NoEvidence
-from validate.contracts.multigpu import RanksEvidence
-from validate.probes.multigpu import _launch
-from validate.probes.multigpu._worker import Worker
+from validate.evidence import NoEvidence
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:

@@ -12,7 +12,7 @@ from validate.binaries import loader, machines
 from validate.binaries.linking import read_all
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.binaries.machines import AARCH64, X86_64
-from validate.probes.cpu import instructions
+from validate.checks.cpu import instructions
 
 PTRUE, CNTD, NEON_FADD = (struct.pack("<I", word) for word in (0x2518E3E0, 0x04E0E3E0, 0x4E20D400))
 READS_ID_AA64PFR0, READS_COUNTER = (struct.pack("<I", word) for word in (0xD5380400, 0xD53BE040))

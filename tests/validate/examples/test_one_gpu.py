@@ -2,7 +2,7 @@
 
 import pytest
 
-from validate.probes.gpu.examples import one_gpu
+from validate.checks._examples import one_gpu
 
 
 @pytest.mark.parametrize(

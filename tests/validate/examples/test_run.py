@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from validate.contracts.profile import ExampleExpect
 from validate.examples import run as running
-from validate.examples.run import ExampleError, run
+from validate.examples.run import ExampleError, ExampleExpect, run
 
 
 @pytest.fixture

@@ -1,0 +1,16 @@
+"""Judging one claim by the file of its check."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from validate import checks
+from validate.claims import Claim
+from validate.judging import Finding
+
+
+def judge_claim(claim: Claim, evidence: Mapping[str, Any]) -> Finding:
+    """Raises TypeError where no check has the claim."""
+    judge = checks.judge_of(claim)
+    if judge is None:
+        raise TypeError(f"{claim.probe} has no judge of {claim.id} {claim.subject}")
+    return judge(claim.subject, claim.expect, evidence)

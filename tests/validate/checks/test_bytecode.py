@@ -1,0 +1,80 @@
+"""C12: bytecode is compiled again and compared; what was found right before is not."""
+
+import py_compile
+from pathlib import Path
+
+import pytest
+
+from tests.support.judging import judge_claim
+from validate.checks.cpu import bytecode
+from validate.claims import Claim, Tier
+from validate.environment import installed
+from validate.judging import Finding, Status
+
+CLAIM = Claim(id="C12", subject="bytecode", tier=Tier.CPU, probe="cpu.bytecode", statement="", expect={"known": {}})
+
+
+def package(site: Path) -> Path:
+    """A distribution of one module with its bytecode. The module."""
+    source = site / "small.py"
+    source.write_text("def two():\n    return 1 + 1\n")
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    info = site / "small-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: small\nVersion: 1.0\n")
+    (info / "RECORD").write_text("small.py,sha256=x,1\nsmall-1.0.dist-info/RECORD,,\n")
+    return source
+
+
+def compared(site: Path, known: dict[str, list[str]] | None = None) -> "bytecode.BytecodeEvidence":
+    return bytecode.compare([str(site)], installed.distributions([str(site)]), known or {})
+
+
+def judged(evidence: object) -> Finding:
+    return judge_claim(CLAIM, evidence)  # type: ignore[arg-type]
+
+
+def test_bytecode_of_its_source_passes_and_need_not_be_compiled_twice(tmp_path: Path) -> None:
+    package(tmp_path)
+    first = compared(tmp_path)
+    assert (first["files"], first["compiled"], judged(first).status) == (1, 1, Status.PASS)
+    second = compared(tmp_path, {"small": [first["digests"]["small"]]})
+    assert (second["files"], second["compiled"], judged(second).status) == (1, 0, Status.PASS)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_bytecode_of_another_source_is_named(tmp_path: Path, known: bool) -> None:
+    """Also where the digest of what it should be is known."""
+    source = package(tmp_path)
+    digests = {"small": [compared(tmp_path)["digests"]["small"]]} if known else {}
+    kept = source.read_text()
+    source.write_text("def two():\n    return 3\n")
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    source.write_text(kept)
+    found = compared(tmp_path, digests)
+    assert found["digests"] == {}
+    verdict = judged(found)
+    assert verdict.status is Status.FAIL
+    assert "is not what its source compiles to" in verdict.reason and "small.cpython" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda source: source.unlink(), "without a source"),
+        (lambda source: source.write_text("def"), "can't be compiled"),
+        (lambda source: next(source.parent.glob("__pycache__/*")).write_bytes(b"0" * 20), "not what its source"),
+        (
+            lambda source: next(source.parent.glob("__pycache__/*")).rename(source.parent / "__pycache__/odd.pyc"),
+            "no name",
+        ),
+    ],
+)
+def test_bytecode_that_can_not_be_its_sources_is_named(tmp_path: Path, spoil: object, words: str) -> None:
+    source = package(tmp_path)
+    spoil(source)  # type: ignore[operator]
+    assert words in judged(compared(tmp_path)).reason
+
+
+def test_no_bytecode_at_all_fails(tmp_path: Path) -> None:
+    assert judged(compared(tmp_path)).status is Status.FAIL

@@ -1,0 +1,154 @@
+"""What the cpu probes do without torch: forks, cubin headers, file patterns, compilers that are not there."""
+
+import faulthandler
+import os
+import signal
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.judging import judge_claim
+from validate.checks.cpu import compiler
+from validate.checks.cpu.native import _matches
+from validate.checks.cpu.triton import EM_CUDA, cubin_facts
+from validate.claims import Claim, Tier
+from validate.harness.forked import attempt, in_fork
+from validate.harness.nf4 import LEVELS as NF4
+from validate.harness.reference import Shape
+from validate.judging import Status
+
+
+def test_apart_brings_evidence_back_and_leaves_the_parent_alone() -> None:
+    seen: list[int] = []
+    evidence = in_fork(lambda: {"process": os.getpid(), "seen": seen.append(1), "long": "x" * 300_000})
+    assert evidence["process"] != os.getpid()
+    assert len(evidence["long"]) == 300_000
+    assert seen == []
+
+
+def test_apart_reports_what_was_raised() -> None:
+    def measure() -> dict[str, str]:
+        raise OSError("libcudart.so.12: cannot open shared object file")
+
+    error = in_fork(measure)["error"]
+    assert (error["kind"], error["message"]) == ("OSError", "libcudart.so.12: cannot open shared object file")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_apart_survives_a_crash(number: signal.Signals) -> None:
+    def measure() -> dict[str, str]:
+        faulthandler.disable()  # pytest's would fill the tests' output with the stack of this intended crash
+        print("loading the library", flush=True)  # noqa: T201
+        os.kill(os.getpid(), number)
+        return {}
+
+    error = in_fork(measure)["error"]
+    assert error["message"] == f"killed by {number.name}"
+    assert error["log"].endswith("loading the library\n")
+
+
+def test_apart_is_not_fooled_by_a_clean_exit() -> None:
+    assert in_fork(lambda: os._exit(0))["error"]["message"] == "ended with status 0 before it was done"
+    assert in_fork(lambda: sys.exit(0))["error"]["kind"] == "crash"
+
+
+def test_attempt_makes_evidence_of_exceptions() -> None:
+    assert attempt(lambda: {"is": 1 // 0})["error"]["kind"] == "ZeroDivisionError"
+    assert attempt(lambda: {"is": 1}) == {"is": 1}
+
+
+def _elf(*, abi: int, machine: int, flags: int) -> bytes:
+    ident = b"\x7fELF\x02\x01\x01" + bytes([0x33, abi]) + bytes(7)
+    return ident + struct.pack("<HHIQQQI", 2, machine, 1, 0, 0, 0, flags) + bytes(12)
+
+
+@given(st.integers(min_value=50, max_value=255), st.integers(min_value=0, max_value=255))
+def test_cubin_arch_is_where_its_abi_keeps_it(arch: int, other: int) -> None:
+    old = cubin_facts(_elf(abi=7, machine=EM_CUDA, flags=other << 16 | 5 << 8 | arch))
+    new = cubin_facts(_elf(abi=8, machine=EM_CUDA, flags=other << 24 | arch << 8 | 2))
+    assert (old["arch"], new["arch"]) == (arch, arch)
+
+
+@pytest.mark.parametrize(
+    ("abi", "flags", "arch"),
+    [(7, 0x460546, 70), (7, 0x5A0D5A, 90), (8, 0xA005A04, 90), (8, 0xA006402, 100), (8, 0x900780A, 120)],
+)
+def test_cubin_arch_of_headers_that_ptxas_made(abi: int, flags: int, arch: int) -> None:
+    """Flags of what Triton 3.1, 3.3 and 3.9 compiled."""
+    assert cubin_facts(_elf(abi=abi, machine=EM_CUDA, flags=flags))["arch"] == arch
+
+
+@given(st.binary(max_size=200))
+def test_anything_else_is_no_cubin(content: bytes) -> None:
+    assert cubin_facts(content)["machine"] != EM_CUDA or content.startswith(b"\x7fELF")
+
+
+_parts = st.sampled_from(["pkg", "sub", "_C.so", "_C_x.so", "a.py"])
+_files = st.lists(st.lists(_parts, min_size=1, max_size=4).map("/".join), max_size=6)
+
+
+@given(_files, st.sampled_from(["pkg/_C*.so", "pkg/**/_C*.so", "pkg/_C.so", "_C*.so", "**/_C.so"]))
+def test_patterns_mean_the_same_in_record_and_on_the_disk(files: list[str], pattern: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made = set()
+        for file in files:
+            path = Path(folder, file)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(exist_ok=False)
+            except (FileExistsError, NotADirectoryError):
+                continue
+            made.add(file)
+        on_disk = {str(path.relative_to(folder)) for path in Path(folder).glob(pattern) if path.is_file()}
+        assert {file for file in made if _matches(file, pattern)} == on_disk
+
+
+def _compiler_finding(subject: str) -> tuple[Status, str]:
+    claim = Claim(id="C3", subject=subject, tier=Tier.CPU, probe="cpu.compiler", statement="compiles")
+    ((found, evidence),) = compiler.measure([claim])
+    assert found == subject
+    return judge_claim(claim, evidence)
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/gcc")
+    assert _compiler_finding("c-extension") == (Status.FAIL, "CC=/nowhere/gcc is no program in this image")
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert _compiler_finding("c-extension") == (Status.FAIL, "no C compiler: neither gcc nor clang is on PATH")
+
+
+@pytest.mark.parametrize(
+    ("script", "culprit"),
+    [("exit 0", "made nothing"), ("echo 'cc1: fatal error: no cc1' >&2; exit 1", "cc1: fatal error: no cc1")],
+)
+def test_compiler_that_does_not_compile(
+    script: str, culprit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "cc"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("CC", str(program))
+    monkeypatch.setattr(compiler, "_python_include", lambda: str(_headers(tmp_path)))
+    status, reason = _compiler_finding("c-extension")
+    assert status is Status.FAIL
+    assert culprit in reason
+
+
+def _headers(folder: Path) -> Path:
+    (folder / "Python.h").touch()
+    return folder
+
+
+def test_reference_constants() -> None:
+    assert len(NF4) == 16
+    assert sorted(NF4) == list(NF4)
+    assert (NF4[0], NF4[7], NF4[15]) == (-1.0, 0.0, 1.0)
+    shape = Shape()
+    assert len(shape.projections) == 7 * shape.layers
+    assert all(side % 64 == 0 for sides in shape.projections.values() for side in sides)

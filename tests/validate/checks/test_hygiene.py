@@ -1,0 +1,149 @@
+"""S8: credentials are told by kind and never quoted; labels, size, settings and leftovers are judged from evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from images.planning import expectations
+from tests.support.judging import judge_claim
+from validate.claims import HOST_PROBE, Claim, Tier
+from validate.environment import credentials
+from validate.judging import Finding, Status
+
+HEALTHY: dict[str, Any] = {
+    "labels": {"dev.truetag.torch": "2.7.1", "other": "x"},
+    "bytes": 7_100_000_000,
+    "user": "1001",
+    "entrypoint": [],
+    "driver": {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
+    "secrets": [],
+    "files": 900,
+    "read": 90,
+    "unreadable": [],
+    "leftovers": {},
+    "home": {"path": "/home/trainer", "mode": "1777", "for_all": True},
+}
+EXPECT: dict[str, Any] = {
+    "labels": {"labels": {"dev.truetag.torch": "2.7.1"}},
+    "size": {"bytes": 10**10},
+    "settings": {"capabilities": ["compute", "utility"], "entrypoint": []},
+    "history": {},
+    "leftovers": {"leftovers": {"*/.cache/*": "a user's cache"}},
+    "secrets": {"leftovers": {}},
+    "home": {"leftovers": {}},
+}
+
+
+def judged(subject: str, **evidence: Any) -> Finding:
+    probe = HOST_PROBE if subject in ("labels", "size", "settings", "history") else "static.hygiene"
+    claim = Claim(id="S8", subject=subject, tier=Tier.STATIC, probe=probe, statement="-", expect=EXPECT[subject])
+    return judge_claim(claim, {**HEALTHY, **evidence})
+
+
+@pytest.mark.parametrize("subject", EXPECT)
+def test_a_healthy_image_passes(subject: str) -> None:
+    assert judged(subject).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("subject", "evidence", "culprit"),
+    [
+        ("labels", {"labels": {"dev.truetag.torch": "2.8.0"}}, "dev.truetag.torch is '2.8.0', '2.7.1' is true"),
+        ("labels", {"labels": {}}, "dev.truetag.torch is None"),
+        ("size", {"bytes": 10**10 + 1}, "at most 10.0 GB"),
+        ("settings", {"user": ""}, "runs as root"),
+        ("settings", {"entrypoint": ["sh", "-c", "x"]}, "an entrypoint comes before"),
+        ("settings", {"driver": {"NVIDIA_DRIVER_CAPABILITIES": "utility"}}, "lacks compute"),
+        (
+            "settings",
+            {"driver": {**HEALTHY["driver"], "NVIDIA_DISABLE_REQUIRE": "1"}},
+            "NVIDIA_DISABLE_REQUIRE switches",
+        ),
+        ("settings", {"driver": {**HEALTHY["driver"], "NVIDIA_VISIBLE_DEVICES": "void"}}, "hides every GPU"),
+        ("history", {"secrets": [{"where": "the variable X", "kind": "a GitHub token"}]}, "X holds a GitHub token"),
+        (
+            "leftovers",
+            {"leftovers": {"*/.cache/*": {"files": 2, "bytes": 3_000_000, "example": "/root/.cache/a"}}},
+            "2 files (3.0 MB) of a user's cache are left: /root/.cache/a",
+        ),
+        (
+            "secrets",
+            {"secrets": [{"path": "/a", "line": 7, "kind": "a private key"}]},
+            "/a holds a private key (line 7)",
+        ),
+        ("home", {"home": {"path": "/h", "mode": "755", "for_all": False}}, "/h is not for every user"),
+        ("home", {"home": {"path": "", "error": "No such file"}}, "can't be used"),
+    ],
+)
+def test_each_fault_is_named(subject: str, evidence: dict[str, Any], culprit: str) -> None:
+    status, reason = judged(subject, **evidence)
+    assert status is Status.FAIL
+    assert culprit in reason
+
+
+@pytest.mark.parametrize("subject", ["leftovers", "secrets"])
+def test_folders_that_could_not_be_read_leave_it_unproven(subject: str) -> None:
+    assert judged(subject, unreadable=["/root"]).status is Status.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("-----BEGIN OPENSSH " + "PRIVATE KEY-----", "a private key"),
+        ("token hf_" + "a" * 34, "a Hugging Face token"),
+        ("x ghp_" + "A1" * 18, "a GitHub token"),
+        ("AKIA" + "ABCDEFGH23456789", "an AWS access key"),
+        ("index-url = https://me:" + "pass1234@host.invalid/simple", "a password in an address"),
+        ("machine h login me password " + "abc123", "a password"),
+        ("WANDB_API_KEY=" + "0123456789abcdef", "a secret"),
+        ('password: "' + "correct-horse" + '"', "a secret"),
+    ],
+)
+def test_credentials_are_recognised(text: str, kind: str) -> None:
+    found = list(credentials.in_text(f"first line\n{text}\n"))
+    assert (2, kind) in found
+    assert not any(part in str(found) for part in ("pass1234", "abc123", "horse"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password requisite pam_unix.so",
+        "index-url = https://host.invalid/simple",
+        "https://user@host.invalid/x",
+        "API_KEY=$SECRET",
+        "token = None",
+        "secret: ${{ secrets.TOKEN }}",
+        "git clone ssh://git@host.invalid:22/x",
+    ],
+)
+def test_what_is_no_credential_is_not_taken_for_one(text: str) -> None:
+    assert not list(credentials.in_text(text))
+
+
+def test_variables_of_programs_are_not_read_as_settings() -> None:
+    line = "auto token = barrier_arrive_and_wait;"
+    assert list(credentials.in_text("my_token = barrier_arrive", "x.conf"))
+    assert not list(credentials.in_text(line, "cooperative_groups.h"))
+
+
+def test_headers_without_a_suffix_are_programs_too() -> None:
+    line, place = "using arrival_token = some_type_of_token;", "/usr/local/cuda-12.4/include/cuda/std/detail"
+    assert not list(credentials.in_text(line, f"{place}/barrier"))
+    assert list(credentials.in_text(line, f"{place}/barrier.conf")), "a setting beside it"
+    assert list(credentials.in_text(line, "/home/trainer/barrier"))
+    assert list(credentials.in_text("hf_" + "a" * 34, f"{place}/barrier")), "what an issuer's token looks like is told"
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [("/root/.netrc", True), ("/home/x/.docker/config.json", True), ("/etc/netrc.md", False), ("/a/.env", True)],
+)
+def test_files_are_known_by_name(path: str, known: bool) -> None:
+    assert bool(credentials.by_name(path)) is known
+
+
+def test_every_leftover_is_named() -> None:
+    assert all(expectations.LEFTOVERS.values())

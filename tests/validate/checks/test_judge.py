@@ -1,0 +1,142 @@
+"""The rules by which claims become a verdict: whatever is not measured is never green."""
+
+from __future__ import annotations
+
+import pytest
+
+from validate import report
+from validate.claims import Claim, ClaimSet, Tier
+from validate.evidence import Evidence, Measurement, Outcome, Record
+from validate.judge import EvidenceMismatchError, Verdict, judge
+from validate.judging import Status, failed, not_applicable, passed, unproven
+
+JUDGES = {
+    "T1": lambda subject, expect, evidence: passed("fine") if evidence["ok"] else failed("bad"),
+    "T2": lambda subject, expect, evidence: not_applicable("no such GPU"),
+    "T3": lambda subject, expect, evidence: unproven("could not tell"),
+}
+
+
+def claim(id: str = "T1", subject: str = "x", **more: object) -> Claim:  # noqa: A002
+    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe="static.t", statement="it holds", **more)  # type: ignore[arg-type]
+
+
+def record(outcome: Outcome = Outcome.COMPLETED, *, measured: bool = True, log: str = "", **evidence: object) -> Record:
+    found = (Measurement(subject="x", seconds=0.5, evidence=evidence or {"ok": True}),) if measured else ()
+    return Record(probe="static.t", outcome=outcome, seconds=2.0, measurements=found, exit_code=1, log=log)
+
+
+def verdict(*claims: Claim, records: tuple[Record, ...] = ()) -> Verdict:
+    evidence = Evidence(image="i", digest="sha256:1", records=records)
+    return judge(ClaimSet(image="i", claims=claims), evidence, judges=JUDGES)
+
+
+def test_a_kept_claim_passes() -> None:
+    found = verdict(claim(), records=(record(),))
+    assert found.overall is Status.PASS
+    assert (found.claims[0].reason, found.claims[0].seconds) == ("fine", 0.5)
+
+
+def test_a_broken_claim_fails() -> None:
+    assert verdict(claim(), records=(record(ok=False),)).overall is Status.FAIL
+
+
+def test_no_claims_are_never_green() -> None:
+    assert verdict().overall is Status.UNPROVEN
+
+
+def test_only_optional_claims_are_never_green() -> None:
+    assert verdict(claim(required=False), records=(record(),)).overall is Status.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    ("records", "status", "words"),
+    [
+        ((), Status.UNPROVEN, "was not run"),
+        ((record(Outcome.MISSING, measured=False),), Status.UNPROVEN, "no probe"),
+        ((record(measured=False),), Status.FAIL, "found nothing to measure"),
+        ((record(Outcome.CRASHED, measured=False, log="a\nSegmentation fault"),), Status.FAIL, "Segmentation fault"),
+        ((record(Outcome.TIMED_OUT, measured=False),), Status.FAIL, "did not end in 2 s"),
+        ((record(Outcome.SILENT, measured=False),), Status.FAIL, "before it was done"),
+        ((record(Outcome.CRASHED),), Status.UNPROVEN, "measured well (fine), but"),
+        ((record(Outcome.CRASHED, ok=False),), Status.FAIL, "bad"),
+        ((record(other=1),), Status.FAIL, "can't be read"),
+    ],
+)
+def test_what_was_not_measured_is_not_green(records: tuple[Record, ...], status: Status, words: str) -> None:
+    found = verdict(claim(), records=records).claims[0]
+    assert found.status is status
+    assert words in found.reason
+
+
+def test_a_crash_leaves_its_log_in_the_evidence() -> None:
+    found = verdict(claim(), records=(record(Outcome.CRASHED, measured=False, log="boom"),)).claims[0]
+    assert found.evidence["probe"] == {"outcome": "crashed", "exit_code": 1, "log": "boom"}
+
+
+def test_a_claim_without_a_judge_is_unproven() -> None:
+    assert verdict(claim("T9"), records=(record(),)).overall is Status.UNPROVEN
+
+
+def test_an_empty_registry_of_judges_is_never_green() -> None:
+    evidence = Evidence(image="i", digest="d", records=(record(),))
+    assert judge(ClaimSet(image="i", claims=(claim(),)), evidence, judges={}).overall is Status.UNPROVEN
+
+
+def test_a_reason_known_before_is_kept_and_does_not_spoil_the_image() -> None:
+    optional = claim("T3", "y", required=False, unproven="no wheel could be had")
+    found = verdict(claim(), optional, records=(record(),))
+    assert found.overall is Status.PASS
+    assert (found.claims[1].reason, found.claims[1].seconds) == ("no wheel could be had", 0.0)
+
+
+def test_a_required_claim_that_does_not_apply_is_not_green() -> None:
+    assert verdict(claim("T2"), records=(record(),)).overall is Status.UNPROVEN
+
+
+def test_fail_weighs_more_than_unproven() -> None:
+    found = verdict(claim("T9", "y"), claim(), records=(record(ok=False),))
+    assert found.overall is Status.FAIL
+
+
+def test_claims_of_other_tiers_are_left_out() -> None:
+    evidence = Evidence(image="i", digest="d", records=(record(),))
+    assert judge(ClaimSet(image="i", claims=(claim(),)), evidence, [Tier.GPU], judges=JUDGES).claims == ()
+
+
+@pytest.mark.parametrize(("image", "digest"), [("other", "sha256:1"), ("i", "sha256:2")])
+def test_evidence_of_another_image_is_refused(image: str, digest: str) -> None:
+    evidence = Evidence(image=image, digest=digest, records=())
+    with pytest.raises(EvidenceMismatchError):
+        judge(ClaimSet(image="i", claims=(claim(),)), evidence, digest="sha256:1", judges=JUDGES)
+
+
+def test_evidence_survives_being_recorded() -> None:
+    evidence = Evidence(image="i", digest="d", records=(record(Outcome.CRASHED, log="x"),))
+    assert Evidence.loads(evidence.dumps()) == evidence
+
+
+def test_what_ran_emulated_is_said_in_every_view_and_counted_apart() -> None:
+    claims = tuple(
+        Claim(id="C6", subject="numpy", tier=Tier.CPU, probe=probe, statement="it works") for probe in ("cpu.bridges",)
+    )
+    measured = Measurement(subject="numpy", seconds=1.0, evidence={})
+    record = Record(probe="cpu.bridges", outcome=Outcome.COMPLETED, seconds=1.0, measurements=(measured,))
+    host = {"emulated": {"by": "qemu-user 7.2", "platform": "linux/arm64", "probes": ["cpu.bridges"]}}
+    judges = {"C6": lambda *_: passed("as plain numpy")}
+    found = [
+        judge(
+            ClaimSet(image="a", claims=claims),
+            Evidence(image="a", digest="", records=(record,), host=of, claims=claims),
+            judges=judges,
+        )
+        for of in ({}, host)
+    ]
+    native, emulated = found
+    assert native.claims[0].reason == "as plain numpy" and not native.emulated(Tier.CPU)
+    assert emulated.claims[0].reason == "emulated: as plain numpy" and emulated.emulated(Tier.CPU)
+    assert not emulated.emulated(Tier.STATIC)
+    assert "emulated" not in report.json_data(native)["claims"][0]
+    assert report.json_data(emulated)["claims"][0]["emulated"] == "qemu-user 7.2"
+    assert report.summary(emulated) == "a: PASS (1 PASS, 1 of the PASS emulated)"
+    assert "emulated: as plain numpy" in report.text(emulated) and "emulated" in report.markdown(emulated)

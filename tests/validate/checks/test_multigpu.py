@@ -1,0 +1,498 @@
+"""The multigpu tier without GPUs: each judge seen to fail on wrong evidence, the launcher's reading of what ranks left,
+NCCL's log, and claims from a host's inventory."""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from images.building import validating
+from images.config.paths import RESOURCES as ROOT
+from images.engine import gpus
+from images.engine.gpus import Attachment, GpuMode
+from images.hardware import inventory
+from images.hardware.inventory import Gpu, Inventory, Link
+from images.planning import plan
+from images.planning.image import Image
+from images.validation import run
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.multigpu import ROWS, link_of, multigpu_claims
+from tests.support.judging import judge_claim
+from tests.support.sources import SOURCES
+from validate.checks.multigpu import _launch, _ranks
+from validate.checks.multigpu._launch import Heard
+from validate.checks.multigpu.collectives import built, parsed
+from validate.claims import Claim, ClaimSet, Tier
+from validate.environment.ports import free_port
+from validate.evidence import Evidence, Outcome, Record
+from validate.judge import judge
+from validate.judging import Status
+
+H200 = Gpu(name="NVIDIA H200", capability=(9, 0), memory=143 << 30, nvlinks=18)
+PAIR = Inventory(driver="580.1", gpus=(H200, H200), source="NVML", links=((0, 1, Link.NVLINK),))
+
+
+def image(name: str = "cu130-torch211") -> Image:
+    (planned,) = plan.select([name], SOURCES)
+    assert planned.image is not None
+    return planned.image
+
+
+def context(inventory: Inventory | None, name: str = "cu130-torch211", **options: Any) -> ClaimContext:
+    return ClaimContext(image=image(name), facts=SOURCES.facts, inventory=inventory, **options)
+
+
+def claim(subject: str, inventory: Inventory | None = PAIR, name: str = "cu130-torch211", **options: Any) -> Claim:
+    (found,) = [one for one in multigpu_claims(context(inventory, name, **options)) if one.subject == subject]
+    return found
+
+
+def device(rank: int) -> dict[str, Any]:
+    return {"type": "cuda", "backend": "nccl", "uuid": f"GPU-{rank}", "name": H200.name, "capability": [9, 0]}
+
+
+def of_ranks(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {"ranks": [{**copy.deepcopy(dict(one)), "device": device(rank)} for rank in range(2)]}
+
+
+COMPARISON = {"error": 6e-8, "controls": {"scaled by 1.01": 0.01, "not exchanged": 0.7}}
+DDP = of_ranks(
+    {
+        "comparisons": {"gradients": COMPARISON, "weights": COMPARISON},
+        "facts": {"same on every rank": True},
+    }
+)
+SIZES = ["1", "1027", "1048576"]
+OPERATIONS = ROWS["collectives"].expect["operations"]
+COLLECTIVES = of_ranks(
+    {
+        "exact": {name: dict.fromkeys(SIZES, True) for name in OPERATIONS},
+        "controls": {name: dict.fromkeys(SIZES, False) for name in OPERATIONS},
+    }
+)
+NCCL = of_ranks(
+    {
+        "cuda": "13.0",
+        "libraries": [
+            {
+                "path": "/v/nvidia/nccl/lib/libnccl.so.2",
+                "running": "2.28.9",
+                "built": {"version": "2.28.9", "cuda": "13.0"},
+                "owners": [{"name": "nvidia-nccl-cu13", "version": "2.28.9", "as_recorded": True}],
+            }
+        ],
+    }
+)
+TRANSPORT = of_ranks({"peer_access": True, "connections": {"P2P/CUMEM": 16}, "taken": {}, "versions": [], "lines": []})
+SETTINGS = of_ranks({"variables": {}, "files": {}})
+BANDWIDTH = of_ranks({"bytes": 1 << 28, "all_reduce": 330e9, "send": 310e9})
+SHM = {"size": 8 << 30, "free": 8 << 30, "refuses_more": True, "batch": 96 << 20, "handed_over": 4, "right": True}
+FP8 = of_ranks(
+    {
+        "comparisons": {"gradients": {"error": 0.0, "controls": {"float32": 0.056}}},
+        "figures": {"distance from float32": 0.056},
+        "facts": {"sharded": True, "parts make the whole": True, "layers": ["Float8Linear"]},
+    }
+)
+CONTEXT = of_ranks({"comparisons": {"gradients": {"error": 4e-3, "plain_error": 3e-3, "controls": {"apart": 0.4}}}})
+WELL: Mapping[str, Mapping[str, Any]] = {
+    "ddp": DDP,
+    "collectives": COLLECTIVES,
+    "nccl": NCCL,
+    "transport": TRANSPORT,
+    "settings": SETTINGS,
+    "bandwidth": BANDWIDTH,
+    "/dev/shm": SHM,
+    "fp8 fsdp2": FP8,
+    "context parallel": CONTEXT,
+}
+
+
+@pytest.mark.parametrize("subject", WELL)
+def test_what_was_measured_well_passes(subject: str) -> None:
+    wanted = claim(subject)
+    finding = judge_claim(wanted, WELL[subject])
+    assert finding.status is Status.PASS, finding.reason
+    assert finding.reason
+
+
+def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Set `ranks.1.facts.x` to a value."""
+
+    def change(evidence: dict[str, Any]) -> None:
+        *parents, last = path.split("|")
+        place: Any = evidence
+        for name in parents:
+            place = place[int(name)] if isinstance(place, list) else place[name]
+        if value is KeyError:
+            del place[int(last) if isinstance(place, list) else last]
+        else:
+            place[int(last) if isinstance(place, list) else last] = value
+
+    return change
+
+
+WRONG: list[tuple[str, str, Any, str]] = [
+    ("ddp", "ranks|1|comparisons|gradients|error", 2e-6, "rank 1: gradients are off by 2.00e-06"),
+    ("ddp", "ranks|0|comparisons|gradients|error", "nan", "gradients are off by nan"),
+    ("ddp", "ranks|0|comparisons|gradients|controls", {}, "gradients have no control"),
+    ("ddp", "ranks|0|comparisons|weights|controls|not exchanged", 1e-7, "control: weights not exchanged"),
+    ("ddp", "ranks|1|comparisons|weights", KeyError, "weights were not compared"),
+    ("ddp", "ranks|1|facts|same on every rank", False, "same on every rank: False, not True"),
+    ("ddp", "ranks|1", KeyError, "1 ranks measured, 2 were asked for"),
+    ("ddp", "ranks|1|device|type", "cpu", "ran on cpu"),
+    ("ddp", "ranks|1|device|backend", "gloo", "through gloo"),
+    ("ddp", "ranks|1|device|uuid", "GPU-0", "two ranks ran on one GPU"),
+    ("ddp", "ranks|1", {"error": {"kind": "RuntimeError", "message": "boom\nmore"}}, "rank 1: RuntimeError: boom"),
+    ("collectives", "ranks|0|exact|all_to_all|1027", False, "all_to_all of 1027 numbers is not exact"),
+    ("collectives", "ranks|0|exact|broadcast", KeyError, "broadcast of 1, 1027, 1048576 numbers is not exact"),
+    ("collectives", "ranks|1|controls|all_reduce|1", True, "control: all_reduce of 1 numbers is right"),
+    ("nccl", "ranks|0|libraries", [], "0 NCCL libraries are loaded: none"),
+    ("nccl", "ranks|0|libraries|0|owners", [], "belongs to no distribution"),
+    ("nccl", "ranks|0|libraries|0|owners|0|as_recorded", False, "is not the file that nvidia-nccl-cu13 2.28.9 brought"),
+    ("nccl", "ranks|0|libraries|0|running", "2.27.5", "NCCL 2.27.5 runs, nvidia-nccl-cu13 is 2.28.9"),
+    ("nccl", "ranks|0|libraries|0|built|cuda", "12.9", "is made for CUDA 12.9, torch for 13.0"),
+    ("transport", "ranks|0|connections", {}, "NCCL's log names no transport"),
+    ("transport", "ranks|0|connections", {"SHM/direct/direct": 2}, "talk over SHM/direct/direct, P2P is possible"),
+    ("transport", "ranks|0|connections", {"NET/Socket": 2, "P2P/CUMEM": 2}, "talk over NET/Socket, P2P"),
+    ("transport", "ranks|1|peer_access", False, "the host's GPUs reach each other, the container's do not"),
+    ("settings", "ranks|0|files", {"/etc/nccl.conf": ["NCCL_P2P_DISABLE=1"]}, "/etc/nccl.conf sets NCCL_P2P_DISABLE=1"),
+    ("settings", "ranks|0|variables", {"NCCL_SHM_DISABLE": "1"}, "the image sets NCCL_SHM_DISABLE=1"),
+    ("/dev/shm", "size", 64 << 20, "/dev/shm is too small: 64 MiB, 1024 MiB are needed"),
+    ("/dev/shm", "refuses_more", False, "control"),
+    ("/dev/shm", "right", False, "do not arrive"),
+    ("/dev/shm", "handed_over", 0, "do not arrive"),
+    ("fp8 fsdp2", "ranks|0|figures|distance from float32", 1e-7, "not between 5.00e-03 and 1.26e-01"),
+    ("fp8 fsdp2", "ranks|0|figures|distance from float32", 0.2, "not between"),
+    ("fp8 fsdp2", "ranks|0|figures", KeyError, "distance from float32 is None"),
+    ("fp8 fsdp2", "ranks|0|facts|layers", ["Linear"], "layers: ['Linear']"),
+    ("context parallel", "ranks|0|comparisons|gradients|error", 0.01, "at most 9.20e-03 is allowed"),
+    ("context parallel", "ranks|0|comparisons|gradients|controls|apart", 0.005, "control: gradients apart"),
+]
+
+
+@pytest.mark.parametrize(("subject", "path", "value", "reason"), WRONG, ids=[f"{row[0]}-{row[1]}" for row in WRONG])
+def test_what_is_wrong_fails_and_is_named(subject: str, path: str, value: Any, reason: str) -> None:
+    evidence = copy.deepcopy(dict(WELL[subject]))
+    edit(path, value)(evidence)
+    wanted = claim(subject)
+    finding = judge_claim(wanted, evidence)
+    assert finding.status is Status.FAIL
+    assert reason in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("ranks|1|all_reduce", 9e9), ("ranks|0|send", "nan"), ("ranks|1", KeyError), ("ranks|1|device|backend", "gloo")],
+)
+def test_a_slow_link_is_a_warning_and_never_red(path: str, value: Any) -> None:
+    evidence = copy.deepcopy(BANDWIDTH)
+    edit(path, value)(evidence)
+    wanted = claim("bandwidth")
+    finding = judge_claim(wanted, evidence)
+    assert finding.status is Status.UNPROVEN and finding.reason.startswith("warning: ")
+    assert not wanted.required
+
+
+def test_a_bandwidth_that_was_not_measured_does_not_redden_the_image() -> None:
+    asked = claim("bandwidth")
+    record = Record(probe=asked.probe, outcome=Outcome.CRASHED, seconds=1.0, exit_code=1, log="rank 1 was killed")
+    evidence = Evidence(image="x", digest="", records=(record,))
+    verdict = judge(ClaimSet(image="x", claims=(asked,)), evidence, [Tier.MULTIGPU])
+    assert verdict.overall is Status.UNPROVEN
+
+
+def test_variables_that_the_trial_lends_are_not_the_images() -> None:
+    lent = {"NCCL_NVLS_ENABLE": "0"}
+    evidence = of_ranks({"variables": lent, "files": {}})
+    assert judge_claim(claim("settings", injected=lent), evidence).status is Status.PASS
+    assert judge_claim(claim("settings"), evidence).status is Status.FAIL
+    other = of_ranks({"variables": {"NCCL_NVLS_ENABLE": "1"}, "files": {}})
+    assert judge_claim(claim("settings", injected=lent), other).status is Status.FAIL
+
+
+def test_a_transport_names_what_switched_the_better_one_off() -> None:
+    evidence = of_ranks(
+        {
+            "peer_access": True,
+            "connections": {"NET/Socket": 4},
+            "taken": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
+        }
+    )
+    finding = judge_claim(claim("transport", injected={"NCCL_NVLS_ENABLE": "0"}), evidence)
+    assert finding.status is Status.FAIL
+    assert "(NCCL_P2P_DISABLE=1)" in finding.reason
+
+
+def test_gpus_that_are_apart_may_share_memory_but_not_use_sockets() -> None:
+    apart = replace(PAIR, links=((0, 1, Link.APART),))
+    for ways, status in (({"SHM/direct": 4}, Status.PASS), ({"NET/Socket": 4}, Status.FAIL)):
+        evidence = of_ranks({"peer_access": False, "connections": ways, "taken": {}})
+        assert judge_claim(claim("transport", apart), evidence).status is status
+
+
+def test_a_host_that_cannot_tell_its_links_leaves_it_to_the_containers_view() -> None:
+    unknown = replace(PAIR, links=())
+    for access, ways, status in (
+        (True, {"SHM/direct": 4}, Status.PASS),  # they may be below different host bridges
+        (False, {"SHM/direct": 4}, Status.PASS),
+        (True, {"NET/Socket": 4}, Status.FAIL),
+    ):
+        evidence = of_ranks({"peer_access": access, "connections": ways, "taken": {}})
+        assert judge_claim(claim("transport", unknown), evidence).status is status
+
+
+def test_below_different_pcie_host_bridges_nccl_goes_through_shared_memory_by_design() -> None:
+    pcie = replace(PAIR, links=((0, 1, Link.PCIE),))
+    for ways, access, status in (
+        ({"SHM/direct/direct": 2}, True, Status.PASS),
+        ({"P2P/direct pointer": 2}, True, Status.PASS),
+        ({"NET/Socket": 2}, True, Status.FAIL),
+        ({"SHM/direct/direct": 2}, False, Status.FAIL),
+    ):
+        evidence = of_ranks({"peer_access": access, "connections": ways, "taken": {}})
+        assert judge_claim(claim("transport", pcie), evidence).status is status
+
+
+# ---- what ranks leave behind
+
+
+def heard(*, closed: bool = True, begun: str = "x") -> Heard:
+    return Heard(measured={}, begun=begun, pid=1, closed=closed)
+
+
+TORCHRUN = """
+rank 1: second: RuntimeError: boom
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_05:00:00
+  host      : x
+  rank      : 1 (local_rank: 1)
+  exitcode  : -11 (pid: 42)
+"""
+
+
+def test_a_launch_counts_only_if_every_rank_closed_its_file() -> None:
+    assert _launch.end_of(0, "", [heard(), heard()], 10) == ""
+    silent = _launch.end_of(0, "", [heard(), heard(closed=False, begun="ddp")], 10)
+    assert silent == "ended with status 0 before it was done (rank 1 in ddp)"
+    assert "did not end in 10 s (rank 0 in x)" in _launch.end_of(None, "", [heard(closed=False)], 10)
+    assert "did not end in 480 s (rank 0 in its start)" in _launch.end_of(None, "", [heard(closed=False, begun="")], 10)
+    assert _launch.end_of(1, "", [heard()], 10) == "torchrun ended with status 1"
+
+
+def test_the_rank_that_died_first_is_named_with_its_last_words() -> None:
+    said = _launch.end_of(1, TORCHRUN, [heard(closed=False, begun="second"), heard(closed=False, begun="second")], 10)
+    assert said.startswith("rank 1 was killed by SIGSEGV (rank 0 in second, rank 1 in second)")
+    assert said.endswith(": rank 1: second: RuntimeError: boom")
+
+
+class Launch:
+    """torchrun on a clock of its own: when its rank begins, and when it ends."""
+
+    def __init__(self, file: Path, begins: float, ends: float) -> None:
+        self.file, self.begins, self.ends, self.now = file, begins, ends, 0.0
+
+    def wait(self, seconds: float) -> int:
+        self.now += seconds
+        if self.now >= self.begins:
+            self.file.write_text('{"begun": "x"}\n')
+        if self.now < self.ends:
+            raise subprocess.TimeoutExpired("torchrun", seconds)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "code", "at"),
+    [(400.0, 410.0, 0, 410), (400.0, 1e9, None, 420), (1.0, 15.0, 0, 15), (1e9, 1e9, None, 480)],
+)
+def test_a_limit_counts_from_when_all_ranks_have_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: float, ends: float, code: int | None, at: float
+) -> None:
+    """Importing torch takes as long as the rest of the machine lets it."""
+    launch: Any = Launch(tmp_path / "rank0", begins, ends)
+    monkeypatch.setattr(_launch, "time", SimpleNamespace(monotonic=lambda: launch.now))
+    assert _launch._ended(launch, [launch.file], 20) == code
+    assert at <= launch.now < at + 1
+
+
+def test_processes_that_ask_at_once_get_ports_of_their_own() -> None:
+    """None of them listens yet when the next one asks; a port that somebody listens on is given to none."""
+    program = "from validate.environment.ports import free_port; print(free_port()); input()"
+    asking = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    given = [int(one.stdout.readline()) for one in asking if one.stdout]
+    for one in asking:
+        one.communicate(b"\n")
+    assert len(set(given)) == 8 and max(given) < 32768
+    first = free_port()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", first))
+        assert free_port() != first
+
+
+def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rank0"
+    file.write_text(
+        '{"pid": 7}\n{"begun": "a"}\n{"subject": "a", "evidence": {"x": 1}}\n{"begun": "b"}\n{"subject": "b", "ev'
+    )
+    assert _launch.listen(file) == Heard(measured={"a": {"x": 1}}, begun="b", pid=7, closed=False)
+    assert _launch.listen(tmp_path / "none") == Heard(measured={}, begun="", pid=0, closed=False)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (16, 8)])
+def test_ranks_are_a_power_of_two(count: int, ranks: int) -> None:
+    assert _launch.power_of_two(count) == ranks
+    if count:
+        assert claim("ddp", Inventory(driver="", gpus=(H200,) * count, source="")).expect["ranks"] == ranks
+
+
+# ---- NCCL's log, of 2.28.9
+
+
+LOG = """
+h:99:99 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.
+h:99:99 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
+h:99:120 [0] NCCL INFO Channel 00/24 : 0 1
+h:99:120 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+h:99:120 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+h:99:120 [0] NCCL INFO Channel 00/1 : 1[1] -> 0[0] [receive] via NET/Socket/0
+h:99:120 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct
+"""
+
+
+def test_ncclls_log_says_which_transport_was_used() -> None:
+    found = parsed(LOG)
+    assert found["connections"] == {"NET/Socket": 1, "P2P/CUMEM": 1, "P2P/CUMEM/read": 1, "SHM/direct/direct": 1}
+    assert found["taken"] == {"NCCL_NVLS_ENABLE": "0"}
+    assert found["versions"] == ["2.28.9+cuda13.0"]
+    assert parsed("") == {"connections": {}, "taken": {}, "versions": [], "lines": []}
+
+
+def test_a_library_says_for_which_cuda_it_was_built() -> None:
+    assert built(b"\0NCCL version 2.27.5+cuda12.9\0") == {"version": "2.27.5", "cuda": "12.9"}
+    assert built(b"\0") == {}
+
+
+# ---- claims from a host
+
+
+def all_claims(inventory: Inventory | None, **options: Any) -> Iterator[Claim]:
+    return multigpu_claims(context(inventory, "cu128-torch28-axolotl-multigpu", **options))
+
+
+def test_without_a_gpu_or_with_one_every_claim_is_there_and_unproven() -> None:
+    for found_gpus, options, reason in (
+        (None, {"no_gpu": "no GPU was found"}, "no GPU was found"),
+        (Inventory(driver="", gpus=(H200,), source=""), {}, "the host has one GPU (NVIDIA H200), several are needed"),
+    ):
+        found = list(all_claims(found_gpus, **options))
+        assert {one.id for one in found} == {f"M{number}" for number in range(1, 9)}
+        assert {one.unproven for one in found} == {reason}
+
+
+def test_what_an_image_does_not_hold_is_not_promised() -> None:
+    subjects = {one.subject for one in multigpu_claims(context(PAIR))}
+    assert subjects == set(ROWS) - {"ray train", "zero 1", "zero 2", "zero 3"}
+    assert {one.subject for one in all_claims(PAIR)} == set(ROWS)
+
+
+def test_what_the_gpus_cannot_do_is_not_applicable_and_not_required() -> None:
+    old = Inventory(driver="", gpus=(H200, replace(H200, name="RTX 3090", capability=(8, 6))), source="")
+    asked = claim("fp8 fsdp2", old)
+    assert not asked.required
+    finding = _ranks.judge(asked.subject, asked.expect, {})
+    assert (
+        finding.status is Status.NOT_APPLICABLE and "takes compute capability 8.9, RTX 3090 has 8.6" in finding.reason
+    )
+    assert claim("fp8 fsdp2").required
+
+
+def test_what_torch_cannot_do_is_not_applicable_and_not_required() -> None:
+    asked = claim("fsdp2 4-bit", name="cu126-torch27")
+    assert not asked.required
+    assert "takes torch 2.8, this is 2.7.1" in _ranks.judge(asked.subject, asked.expect, {}).reason
+    assert claim("fsdp2 4-bit", name="cu128-torch28").required
+
+
+def test_the_weakest_pair_decides_about_the_link() -> None:
+    three = replace(PAIR, links=((0, 1, Link.NVLINK), (0, 2, Link.APART), (1, 2, Link.PCIE)))
+    assert (link_of(PAIR), link_of(three), link_of(None), link_of(replace(PAIR, links=()))) == (
+        "nvlink",
+        "apart",
+        "",
+        "",
+    )
+
+
+def test_cores_owe_no_bandwidth() -> None:
+    """What they carry is what the rest of the machine leaves them."""
+    rehearsed = multigpu_claims(context(None), device="cpu")
+    asked = next(one for one in rehearsed if one.subject == "bandwidth")
+    slow = {"ranks": [{"all_reduce": 3e6, "send": 1e6, "device": {"type": "cpu", "backend": "gloo"}}] * 2}
+    assert judge_claim(asked, slow).status is Status.PASS
+    assert claim("bandwidth").expect["minimum"] > 1e9
+
+
+@pytest.mark.parametrize("machine", [25_276_063_744, 25_276_063_745, 7_000_000_001, 1 << 40])
+def test_ranks_get_whole_pages_of_shared_memory_on_any_machine(machine: int) -> None:
+    """The kernel gives whole pages: what the trial asks for is what is found."""
+    found = run.shared_memory(run.Bounds(), machine)
+    assert found % (1 << 16) == 0 and found <= machine / 4 and found <= run.Bounds().shared_memory
+    assert found > min(machine / 4, run.Bounds().shared_memory) - (1 << 16)
+
+
+def test_more_nvlinks_lift_the_floor_of_the_bandwidth() -> None:
+    few = replace(PAIR, gpus=(replace(H200, nvlinks=4), H200))
+    assert claim("bandwidth").expect["minimum"] > claim("bandwidth", few).expect["minimum"] > 5e9
+
+
+def test_the_claims_of_an_image_itself_know_no_host() -> None:
+    found = claim("transport", None)
+    assert (found.expect["ranks"], found.expect["link"], found.unproven) == (None, "", "")
+    assert json.loads(json.dumps(found.expect)) == found.expect
+
+
+# ---- what a host lends
+
+
+def test_links_and_nvlinks_are_part_of_the_inventory() -> None:
+    row = {"name": "H", "capability": [9, 0], "memory": 1, "nvlinks": 18}
+    found = inventory.of_nvml({"driver": "1", "gpus": [row, row], "links": [[0, 1, "nvlink"]]})
+    assert found is not None
+    assert found.links == ((0, 1, Link.NVLINK),) and found.gpus[0].nvlinks == 18
+
+
+def test_a_hosts_ban_on_multicast_holds_in_its_containers() -> None:
+    lent = gpus.injected_from({"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO"})
+    assert lent == {"NCCL_NVLS_ENABLE": "0"}
+    attachment = Attachment(mode=GpuMode.NVIDIA, reason="", injected=lent)
+    assert attachment.environment({"NCCL_NVLS_ENABLE": "1"}) == lent
+    assert attachment.as_json()["environment"] == lent
+
+
+@pytest.mark.parametrize(("count", "tiers"), [(1, {Tier.GPU}), (2, {Tier.GPU, Tier.MULTIGPU})])
+def test_a_build_judges_the_tier_where_there_are_several_gpus(
+    count: int, tiers: set[Tier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attachment = Attachment(
+        mode=GpuMode.NVIDIA, reason="", inventory=Inventory(driver="", gpus=(H200,) * count, source="")
+    )
+    monkeypatch.setattr(gpus, "attach", lambda *_args, **_options: attachment)
+    engine: Any = SimpleNamespace(facts=SimpleNamespace(architecture="amd64"))
+    _, found = validating.find_gpus(engine, image(), "auto", ())
+    assert set(found) == {*validating.ANYWHERE, *tiers}

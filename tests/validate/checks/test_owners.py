@@ -1,0 +1,170 @@
+"""S10 files, lookup, privileges: dpkg's database, and what the judges make of evidence."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.locking import lock_file
+from images.planning import plan
+from images.validation import child
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.provenance import provenance_claims
+from tests.support.judging import judge_claim
+from tests.support.sources import SOURCES
+from validate.checks.static import owners
+from validate.claims import Claim, ClaimSet
+from validate.environment import debian, trust
+from validate.judging import Finding, Status
+
+(PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
+assert PLANNED.image is not None
+CONTEXT = ClaimContext.of(
+    PLANNED.image, lock_file.read(PLANNED.image), SOURCES.facts, missing={"flash-attn": "no network"}, custom_base=False
+)
+CLAIMS = {claim.subject: claim for claim in provenance_claims(CONTEXT)}
+GOOD: Mapping[str, Any] = {
+    "files": 43960,
+    "unowned": [],
+    "unowned_count": 0,
+    "excused": {"/var/lib/dpkg/*": 896},
+    "altered": [],
+    "altered_count": 0,
+    "path": CLAIMS["files"].expect["path"],
+    "in_front": [],
+    "loadable": [],
+    "plugins": {},
+    "privileged": [{"path": "/usr/bin/su", "mode": "4755", "capabilities": False}],
+    "writable": [],
+    "authorities": 0,
+    "accounts": [],
+}
+
+
+def judged(claim: Claim, **changed: Any) -> Finding:
+    return judge_claim(claim, {**GOOD, **changed})
+
+
+def test_a_healthy_image_is_green() -> None:
+    assert {subject: judged(CLAIMS[subject]).status for subject in ("files", "lookup", "privileges")} == {
+        "files": Status.PASS,
+        "lookup": Status.PASS,
+        "privileges": Status.PASS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("subject", "changed", "words"),
+    [
+        ("files", {"unowned": ["/opt/x"], "unowned_count": 1}, "/opt/x belongs to nobody"),
+        ("files", {"unowned": ["/opt/x"], "unowned_count": 3}, "2 more files belong to nobody"),
+        (
+            "files",
+            {"altered": [{"path": "/usr/bin/git", "owner": "Debian's git"}], "altered_count": 1},
+            "/usr/bin/git is",
+        ),
+        ("lookup", {"path": ["/opt/x/bin", *GOOD["path"]]}, "/opt/x/bin is not as expected"),
+        ("lookup", {"path": GOOD["path"][::-1]}, "the order of its folders is not as expected"),
+        ("lookup", {"in_front": ["/usr/local/bin/gcc"]}, "/usr/local/bin/gcc is found before"),
+        ("lookup", {"plugins": {"/l/libnccl-net.so": "NCCL"}}, "/l/libnccl-net.so is loaded by NCCL if it is there"),
+        ("lookup", {"loadable": ["/usr/local/lib/libx.so"]}, "/usr/local/lib/libx.so stands where the loader looks"),
+        ("privileges", {"privileged": [{"path": "/x", "mode": "4755", "capabilities": False}]}, "/x has mode 4755"),
+        ("privileges", {"privileged": [{"path": "/usr/bin/su", "mode": "6755", "capabilities": False}]}, "6755"),
+        ("privileges", {"privileged": [{"path": "/usr/bin/su", "mode": "4755", "capabilities": True}]}, "capabilities"),
+        ("privileges", {"writable": ["/usr/lib/x.so"]}, "every user may change /usr/lib/x.so"),
+        ("privileges", {"authorities": 2}, "2 certificate authorities"),
+        ("privileges", {"accounts": ["other has uid 0"]}, "other has uid 0"),
+    ],
+)
+def test_each_fault_is_named(subject: str, changed: dict[str, Any], words: str) -> None:
+    status, reason = judged(CLAIMS[subject], **changed)
+    assert status is Status.FAIL and words in reason
+
+
+def test_a_child_may_have_files_and_folders_of_its_own_and_nothing_that_hides_the_parents() -> None:
+    claims = {claim.subject: claim for claim in child.claims(ClaimSet(image="x", claims=tuple(CLAIMS.values()))).claims}
+    assert judged(claims["files"], unowned=["/app/x"], unowned_count=1).status is Status.PASS
+    assert judged(claims["lookup"], path=["/app/bin", *GOOD["path"]]).status is Status.PASS
+    altered = [{"path": "/usr/bin/git", "owner": "Debian's git"}]
+    assert judged(claims["files"], altered=altered, altered_count=1).status is Status.FAIL
+    assert judged(claims["lookup"], path=GOOD["path"][1:]).status is Status.FAIL
+    assert judged(claims["lookup"], in_front=["/usr/local/bin/gcc"]).status is Status.FAIL
+
+
+def test_dpkgs_database_tells_who_owns_a_file_and_what_it_holds(tmp_path: Path) -> None:
+    database = tmp_path / "dpkg"
+    (database / "info").mkdir(parents=True)
+    (tmp_path / "usr" / "bin").mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    root = str(tmp_path)
+    listed = ["/.", f"{root}/bin/tool", f"{root}/etc/tool.conf", f"{root}/bin/moved"]
+    (database / "info" / "tool:amd64.list").write_text("\n".join([*listed, ""]))
+    (database / "info" / "tool:amd64.md5sums").write_text(
+        f"{'a' * 32}  {root[1:]}/bin/tool\n{'b' * 32}  {root[1:]}/bin/moved\n"
+    )
+    (database / "diversions").write_text(f"{root}/bin/moved\n{root}/bin/moved.distrib\nother\n")
+    (database / "status").write_text(
+        f"Package: tool\nConffiles:\n {root}/etc/tool.conf {'c' * 32}\nDescription: x\n {root}/etc/no.conf {'d' * 32}\n"
+    )
+    found = debian.owned(str(database))
+    assert found.packages[f"{root}/usr/bin/tool"] == "tool:amd64"
+    assert found.md5 == {
+        f"{root}/usr/bin/tool": "a" * 32,
+        f"{root}/usr/bin/moved.distrib": "b" * 32,
+        f"{root}/etc/tool.conf": "c" * 32,
+    }
+    assert debian.owned(str(tmp_path / "none")) == debian.Owned({}, {})
+
+
+def test_certificates_beyond_the_packages_are_counted(tmp_path: Path) -> None:
+    one, two = (f"-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n" for name in ("AAAA", "BBBB"))
+    (tmp_path / "known" / "mozilla").mkdir(parents=True)
+    (tmp_path / "known" / "mozilla" / "one.crt").write_text(one)
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_text(one)
+    assert trust.unknown_authorities(str(bundle), str(tmp_path / "known")) == 0
+    bundle.write_text(one + two)
+    assert trust.unknown_authorities(str(bundle), str(tmp_path / "known")) == 1
+    assert trust.unknown_authorities(str(tmp_path / "none"), str(tmp_path / "known")) == 0
+
+
+@pytest.mark.parametrize(
+    ("passwd", "shadow", "told"),
+    [
+        ("root:x:0:0::/root:/bin/bash\n", "root:*:1::::::\ntrainer:!:1::::::\n", []),
+        ("root:x:0:0::/root:/bin/bash\nother:x:0:0::/:/bin/sh\n", "", ["other has uid 0"]),
+        ("root::0:0::/root:/bin/bash\n", "", ["root has no password"]),
+        ("", "root::1::::::\n", ["root has no password"]),
+        ("", "root:$y$abc:1::::::\n", ["root has a password"]),
+    ],
+)
+def test_accounts_that_open_a_way_in_are_told(tmp_path: Path, passwd: str, shadow: str, told: list[str]) -> None:
+    (tmp_path / "passwd").write_text(passwd)
+    (tmp_path / "shadow").write_text(shadow)
+    assert trust.accounts(str(tmp_path / "passwd"), str(tmp_path / "shadow")) == told
+
+
+def test_hashes_are_those_of_the_files_and_empty_where_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    found = owners.hashes([str(tmp_path / "a"), str(tmp_path / "b")], "sha256")
+    assert found == {str(tmp_path / "a"): hashlib.sha256(b"a").hexdigest(), str(tmp_path / "b"): ""}
+
+
+def test_a_link_in_place_of_a_packages_file_and_one_that_leads_elsewhere_are_told(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"git")
+    (tmp_path / "git").symlink_to("other")
+    (tmp_path / "other").write_bytes(b"not git")
+    (tmp_path / "libz.so.1").symlink_to("real")
+    (tmp_path / "libm.so.6").symlink_to("other")
+    names = ("real", "git", "libz.so.1", "libm.so.6")
+    digest = hashlib.md5(b"git").hexdigest()
+    owned = debian.Owned(
+        {str(tmp_path / name): name for name in names}, {str(tmp_path / name): digest for name in names[:2]}
+    )
+    places = {str(path): path.lstat() for path in tmp_path.iterdir()}
+    altered, explained = owners._of_debian(owned, places)
+    assert [Path(one["path"]).name for one in altered] == ["git"]
+    assert [Path(one["path"]).name for one in owners._redirected(owned, places, explained)] == ["libm.so.6"]
+    assert not list(owners._redirected(owned, places, explained | {str(tmp_path / "other")}))

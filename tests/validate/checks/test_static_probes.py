@@ -1,0 +1,659 @@
+"""Static probes and their judges, on small environments laid out for the purpose: each fault is named."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.planning import expectations
+from tests.support import elves
+from tests.support.judging import judge_claim
+from validate.binaries import loader
+from validate.checks import static
+from validate.checks.static import environment, files, libraries, pins, toolkit
+from validate.claims import Claim, Tier
+from validate.environment import user_environment
+from validate.environment.interpreter import StartError
+from validate.environment.user_environment import UserEnvironment
+from validate.judging import Finding, Status
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def claim(id: str, subject: str, probe: str, expect: dict[str, Any]) -> Claim:  # noqa: A002
+    return Claim(id=id, subject=subject, tier=Tier.STATIC, probe=f"static.{probe}", statement="-", expect=expect)
+
+
+class Site:
+    """A folder of packages that a fresh interpreter gets through PYTHONPATH."""
+
+    def __init__(self, root: Path, given: Callable[..., None]) -> None:
+        self.root = root
+        self._given = given
+
+    def install(
+        self, name: str, version: str, contents: dict[str, bytes], *, tag: str = "py3-none-any", folder: str = ""
+    ) -> None:
+        base = self.root / folder
+        lines = []
+        for path, content in contents.items():
+            self.write(f"{folder}/{path}" if folder else path, content)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            lines.append(f"{path},sha256={digest},{len(content)}")
+        info = base / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nRead me\n")
+        (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag}\n")
+        (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,", ""]))
+
+    def write(self, path: str, content: bytes) -> Path:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        return target
+
+    def start_with(self, **environ: str) -> None:
+        self._given(**environ)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """An environment of its own: its packages are all that a fresh interpreter finds beside the standard library."""
+    packages, home = tmp_path / "site", tmp_path / "home"
+    packages.mkdir()
+    home.mkdir()
+
+    def given(**environ: str) -> None:
+        own = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(packages), "PYTHONNOUSERSITE": "1"}
+        found = UserEnvironment(environ={**own, **environ}, directory=str(home), python=_bare_python(tmp_path))
+        monkeypatch.setattr(user_environment, "recorded", lambda: found)
+
+    given()
+    # This machine's own libraries and settings are not what is tested.
+    monkeypatch.setattr(loader, "read_cache", lambda _data, _machine: {})
+    at_home = tuple(file for file in environment._SETTINGS_FILES if file.startswith("~"))
+    monkeypatch.setattr(environment, "_SETTINGS_FILES", at_home)
+    return Site(packages, given)
+
+
+def _bare_python(folder: Path) -> str:
+    """An interpreter without site-packages of its own."""
+    bare = folder / "venv" / "bin" / "python"
+    if not bare.exists():
+        bare.parent.mkdir(parents=True)
+        bare.symlink_to(os.path.realpath(sys.executable))
+        home = Path(sys.executable).resolve().parent
+        (folder / "venv" / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    return str(bare)
+
+
+def judged(probe: Any, asked: Claim) -> Finding:
+    ((subject, evidence),) = probe.measure([asked])
+    assert subject == asked.subject
+    return judge_claim(asked, evidence)
+
+
+# ---- S1
+
+PIN = claim("S1", "pkg", "pins", {"version": "1.0", "locals": [""], "modules": ["pkg"], "python": PYTHON, "shares": []})
+
+
+def test_an_installed_pin_passes(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    assert judged(pins, PIN).status is Status.PASS
+
+
+def _another_version(site: Site) -> None:
+    site.install("pkg", "1.1", {"pkg/__init__.py": b""})
+
+
+def _another_local(site: Site) -> None:
+    site.install("pkg", "1.0+cpu", {"pkg/__init__.py": b""})
+
+
+def _shadowed_by_the_working_directory(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    (site.root.parent / "home" / "pkg.py").write_text("")
+
+
+def _shadowed_by_a_path(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    site.write("../other/pkg.py", b"")
+    site.start_with(PYTHONPATH=f"{site.root.parent}/other:{site.root}")
+
+
+def _provided_twice(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    site.install("rival", "2.0", {"pkg/more.py": b""})
+
+
+def _installed_twice(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    site.install("pkg", "0.9", {"pkg/old.py": b""})
+
+
+def _only_metadata(site: Site) -> None:
+    site.install("pkg", "1.0", {})
+
+
+def _another_machine(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""}, tag="cp311-cp311-manylinux_2_17_aarch64")
+
+
+def _another_python(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""}, tag="cp35-cp35m-linux_x86_64")
+
+
+def _namespace(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/data.txt": b""})
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (lambda site: None, "not installed"),
+        (_another_version, "pkg 1.1 is installed, 1.0 is expected"),
+        (_another_local, "1.0+cpu"),
+        (_shadowed_by_the_working_directory, "through the working directory"),
+        (_shadowed_by_a_path, "other/pkg.py of no distribution"),
+        (_provided_twice, "rival also installs files into pkg"),
+        (_installed_twice, "installed 2 times"),
+        (_only_metadata, "can't be found"),
+        (_another_machine, "aarch64"),
+        (_another_python, "cp35"),
+        (_namespace, "namespace"),
+    ],
+)
+def test_a_pin_that_is_something_else_fails(site: Site, fault: Callable[[Site], None], words: str) -> None:
+    fault(site)
+    finding = judged(pins, PIN)
+    assert finding.status is Status.FAIL
+    assert words in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "words"),
+    [
+        (b"__version__ = '2.7.1+cu126'\nfrom typing import Optional\ncuda: Optional[str] = '12.6'\n", Status.PASS, ""),
+        (b"__version__ = '2.7.1+cpu'\ncuda = None\n", Status.FAIL, "for no CUDA at all"),
+        (b"__version__ = '2.7.1+cu128'\ncuda: str = '12.8'\n", Status.FAIL, "for CUDA 12.8"),
+        (b"__version__ = '2.7.0+cu126'\ncuda = '12.6'\n", Status.FAIL, "says 2.7.0+cu126"),
+        (b"this is no python\n", Status.FAIL, "for no CUDA at all"),
+    ],
+)
+def test_a_torch_of_the_same_number_must_be_for_cuda(site: Site, source: bytes, status: Status, words: str) -> None:
+    site.install("torch", "2.7.1", {"torch/__init__.py": b"", "torch/version.py": source})
+    expect = {**PIN.expect, "version": "2.7.1", "modules": ["torch"], "cuda": "12.6"}
+    finding = judged(pins, claim("S1", "torch", "pins", expect))
+    assert finding.status is status
+    assert words in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("closed", "versions", "words"),
+    [
+        (True, {"pkg": "1.0", "dep": "2"}, ""),
+        (True, {"pkg": "1.0"}, "dep 2 is installed, but not in the lock"),
+        (False, {"pkg": "1.0"}, ""),
+        (True, {"pkg": "1.0", "dep": "3"}, "dep 2 is installed, the lock has 3"),
+        (True, {"pkg": "1.0", "dep": "2", "gone": "1"}, "gone 1 is not installed"),
+    ],
+)
+def test_the_closure_is_the_locks(site: Site, closed: bool, versions: dict[str, str], words: str) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    site.install("dep", "2", {"dep.py": b""})
+    finding = judged(pins, claim("S1", "lock", "pins", {"versions": versions, "closed": closed}))
+    assert finding.status is (Status.FAIL if words else Status.PASS)
+    assert words in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("tag", "fits"),
+    [
+        ("py3-none-any", True),
+        ("py2.py3-none-any", True),
+        ("cp311-cp311-manylinux_2_28_x86_64", True),
+        ("cp39-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
+        ("cp312-abi3-manylinux_2_17_x86_64", False),
+        ("cp310-cp310-manylinux_2_17_x86_64", False),
+        ("cp311-cp311-musllinux_1_2_x86_64", False),
+        ("cp311-cp311-manylinux_2_39_x86_64", False),
+        ("py3-none-win_amd64", False),
+        ("nonsense", False),
+    ],
+)
+def test_wheel_tags_are_held_against_python_and_glibc(tag: str, fits: bool) -> None:
+    assert static.pins._tag_fits(tag, "3.11", "2.36") is fits
+
+
+# ---- S2
+
+FILES = claim("S2", "files", "files", {"unowned": expectations.START_FILES})
+
+
+def test_files_as_recorded_pass(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b"x = 1\n", "../bin/tool": b"#!/usr/bin/python\n"})
+    site.install("other", "1.0", {"ns/__init__.py": b"", "ns/a.py": b""})
+    site.install("third", "1.0", {"ns/__init__.py": b"", "ns/b.py": b""})
+    site.write("pkg/__pycache__/__init__.cpython-311.pyc", b"anything")
+    site.install("ships_bytecode", "1.0", {"sb/a.py": b"", "sb/__pycache__/a.cpython-311.pyc": b"old"})
+    site.write("sb/__pycache__/a.cpython-311.pyc", b"compiled anew")
+    site.write("_virtualenv.pth", b"import _virtualenv")
+    assert judged(files, FILES).status is Status.PASS
+
+
+def test_a_missing_file_and_an_altered_one_are_named(site: Site) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b"x = 1\n", "pkg/lib.so": b"\x7fELF"})
+    site.write("pkg/__init__.py", b"x = 2\n")
+    (site.root / "pkg/lib.so").unlink()
+    reason = judged(files, FILES).reason
+    assert "pkg/__init__.py of pkg 1.0 is altered" in reason
+    assert "pkg/lib.so of pkg 1.0 is missing" in reason
+
+
+def test_one_path_of_two_owners_says_whose_it_is(site: Site) -> None:
+    site.install("nccl-cu13", "2.28", {"nccl/lib.so.2": b"thirteen"})
+    site.install("nccl-cu12", "2.26", {"nccl/lib.so.2": b"twelve"})
+    finding = judged(files, FILES)
+    assert finding.status is Status.FAIL
+    assert "claimed by nccl-cu12 2.26 and nccl-cu13 2.28" in finding.reason
+    assert "holds nccl-cu12 2.26's" in finding.reason
+
+
+@pytest.mark.parametrize("planted", ["flash_attn/__init__.py", "zz.pth", "pkg/extra.so.1", "stale.pyc"])
+def test_code_that_no_distribution_owns_fails(site: Site, planted: str) -> None:
+    site.install("pkg", "1.0", {"pkg/__init__.py": b""})
+    site.write(planted, b"")
+    finding = judged(files, FILES)
+    assert finding.status is Status.FAIL
+    assert planted in finding.reason
+
+
+def test_an_environment_with_nothing_in_it_fails(site: Site) -> None:
+    assert judged(files, FILES).status is Status.FAIL
+
+
+# ---- S3
+
+LINKED = claim(
+    "S3",
+    "environment",
+    "libraries",
+    {
+        "of": "environment",
+        "cuda_libraries": expectations.cuda_libraries(12),
+        "host": list(expectations.HOST_LIBRARIES),
+        "other_platforms": list(expectations.OTHER_PLATFORMS),
+        "exceptions": list(expectations.LINK_EXCEPTIONS),
+    },
+)
+
+
+def _torch(site: Site) -> None:
+    """A torch whose closure is CUDA 12's runtime, found through RPATH."""
+    needs = {"needed": ["libcudart.so.12"], "rpath": "$ORIGIN/../../nvidia/cuda_runtime/lib:$ORIGIN"}
+    site.install(
+        "torch",
+        "2.7.1",
+        {
+            "torch/lib/libtorch_global_deps.so": elves.make(soname="libtorch_global_deps.so", **needs),  # type: ignore[arg-type]
+            "torch/lib/libtorch_python.so": elves.make(needed=["libtorch.so"], rpath="$ORIGIN"),
+            "torch/lib/libtorch.so": elves.make(soname="libtorch.so", needed=["libcuda.so.1"]),
+        },
+    )
+    runtime = {"nvidia/cuda_runtime/lib/libcudart.so.12": elves.make(soname="libcudart.so.12")}
+    site.install("nvidia_cuda_runtime_cu12", "12.6.77", runtime)
+
+
+def _quantiser(site: Site, *versions: str) -> None:
+    """Alternatives for several platforms, as bitsandbytes ships them."""
+    needs = {
+        "cuda126": ["libcudart.so.12"],
+        "cuda130": ["libcudart.so.13"],
+        "cuda118": ["libcudart.so.11.0"],
+        "rocm62": ["libhipblas.so.2"],
+        "cpu": ["libgomp-x.so.1"],
+    }
+    site.install("bnb", "0.49", {f"bnb/libbnb_{key}.so": elves.make(needed=needs[key]) for key in versions})
+
+
+def test_libraries_that_find_all_they_need_pass(site: Site) -> None:
+    _torch(site)
+    _quantiser(site, "cuda126", "cuda130", "cuda118", "rocm62")
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.PASS, finding.reason
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        (("cuda130", "cuda118"), "libbnb_cuda130.so of bnb needs libcudart.so.13"),
+        (("rocm62",), "needs libhipblas.so.2"),
+        (("cuda126", "cpu"), "libbnb_cpu.so of bnb needs libgomp-x.so.1"),
+    ],
+)
+def test_an_alternative_is_excused_only_by_a_sibling_that_serves(
+    site: Site, versions: tuple[str, ...], words: str
+) -> None:
+    _torch(site)
+    _quantiser(site, *versions)
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.FAIL
+    assert words in finding.reason
+
+
+def test_a_lone_library_of_another_cuda_fails(site: Site) -> None:
+    _torch(site)
+    site.install("torchao", "0.18.0", {"torchao/_C.abi3.so": elves.make(needed=["libtorch.so", "libcudart.so.13"])})
+    finding = judged(libraries, LINKED)
+    assert "torchao/_C.abi3.so of torchao needs libcudart.so.13" in finding.reason
+
+
+def test_a_library_of_another_cuda_fails_though_a_toolkit_supplies_it(site: Site) -> None:
+    _torch(site)
+    site.install("torchao", "0.18.0", {"torchao/_C.abi3.so": elves.make(needed=["libcudart.so.13"])})
+    site.write("../toolkit/libcudart.so.13", elves.make(soname="libcudart.so.13"))
+    site.start_with(LD_LIBRARY_PATH=str(site.root.parent / "toolkit"))
+    assert "needs libcudart.so.13 of another CUDA major than torch's" in judged(libraries, LINKED).reason
+
+
+def test_a_second_cuda_major_fails_though_all_is_found(site: Site) -> None:
+    _torch(site)
+    runtime = {"nvidia/cu13/lib/libcudart.so.13": elves.make(soname="libcudart.so.13")}
+    site.install("nvidia_cuda_runtime", "13.0", runtime)
+    assert "libcudart.so.13: another CUDA major" in judged(libraries, LINKED).reason
+
+
+def test_a_rival_on_the_loaders_path_fails(site: Site) -> None:
+    _torch(site)
+    site.write("../toolkit/libcudart.so.12", elves.make(soname="libcudart.so.12"))
+    site.start_with(LD_LIBRARY_PATH=str(site.root.parent / "toolkit"))
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.FAIL
+    assert "toolkit/libcudart.so.12" in finding.reason
+
+
+def test_what_torch_itself_misses_comes_first(site: Site) -> None:
+    _torch(site)
+    (site.root / "nvidia/cuda_runtime/lib/libcudart.so.12").unlink()
+    assert judged(libraries, LINKED).reason.startswith("`import torch` misses libcudart.so.12")
+
+
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs", elves.make()[:100], elves.make(machine=183)])
+def test_what_is_no_library_in_spite_of_its_name_fails(site: Site, content: bytes) -> None:
+    _torch(site)
+    site.install("pkg", "1.0", {"pkg/_C.so": content})
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.FAIL
+    assert "pkg/_C.so can't be loaded" in finding.reason
+
+
+def test_a_library_beside_is_assumed_to_be_loaded_first_and_told(site: Site) -> None:
+    _torch(site)
+    holds = {"pkg/core/libcore.so": elves.make(soname="libcore.so"), "pkg/_C.so": elves.make(needed=["libcore.so"])}
+    site.install("pkg", "1.0", holds)
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.PASS
+    assert "taking _C.so to be loaded after their siblings" in finding.reason
+
+
+TOOLKIT_EXCEPTIONS = [*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS]
+OF_TOOLKIT = replace(
+    LINKED, subject="toolkit", expect={**LINKED.expect, "of": "toolkit", "exceptions": TOOLKIT_EXCEPTIONS}
+)
+
+
+@pytest.fixture
+def linked_toolkit(site: Site) -> Claim:
+    """A -devel image's toolkit, and torch's CUDA library that lacks what torch loads before it."""
+    site.install("cusolver", "12", {"nvidia/lib/libcusolverMg.so.12": elves.make(needed=["libcublas.so.12"])})
+    site.write("../cuda-12.6/lib64/libcudart.so.12", elves.make(soname="libcudart.so.12"))
+    home = site.root.parent / "cuda-12.6"
+    (home / "lib64" / "libcusolverMg.so.12").symlink_to(site.root / "nvidia/lib/libcusolverMg.so.12")
+    return replace(OF_TOOLKIT, expect={**OF_TOOLKIT.expect, "home": str(home)})
+
+
+def test_a_toolkits_links_to_the_environment_are_not_its_own(linked_toolkit: Claim) -> None:
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.PASS, finding.reason
+
+
+@pytest.mark.parametrize("place", ["../cuda-12.6/lib64/libx.so", "../elsewhere/libx.so", "../home/libx.so"])
+def test_a_toolkits_library_that_lacks_another_fails(site: Site, linked_toolkit: Claim, place: str) -> None:
+    """Its own, or one that it links to and that no claim about the environment reads."""
+    written = site.write(place, elves.make(needed=["libgone.so.1"]))
+    site.start_with(PYTHONPATH=f"{site.root}:/")
+    link = site.root.parent / "cuda-12.6/lib64/libx.so"
+    if not link.exists():
+        link.symlink_to(written)
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.FAIL
+    assert "cuda-12.6/lib64/libx.so of no distribution needs libgone.so.1" in finding.reason
+
+
+def test_a_toolkits_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim) -> None:
+    (site.root / "nvidia/lib/libcusolverMg.so.12").unlink()
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.FAIL
+    assert "libcusolverMg.so.12" in finding.reason
+
+
+def test_a_toolkits_link_to_a_packages_link_that_leads_nowhere_fails(site: Site, linked_toolkit: Claim) -> None:
+    among_packages = site.root / "nvidia/lib/libgone.so"
+    among_packages.symlink_to(site.root / "nothing.so")
+    (site.root.parent / "cuda-12.6/lib64/libgone.so").symlink_to(among_packages)
+    finding = judged(libraries, linked_toolkit)
+    assert finding.status is Status.FAIL
+    assert "cuda-12.6/lib64/libgone.so" in finding.reason
+
+
+def test_a_folder_of_stubs_among_packages_excuses_nothing(site: Site) -> None:
+    _torch(site)
+    site.install("foo", "1.0", {"lib/foo/stubs/_C.so": elves.make(needed=["libgone.so.1"])})
+    finding = judged(libraries, LINKED)
+    assert finding.status is Status.FAIL
+    assert "stubs/_C.so of foo needs libgone.so.1" in finding.reason
+
+
+def test_a_stub_for_linkers_need_not_load(site: Site, linked_toolkit: Claim) -> None:
+    site.write("../cuda-12.6/targets/x86_64-linux/lib/stubs/libcusparse.so", elves.make(needed=["libgone.so.1"]))
+    assert judged(libraries, linked_toolkit).status is Status.PASS
+
+
+@pytest.mark.parametrize(("needed", "status"), [("libpython3.10.so.1.0", Status.PASS), ("libtinfo.so.99", Status.FAIL)])
+def test_a_debugger_for_a_python_that_is_not_there_is_no_fault(
+    site: Site, linked_toolkit: Claim, needed: str, status: Status
+) -> None:
+    site.write("../cuda-12.6/bin/cuda-gdb-python3.10-tui", elves.make(needed=[needed]))
+    assert judged(libraries, linked_toolkit).status is status
+
+
+def test_another_program_of_the_toolkit_needs_its_python(site: Site, linked_toolkit: Claim) -> None:
+    site.write("../cuda-12.6/bin/nsys", elves.make(needed=["libpython3.10.so.1.0"]))
+    assert judged(libraries, linked_toolkit).status is Status.FAIL
+
+
+# ---- S6
+
+
+@pytest.fixture
+def cuda(site: Site) -> Path:
+    """A toolkit of CUDA 12.6, and a torch for it."""
+    version = b"__version__ = '2.7.1'\ncuda = '12.6'\n"
+    site.install("torch", "2.7.1", {"torch/__init__.py": b"", "torch/version.py": version})
+    home = site.root.parent / "cuda-12.6"
+    site.write("../cuda-12.6/bin/ptxas", b"#!/bin/sh\necho 'Cuda compilation tools, release 12.6, V12.6.85'\n").chmod(
+        0o755
+    )
+    site.write("../cuda-12.6/include/cuda_runtime_api.h", b"#define CUDART_VERSION  12060\n")
+    site.write("../cuda-12.6/lib64/libcudart.so.12", elves.make(soname="libcudart.so.12"))
+    site.write("../cuda-12.6/lib64/libnvrtc.so.12", elves.make(soname="libnvrtc.so.12"))
+    site.write("../cuda-12.6/lib64/libnvrtc-builtins.so.12.6", elves.make(soname="libnvrtc-builtins.so.12.6"))
+    site.start_with(CUDA_HOME=str(home))
+    return home
+
+
+def toolkit_claim(home: Path) -> Claim:
+    parts = ["ptxas", "cudart", "cudart headers", "nvrtc"]
+    return claim("S6", "toolkit", "toolkit", {"home": str(home), "version": "12.6", "parts": parts})
+
+
+def test_a_toolkit_as_expected_passes(cuda: Path) -> None:
+    finding = judged(toolkit, toolkit_claim(cuda))
+    assert finding.status is Status.PASS, finding.reason
+    assert "WARNING" not in finding.reason
+
+
+def test_another_minor_of_torch_is_a_warning_and_another_major_a_fault(site: Site, cuda: Path) -> None:
+    site.write("torch/version.py", b"__version__ = '2.5.1'\ncuda = '12.4'\n")
+    finding = judged(toolkit, toolkit_claim(cuda))
+    assert (finding.status, "WARNING: torch is built for 12.4" in finding.reason) == (Status.PASS, True)
+    site.write("torch/version.py", b"__version__ = '2.11.0'\ncuda = '13.0'\n")
+    assert "majors must be equal" in judged(toolkit, toolkit_claim(cuda)).reason
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "words"),
+    [
+        ("bin/ptxas", b"#!/bin/sh\necho 'release 12.4, V12.4.1'\n", "ptxas is of CUDA 12.4"),
+        ("bin/ptxas", b"#!/bin/sh\nexit 1\n", "ptxas is of CUDA None"),
+        ("bin/ptxas", None, "lacks ptxas"),
+        ("include/cuda_runtime_api.h", b"#define CUDART_VERSION 12080\n", "is of CUDA 12.8"),
+        ("lib64/libcudart.so.12", elves.make(soname="libcudart.so.13"), "libcudart.so.13, CUDA 12.6 is expected"),
+        ("lib64/libcudart.so.12", b"text", "is no shared library"),
+        ("lib64/libnvrtc-builtins.so.12.6", None, "is of CUDA None"),
+    ],
+)
+def test_a_part_that_is_another_is_named(cuda: Path, path: str, content: bytes | None, words: str) -> None:
+    if content is None:
+        (cuda / path).unlink()
+    else:
+        (cuda / path).write_bytes(content)
+    finding = judged(toolkit, toolkit_claim(cuda))
+    assert finding.status is Status.FAIL
+    assert words in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [("lib64", "shadow torch's"), ("lib64/stubs", "stubs"), ("compat", "forward-compatibility")],
+)
+def test_the_toolkit_stays_off_the_loaders_path(site: Site, cuda: Path, folder: str, words: str) -> None:
+    site.start_with(CUDA_HOME=str(cuda), LD_LIBRARY_PATH=f"/nowhere:{cuda}/{folder}")
+    finding = judged(toolkit, toolkit_claim(cuda))
+    assert finding.status is Status.FAIL
+    assert words in finding.reason
+
+
+def test_cuda_home_must_be_the_toolkit(site: Site, cuda: Path) -> None:
+    site.start_with()
+    assert "CUDA_HOME is None" in judged(toolkit, toolkit_claim(cuda)).reason
+
+
+# ---- S7
+
+AROUND = claim(
+    "S7",
+    "environment",
+    "environment",
+    {
+        "required": {"CUDA_HOME": "/usr/local/cuda-12.6"},
+        # The fixture needs PYTHONPATH to lend its packages.
+        "denied": {name: why for name, why in expectations.DENIED_VARIABLES.items() if name != "PYTHONPATH"},
+        "start_files": expectations.START_FILES,
+    },
+)
+
+
+def around(site: Site, **environ: str) -> Finding:
+    site.start_with(**{"CUDA_HOME": "/usr/local/cuda-12.6", **environ})
+    return judged(environment, AROUND)
+
+
+def test_an_environment_as_expected_passes(site: Site) -> None:
+    finding = around(site, HF_TOKEN="secret")
+    assert finding.status is Status.PASS, finding.reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BNB_CUDA_VERSION",
+        "TRITON_INTERPRET",
+        "TORCHDYNAMO_DISABLE",
+        "TORCH_COMPILE_DISABLE",
+        "NVIDIA_TF32_OVERRIDE",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "NCCL_P2P_DISABLE",
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+        "FSDP_VERSION",
+        "PARALLELISM_CONFIG_TP_SIZE",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_LAUNCH_BLOCKING",
+        "TRITON_PTXAS_PATH",
+        "PYTORCH_JIT",
+    ],
+)
+def test_a_variable_that_misleads_fails(site: Site, name: str) -> None:
+    finding = around(site, **{name: "1"})
+    assert finding.status is Status.FAIL
+    assert f"{name}=1 is set" in finding.reason
+
+
+def test_optimised_python_fails(site: Site) -> None:
+    assert "every `assert`" in around(site, PYTHONOPTIMIZE="1").reason
+
+
+def test_a_required_variable_must_have_its_value(site: Site) -> None:
+    assert "CUDA_HOME is '/opt/cuda', '/usr/local/cuda-12.6' is expected" in around(site, CUDA_HOME="/opt/cuda").reason
+
+
+def test_an_expected_variable_is_not_denied(site: Site) -> None:
+    site.start_with(NCCL_DEBUG="WARN")
+    expected = replace(AROUND, expect={**AROUND.expect, "required": {"NCCL_DEBUG": "WARN"}})
+    assert judged(environment, expected).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "words"),
+    [
+        (".bashrc", "export TRITON_INTERPRET=1", "sets TRITON_INTERPRET=1"),
+        (".profile", "NCCL_DEBUG=INFO", "sets NCCL_DEBUG=INFO"),
+        (".nccl.conf", "NCCL_P2P_DISABLE=1", ".nccl.conf is not empty"),
+    ],
+)
+def test_files_that_set_variables_are_read(site: Site, file: str, line: str, words: str) -> None:
+    (site.root.parent / "home" / file).write_text(f"# a comment\n{line}\n")
+    finding = around(site)
+    assert finding.status is Status.FAIL
+    assert words in finding.reason
+
+
+def test_code_that_runs_at_every_start_must_have_an_owner(site: Site) -> None:
+    site.write("sitecustomize.py", b"import os\nos.environ['NVIDIA_TF32_OVERRIDE'] = '1'\n")
+    reason = around(site).reason
+    assert "starting Python sets NVIDIA_TF32_OVERRIDE='1'" in reason
+    assert "sitecustomize.py runs at every start of Python" in reason
+
+
+def test_secrets_stay_out_of_the_evidence(site: Site) -> None:
+    site.start_with(HF_TOKEN="hush")
+    assert "hush" not in str(list(environment.measure([AROUND])))
+
+
+def test_a_python_that_does_not_start_names_what_ran(site: Site) -> None:
+    packages = site.root.parent / f"venv/lib/python{PYTHON}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "leaves.pth").write_text("import os; os._exit(0)\n")
+    with pytest.raises(StartError, match=r"status 0 .*leaves\.pth"):
+        list(environment.measure([AROUND]))

@@ -1,0 +1,75 @@
+"""One check, one file: `TIER/NAME.py` is the probe `TIER.NAME`, found by its name. Adding a check is adding a file.
+
+A file has, in this order:
+
+- a docstring: what fails for a user if this does not hold, and which claims say so;
+- TypedDicts of what a claim expects and of what is measured (keys that may be absent stand in a base class with
+  `total=False`: Python 3.10, which a custom base may bring, has no NotRequired);
+- `measure(claims)`, which runs in the container, yields `(subject, evidence)` and never judges;
+- judges `(subject, expect, evidence) -> Finding`, pure: their annotations are the published schema;
+- `CLAIMS`: `ID`, or `ID SUBJECT` where subjects are judged differently -> judge.
+
+Files that begin with an underscore are shared. Only the files that are asked for are imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from validate.claims import HOST_PROBE, Claim
+from validate.judging import Finding
+
+Judge = Callable[[str, Any, Any], Finding]
+Judges = Mapping[str, Judge]
+
+_FOLDER = Path(__file__).resolve().parent
+_TIERS = ("static", "cpu", "gpu", "multigpu")
+_ELSEWHERE = {
+    HOST_PROBE: "static.host_image",
+    **dict.fromkeys(("cpu.examples", "gpu.examples", "multigpu.examples"), "_examples"),
+}
+"""Probes whose file has another name than they."""
+_KERNELS = "gpu._kernels"
+"""The file of all probes of the table of kernels (validate/kernels/) that have none of their own."""
+
+
+def file_of(probe: str) -> str | None:
+    """The check file of a probe, `TIER.NAME` below this package; None: the suite has no such probe."""
+    if probe in _ELSEWHERE:
+        return _ELSEWHERE[probe]
+    if re.fullmatch(r"[a-z]+\.[a-z][a-z0-9_]*", probe) and (_FOLDER / f"{probe.replace('.', '/')}.py").is_file():
+        return probe
+    return _KERNELS if probe.startswith("gpu.") and probe in _kernel_probes() else None
+
+
+def module(probe: str) -> ModuleType:
+    """The check file of a probe. Raises ModuleNotFoundError."""
+    return importlib.import_module(f"{__name__}.{file_of(probe) or probe}")
+
+
+def judge_of(claim: Claim) -> Judge | None:
+    """The judge of a claim, from the file of its probe; None: there is no such file, or it does not have the claim."""
+    return row(module(claim.probe).CLAIMS, claim) if file_of(claim.probe) else None
+
+
+def row(judges: Judges, claim: Claim) -> Judge | None:
+    """The row of a claim: by id and subject, else by id alone."""
+    return judges.get(f"{claim.id} {claim.subject}", judges.get(claim.id))
+
+
+def every() -> Iterator[tuple[str, ModuleType]]:
+    """Every probe and its check file."""
+    files = (path for tier in _TIERS for path in sorted((_FOLDER / tier).glob("[a-z]*.py")))
+    own = [f"{path.parent.name}.{path.stem}" for path in files]
+    for probe in dict.fromkeys([*own, *_ELSEWHERE, *sorted(_kernel_probes())]):
+        if probe not in _ELSEWHERE.values():
+            yield probe, module(probe)
+
+
+def _kernel_probes() -> set[str]:
+    return {row.probe for row in importlib.import_module("validate.kernels").table().values()}

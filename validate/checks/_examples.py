@@ -1,0 +1,30 @@
+"""P1, P2, P3 (a CPU, one GPU, several): the profile's examples, run as users run them, against plain torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from validate.checks._behaviour import BehaviourEvidence, judge
+from validate.claims import Claim, Tier
+from validate.examples import evidence
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BehaviourEvidence]]:
+    """Yield the evidence of each example asked for.
+
+    Beside a second GPU the Trainer splits its batches over both, and axolotl starts a rank on each (seen on two H200s):
+    examples of one GPU see one alone.
+    """
+    tier = claims[0].tier
+    if tier is Tier.GPU:
+        os.environ["CUDA_VISIBLE_DEVICES"] = one_gpu(os.environ)
+    return evidence.measure(claims, device="cpu" if tier is Tier.CPU else "cuda")
+
+
+def one_gpu(environ: Mapping[str, str]) -> str:
+    """The first GPU that the process may see, as CUDA_VISIBLE_DEVICES names it."""
+    return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+
+CLAIMS = {"P1": judge, "P2": judge, "P3": judge}

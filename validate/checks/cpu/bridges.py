@@ -1,0 +1,90 @@
+"""C6: torch shares arrays with numpy, and torchvision's compiled operators work on torch's tensors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from validate.claims import Claim
+from validate.evidence import Measured, NothingExpected
+from validate.harness.forked import in_fork
+from validate.judging import Finding, failed, listed, passed, root_cause
+
+
+class NumpyEvidence(Measured):
+    torch: str
+    numpy: str
+    shared: dict[str, bool]
+    copied_sum: float
+
+
+class TorchvisionEvidence(Measured):
+    torchvision: str
+    kept: list[int]
+    control: list[int]
+
+
+_DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool", "complex64")
+_BOXES = ((0.0, 0.0, 10.0, 10.0), (1.0, 1.0, 11.0, 11.0), (20.0, 20.0, 30.0, 30.0))
+_SCORES = (0.8, 0.9, 0.7)
+_OVERLAP = 0.5
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NumpyEvidence | TorchvisionEvidence]]:
+    measures: Mapping[str, Callable[[], NumpyEvidence | TorchvisionEvidence]] = {
+        "numpy": _numpy,
+        "torchvision": _torchvision,
+    }
+    importlib.import_module("torch")
+    for claim in claims:
+        yield claim.subject, in_fork(measures[claim.subject])
+
+
+def _numpy() -> NumpyEvidence:
+    """Share memory in both directions: a write on one side must show on the other."""
+    torch, numpy = importlib.import_module("torch"), importlib.import_module("numpy")
+    seen = {}
+    for name in _DTYPES:
+        array = numpy.array([[0, 1, 1], [1, 0, 1]], dtype=name)
+        tensor = torch.from_numpy(array)
+        array[0, 0] = 1
+        there = bool(tensor[0, 0] == 1) and str(tensor.dtype) == f"torch.{name}"
+        tensor[1, 1] = 1
+        seen[name] = there and bool(array[1, 1] == 1) and bool((tensor.numpy() == array).all())
+    copied = torch.tensor(numpy.arange(6.0).reshape(2, 3)).sum().item()
+    return {"torch": torch.__version__, "numpy": numpy.__version__, "shared": seen, "copied_sum": copied}
+
+
+def _torchvision() -> TorchvisionEvidence:
+    """Run nms: of two boxes that overlap by more than half it keeps the one with the higher score, best first."""
+    torch, torchvision = importlib.import_module("torch"), importlib.import_module("torchvision")
+    kept = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), _OVERLAP).tolist()
+    control = torchvision.ops.nms(torch.tensor(_BOXES), torch.tensor(_SCORES), 1.0).tolist()
+    return {"torchvision": torchvision.__version__, "kept": kept, "control": control}
+
+
+_NUMPY_SUM = 15.0
+
+
+def judge_numpy(subject: str, _expect: NothingExpected, evidence: NumpyEvidence) -> Finding:
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    broken = [name for name, shared in evidence["shared"].items() if shared is not True]
+    if broken or not evidence["shared"]:
+        return failed(f"torch and numpy do not share memory for {listed(broken) or 'any type'}")
+    if evidence["copied_sum"] != _NUMPY_SUM:
+        return failed(f"a copied array sums up to {evidence['copied_sum']}, not {_NUMPY_SUM}")
+    return passed(f"numpy {evidence['numpy']} and torch share memory for {len(evidence['shared'])} types")
+
+
+def judge_nms(subject: str, _expect: NothingExpected, evidence: TorchvisionEvidence) -> Finding:
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    if evidence["kept"] != [1, 2]:
+        return failed(f"nms keeps {evidence['kept']} of three boxes, [1, 2] is right")
+    if evidence["control"] != [1, 0, 2]:
+        return failed(f"control: nms that must drop no box keeps {evidence['control']}")
+    return passed(f"torchvision {evidence['torchvision']}: nms keeps the right boxes")
+
+
+CLAIMS = {"C6 numpy": judge_numpy, "C6 torchvision": judge_nms}

@@ -1,0 +1,146 @@
+"""C5: torch.compile generates a kernel for the CPU from an empty cache, and runs it.
+
+The numbers are right even where torch.compile is switched off. The probe therefore also reads torch's counters, the
+cache folder and the files that the process has mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from validate.claims import Claim
+from validate.evidence import Measured, NothingExpected
+from validate.harness.forked import in_fork
+from validate.judging import (
+    FORWARD_FACTOR,
+    FORWARD_FLOOR,
+    Finding,
+    failed,
+    is_beyond,
+    is_within,
+    joined,
+    passed,
+    root_cause,
+    scientific,
+)
+
+
+class CompileEvidence(Measured):
+    torch: str
+    environment: dict[str, str]
+    captured: int
+    graphs: int
+    breaks: int
+    generated: int
+    libraries: list[str]
+    mapped: list[str]
+    plain_error: float
+    found_error: float
+    control_error: float
+
+
+_ROWS, _COLUMNS = 37, 301
+"""Odd, so that vectorised loops have a tail."""
+_CONTROL_SCALE = 1.01
+_SETTINGS = ("TORCHDYNAMO_", "TORCH_COMPILE_", "TORCHINDUCTOR_", "CC", "CXX")
+_OWN = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CompileEvidence]]:
+    for claim in claims:
+        with tempfile.TemporaryDirectory(prefix="inductor-") as cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+            importlib.import_module("torch")
+            yield claim.subject, in_fork(partial(_compiled, Path(cache)))
+
+
+def _compiled(cache: Path) -> CompileEvidence:
+    torch = importlib.import_module("torch")
+    _compile_once(importlib.import_module("torch._inductor.config"))
+    metrics = importlib.import_module("torch._inductor.metrics")
+    counters = importlib.import_module("torch._dynamo.utils").counters
+
+    def function(value: Any, weight: Any) -> Any:
+        return torch.softmax(torch.nn.functional.gelu(value * weight + 1.0), dim=-1)
+
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(_ROWS, _COLUMNS, generator=generator)
+    weight = torch.randn(_COLUMNS, generator=generator)
+    wanted = function(value.double(), weight.double())
+    found = torch.compile(function, fullgraph=True)(value, weight)
+    libraries = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    return {
+        "torch": torch.__version__,
+        "environment": {name: text for name, text in os.environ.items() if name.startswith(_SETTINGS) and name != _OWN},
+        "captured": counters["stats"].get("calls_captured", 0),
+        "graphs": counters["stats"].get("unique_graphs", 0),
+        "breaks": sum(counters["graph_break"].values()),
+        "generated": metrics.generated_kernel_count,
+        "libraries": libraries,
+        "mapped": [name for name in libraries if str(cache / name) in maps],
+        "plain_error": _error(function(value, weight), wanted),
+        "found_error": _error(found, wanted),
+        "control_error": _error(found * _CONTROL_SCALE, wanted),
+    }
+
+
+def _compile_once(config: Any) -> None:
+    """Leave out what inductor compiles beside the kernel: a program for each vector extension, to see that it compiles
+    (up to 15 s of processor time; the kernel itself shows it, and fails where inductor would have gone without), and
+    worker processes that import torch, for kernels of Triton.
+    """
+    config.compile_threads = 1
+    if hasattr(config.cpp, "vec_isa_ok"):
+        config.cpp.vec_isa_ok = True
+    with contextlib.suppress(ModuleNotFoundError):  # torch 2.4 has no such module, and tries none of these
+        importlib.import_module("torch._inductor.cpu_vec_isa").VecISA.check_build = _goes_without
+
+
+def _goes_without(_extension: Any, _program: str) -> bool:
+    """What inductor hears of bf16, VNNI and AMX, which it tries beside: 2.5 s each with torch 2.11. The kernel here has
+    no use for them.
+    """
+    return False
+
+
+def _error(found: Any, wanted: Any) -> float:
+    """In the 2-norm, relative."""
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+def judge(_subject: str, expect: NothingExpected, evidence: CompileEvidence) -> Finding:
+    """C5: dynamo captured, inductor generated, the process mapped what the compiler made, the numbers are right."""
+    if "error" in evidence:
+        return failed(f"torch.compile: {root_cause(evidence['error'])}")
+    problems = []
+    switches = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
+    if not evidence["graphs"] or not evidence["captured"]:
+        problems.append(f"torch.compile captured nothing{f' ({switches})' if switches else ''}: it is switched off")
+    elif not evidence["generated"] or not evidence["libraries"]:
+        problems.append("torch.compile generated no kernel")
+    elif not evidence["mapped"]:
+        problems.append(f"{evidence['libraries'][0]} was compiled and is not loaded")
+    if evidence["breaks"]:
+        problems.append(f"{evidence['breaks']} graph breaks")
+    tolerance = FORWARD_FACTOR * float(evidence["plain_error"]) + FORWARD_FLOOR
+    if not is_within(evidence["found_error"], tolerance):
+        problems.append(
+            f"its numbers are off by {scientific(evidence['found_error'])}, at most {scientific(tolerance)}"
+        )
+    if not is_beyond(evidence["control_error"], tolerance):
+        problems.append(f"control: 1% more is off by {scientific(evidence['control_error'])}, within what is allowed")
+    if problems:
+        return failed(joined(problems))
+    made = f"{evidence['generated']} generated, {len(evidence['mapped'])} compiled library loaded"
+    return passed(f"torch {evidence['torch']}: {made}, off by {evidence['found_error']:.1e} (at most {tolerance:.1e})")
+
+
+CLAIMS = {"C5": judge}

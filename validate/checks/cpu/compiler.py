@@ -1,0 +1,268 @@
+"""C3: the image's C compiler and Python headers build the extensions that Triton and torch.compile need at run time."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict
+
+from validate.claims import Claim
+from validate.evidence import Error, Measured, NothingExpected
+from validate.harness.forked import attempt, in_fork
+from validate.judging import Finding, failed, listed, passed, root_cause, telling_line
+
+LookedUp = TypedDict("LookedUp", {"from": str, "command": str, "path": "str | None"})
+
+
+class Built(TypedDict):
+    exit_code: int
+    stderr: str
+    file: str
+    bytes: int
+
+
+class Answer(Measured, total=False):
+    answer: int
+
+
+class Refusal(TypedDict):
+    refused: bool
+
+
+CExtensionEvidence = TypedDict(
+    "CExtensionEvidence",
+    {
+        "compiler": LookedUp,
+        "version": str,
+        "include": str,
+        "python_h": bool,
+        "build": Built,
+        "control": Refusal,
+        "expected": int,
+        "import": Answer,
+        "error": Error,
+    },
+    total=False,
+)
+"""As far as it came. (`import` is no name in a class.)"""
+
+
+class LauncherEvidence(Measured, total=False):
+    """As far as it came."""
+
+    compiler: LookedUp
+    stub_driver: bool
+    triton: str
+    made: list[str]
+    functions: list[str]
+
+
+_TAIL_CHARACTERS = 1500
+_EXTENSION = """
+#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *number) {{
+    return PyLong_FromLong(PyLong_AsLong(number) + {nonce}L);
+}}
+static PyMethodDef methods[] = {{{{"answer", answer, METH_O, NULL}}, {{NULL, NULL, 0, NULL}}}};
+static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "{name}", NULL, -1, methods}};
+PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&module); }}
+"""
+_DRIVER_VERSIONS = ("", "_v2", "_v3")
+_BROKEN = "#include <Python.h>\n#error this source must be refused\n"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, CExtensionEvidence | LauncherEvidence]]:
+    """Yield the evidence of each subject, built in an empty folder."""
+    measures: Mapping[str, Callable[[Path], CExtensionEvidence | LauncherEvidence]] = {
+        "c-extension": _c_extension,
+        "triton-launcher": _triton_launcher,
+    }
+    for claim in claims:
+        with tempfile.TemporaryDirectory(prefix="compiler-") as folder:
+            yield claim.subject, in_fork(partial(measures[claim.subject], Path(folder)))
+
+
+def _c_extension(folder: Path) -> CExtensionEvidence:
+    compiler = _find_compiler()
+    include = _python_include()
+    evidence: CExtensionEvidence = {
+        "compiler": compiler,
+        "include": include,
+        "python_h": Path(include, "Python.h").is_file(),
+    }
+    if not compiler["path"]:
+        return evidence
+    name, nonce = "validate_probe", secrets.randbelow(1 << 30)
+    built = _compile(compiler["path"], _EXTENSION.format(name=name, nonce=nonce), folder / "good", include)
+    control = _compile(compiler["path"], _BROKEN, folder / "broken", include)
+    evidence |= {"version": _version(compiler["path"]), "build": built, "control": {"refused": not _made_file(control)}}
+    if _made_file(built):
+        evidence |= {"expected": nonce + 1, "import": attempt(partial(_answer, name, built["file"]))}
+    return evidence
+
+
+def _answer(name: str, file: str) -> Answer:
+    return {"answer": _load(name, file).answer(1)}
+
+
+def _made_file(build: Built) -> bool:
+    """Whether a compiler run wrote its file."""
+    return bool(build["exit_code"] == 0 and build["bytes"] > 0)
+
+
+def _triton_launcher(folder: Path) -> LauncherEvidence:
+    """Let Triton build and import its own driver module, as it does before the first launch of any kernel.
+
+    The module links with libcuda. Without a driver, the probe builds a stub with the functions that driver.c calls.
+    """
+    cache = folder / "cache"
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
+    evidence: LauncherEvidence = {"compiler": _find_compiler(), "stub_driver": not _has_driver()}
+    if evidence["stub_driver"]:
+        source = Path(_triton_folder(), "backends", "nvidia", "driver.c").read_text(encoding="utf-8")
+        stub = attempt(lambda: _stand_in_for_driver(source, folder))
+        if "error" in stub:
+            return {**evidence, "error": stub["error"]}
+    driver = importlib.import_module("triton.backends.nvidia.driver")
+    utilities = driver.CudaUtils()
+    made = sorted(str(file.relative_to(cache)) for file in cache.rglob("*.so"))
+    return {
+        **evidence,
+        "triton": importlib.import_module("triton").__version__,
+        "made": made,
+        "functions": sorted(name for name in vars(utilities) if callable(getattr(utilities, name))),
+    }
+
+
+def _find_compiler() -> LookedUp:
+    """Triton's own rule (triton/runtime/build.py): $CC, else gcc, else clang."""
+    if chosen := os.environ.get("CC"):
+        return {"from": "CC", "command": chosen, "path": shutil.which(chosen)}
+    path = shutil.which("gcc") or shutil.which("clang")
+    return {"from": "PATH", "command": "gcc or clang", "path": path}
+
+
+def _python_include() -> str:
+    """Triton's own rule: Debian's `posix_local` scheme has no headers, `posix_prefix` does."""
+    scheme = sysconfig.get_default_scheme()
+    return sysconfig.get_paths(scheme="posix_prefix" if scheme == "posix_local" else scheme)["include"]
+
+
+def _version(compiler: str) -> str:
+    answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return answer.stdout.partition("\n")[0]
+
+
+def _compile(compiler: str, source: str, folder: Path, include: str, *options: str, suffix: str = "") -> Built:
+    folder.mkdir(parents=True)
+    code = folder / "main.c"
+    code.write_text(source, encoding="utf-8")
+    file = folder / (suffix or "main" + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    command = [compiler, str(code), "-O3", "-shared", "-fPIC", "-o", str(file), f"-I{folder}", f"-I{include}", *options]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    return {
+        "exit_code": answer.returncode,
+        "stderr": answer.stderr[:_TAIL_CHARACTERS],
+        "file": str(file),
+        "bytes": file.stat().st_size if file.exists() else 0,
+    }
+
+
+def _load(name: str, file: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no extension module of this Python")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _triton_folder() -> str:
+    spec = importlib.util.find_spec("triton")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("triton is not installed")
+    return next(iter(spec.submodule_search_locations))
+
+
+def _stand_in_for_driver(driver_source: str, folder: Path) -> Measured:
+    """Compile and load a libcuda.so.1 whose every function fails, and point Triton's linker at it.
+
+    cuda.h renames some functions to their `_v2` or `_v3`, so each has those too.
+    """
+    names = sorted(set(re.findall(r"\bcu[A-Z]\w*", driver_source)))
+    functions = "\n".join(
+        f"int {name}{version}(void) {{ return 100; }}" for name in names for version in _DRIVER_VERSIONS
+    )
+    compiler = _find_compiler()["path"]
+    if compiler is None:
+        raise FileNotFoundError("no C compiler: neither $CC nor gcc nor clang is there")
+    soname = "libcuda.so.1"
+    built = _compile(compiler, functions, folder / "driver", "/", f"-Wl,-soname,{soname}", suffix=soname)
+    if not _made_file(built):
+        raise OSError(f"{compiler} did not make a stand-in for libcuda: {built['stderr'][:300] or 'it made nothing'}")
+    Path(built["file"]).with_name("libcuda.so").symlink_to(soname)
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder / "driver")
+    ctypes.CDLL(built["file"], mode=ctypes.RTLD_GLOBAL)
+    return {}
+
+
+def _no_compiler(compiler: LookedUp) -> str:
+    if compiler["from"] == "CC":
+        return f"CC={compiler['command']} is no program in this image"
+    return "no C compiler: neither gcc nor clang is on PATH"
+
+
+def judge_c_extension(subject: str, _expect: NothingExpected, evidence: CExtensionEvidence) -> Finding:
+    if "compiler" in evidence and not evidence["compiler"]["path"]:
+        return failed(_no_compiler(evidence["compiler"]))
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    path, build = evidence["compiler"]["path"], evidence["build"]
+    if not evidence["python_h"]:
+        return failed(f"Python.h is not in {evidence['include']}")
+    if build["exit_code"] != 0:
+        return failed(f"{path} ended with status {build['exit_code']}: {telling_line(build['stderr'])}")
+    if not build["bytes"]:
+        return failed(f"{path} ended with status 0 and made nothing")
+    if "error" in evidence["import"]:
+        return failed(f"the compiled extension can't be imported: {root_cause(evidence['import']['error'])}")
+    if evidence["import"]["answer"] != evidence["expected"]:
+        return failed(f"the extension answers {evidence['import']['answer']}, its source says {evidence['expected']}")
+    if evidence["control"]["refused"] is not True:
+        return failed(f"control: {path} accepts a source that it must refuse")
+    return passed(f"{evidence['version'] or path} made an extension against {evidence['include']}, and it runs")
+
+
+def judge_launcher(subject: str, _expect: NothingExpected, evidence: LauncherEvidence) -> Finding:
+    if "compiler" in evidence and not evidence["compiler"]["path"]:
+        return failed(_no_compiler(evidence["compiler"]))
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    if not evidence["made"]:
+        return failed("Triton put no compiled module into its empty cache")
+    if "load_binary" not in evidence["functions"]:
+        return failed(f"Triton's driver module lacks load_binary: {listed(evidence['functions'])}")
+    stub = ", linked with a stand-in for libcuda" if evidence["stub_driver"] else ""
+    return passed(f"Triton {evidence['triton']} built its driver module with {evidence['compiler']['path']}{stub}")
+
+
+CLAIMS = {"C3 c-extension": judge_c_extension, "C3 triton-launcher": judge_launcher}

@@ -1,0 +1,206 @@
+"""C9: no library uses AVX-512, or SVE on AArch64, without a check of the processor. Such a library dies of SIGILL where
+the processor lacks it.
+
+The suite has no disassembler. It reads two things from a file's machine code: the number of AVX-512 instructions (the
+EVEX prefix, which has no other use in 64-bit code, before common vector opcodes), and whether the file checks the
+processor (CPUID with a leaf set just before, or a call to a library that checks). A compiler with `-mavx512f` or
+`-march=native` emits the instructions without the check. A file with a check is taken to obey it: the probe finds code
+that was built for the builder's machine, not a wrong dispatcher.
+
+On AArch64, an instruction is a word of four bytes, and bits 25 to 28 of SVE's are 0010 (Arm Architecture Reference
+Manual, C4.1 "A64 instruction set encoding"); a file asks the kernel (getauxval), or reads an ID register.
+
+Four healthy images have at most 1 such instruction in 50 MB; gcc's `-mavx512f` emits 2 for one small loop.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypedDict, cast
+
+from validate.binaries import dynsym, elf, machines
+from validate.binaries.elf import ElfError
+from validate.binaries.linking import objects
+from validate.binaries.machines import Machine
+from validate.claims import Claim
+from validate.environment import installed, interpreter, user_environment
+from validate.judging import Finding, failed, joined, listed, passed
+
+
+class _OfExtension(TypedDict, total=False):
+    extension: str
+    """`sve` on AArch64; absent: AVX-512."""
+
+
+class InstructionsExpect(_OfExtension):
+    most: int
+    """Such instructions that a file without a check may seem to hold."""
+    per_bytes: int
+    """Bytes of code that may look like one more."""
+
+
+class _OnAarch64(TypedDict, total=False):
+    sve: int
+
+
+class VectorCode(_OnAarch64):
+    """What a file's machine code shows: bytes of it, AVX-512 instructions or SVE's, whether it asks for the processor's
+    kind."""
+
+    path: str
+    code: int
+    avx512: int
+    asks: bool
+
+
+class NotAsking(VectorCode):
+    owners: list[str]
+
+
+class InstructionsEvidence(TypedDict):
+    files: int
+    bytes: int
+    asking: int
+    not_asking: list[NotAsking]
+
+
+_EXECUTABLE = 4  # SHF_EXECINSTR
+_AVX512 = re.compile(
+    rb"\x62"
+    rb"[\x01-\x03\x11-\x13\x21-\x23\x31-\x33\x41-\x43\x51-\x53\x61-\x63\x71-\x73"
+    rb"\x81-\x83\x91-\x93\xa1-\xa3\xb1-\xb3\xc1-\xc3\xd1-\xd3\xe1-\xe3\xf1-\xf3]"
+    rb"[\x04-\x07\x0c-\x0f\x14-\x17\x1c-\x1f\x24-\x27\x2c-\x2f\x34-\x37\x3c-\x3f\x44-\x47\x4c-\x4f\x54-\x57\x5c-\x5f"
+    rb"\x64-\x67\x6c-\x6f\x74-\x77\x7c-\x7f\x84-\x87\x8c-\x8f\x94-\x97\x9c-\x9f\xa4-\xa7\xac-\xaf\xb4-\xb7\xbc-\xbf"
+    rb"\xc4-\xc7\xcc-\xcf\xd4-\xd7\xdc-\xdf\xe4-\xe7\xec-\xef\xf4-\xf7\xfc-\xff]"
+    rb"[\x08\x28\x40\x48\x58]"
+    rb"[\x10\x11\x18\x19\x28\x29\x51\x54\x57-\x59\x5c-\x5f\x6f\x7f\x98\xa8\xb8\xbc\xef\xfe]"
+)
+"""P0 with a known opcode map and its zero bits, P1 with its one bit, P2 without a mask, then moves, sums, products,
+fused products (Intel SDM volume 2, 2.7 "EVEX")."""
+
+_CPUID = re.compile(rb"(?:\xb8[\x00-\x1f]\x00\x00[\x00\x80]|[\x31\x33]\xc0)[\x00-\xff]{0,24}?\x0f\xa2", re.DOTALL)
+_ASKING = re.compile(rb"__cpu_model|__cpu_indicator_init|cpuinfo_.*|__cpu_features2?|getauxval|.*is_avx512.*")
+"""Functions and data by which other libraries tell what the processor can do."""
+
+_SVE = bytes(byte for byte in range(256) if byte & 0x1E == 0x04)
+"""The last byte of an SVE instruction's word, whose bits are 24 to 31."""
+_VECTOR_LENGTH = re.compile(rb"\xe0\xe3\xe0\x04")
+"""`cntd x0`: libgcc's unwinder, linked into many libraries, runs it where a frame has saved SVE registers, and nowhere
+else (gcc, libgcc/config/aarch64/value-unwind.h). No loop does with it alone."""
+_ID_REGISTER = re.compile(rb"[\x00-\x1f\x80-\x9f\xa0-\xbf\xe0-\xff][\x00-\xff]\x38\xd5")
+"""MRS from ID_AA64PFR0_EL1 and its like: op0 3, op1 0, CRn 0, which Linux lets programs read (Linux,
+Documentation/arch/arm64/cpu-feature-registers.rst)."""
+
+_MOST_LISTED = 20
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
+    given = user_environment.recorded()
+    everything = installed.distributions(entry or given.directory for entry in interpreter.start(given).path)
+    owners = {path: sorted({one.name for one in own}) for path, own in installed.owners(everything).items()}
+    locations = list(dict.fromkeys(one.location for one in everything))
+    paths = sorted({os.path.realpath(path) for path in objects(locations, owners)}, key=_size, reverse=True)
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        found = [
+            one for one in pool.imap_unordered(partial(_look, machines.named(given.machine)), paths, chunksize=4) if one
+        ]
+    for claim in claims:
+        expect = cast(InstructionsExpect, claim.expect)
+        many = [one for one in found if _vector(one) > _allowed(expect, one["code"])]
+        yield (
+            claim.subject,
+            {
+                "files": len(found),
+                "bytes": sum(one["code"] for one in found),
+                "asking": sum(one["asks"] for one in many),
+                "not_asking": [
+                    _with_owners(one, owners.get(one["path"], []))
+                    for one in sorted(many, key=lambda one: -_vector(one))
+                    if not one["asks"]
+                ][:_MOST_LISTED],
+            },
+        )
+
+
+def _vector(found: VectorCode) -> int:
+    return max(found["avx512"], found.get("sve", 0))
+
+
+def _with_owners(found: VectorCode, owners: list[str]) -> NotAsking:
+    return {**found, "owners": owners}
+
+
+def _allowed(expect: InstructionsExpect, code: int) -> int:
+    return int(expect["most"]) + code // int(expect["per_bytes"])
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _look(machine: Machine, path: str) -> VectorCode | None:
+    """None for what is no library or program of this machine; S3 names those that can't be read."""
+    try:
+        with Path(path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if elf.machine(data) != machine.number:
+                return None
+            parts = [(one.offset, one.offset + one.size) for one in elf.sections(data) if one.flags & _EXECUTABLE]
+            if machine == machines.AARCH64:
+                return _on_aarch64(path, data, parts)
+            avx512 = sum(1 for begin, end in parts for _ in _AVX512.finditer(data, begin, end))
+            asks = any(_CPUID.search(data, begin, end) for begin, end in parts) or _asks_others(path)
+            return {"path": path, "code": sum(end - begin for begin, end in parts), "avx512": avx512, "asks": asks}
+    except (OSError, ValueError, ElfError):
+        return None
+
+
+def _on_aarch64(path: str, data: mmap.mmap, parts: Sequence[tuple[int, int]]) -> VectorCode:
+    sve = sum(_sve(data[begin + 3 : end : 4]) - _aligned(_VECTOR_LENGTH, data, begin, end) for begin, end in parts)
+    asks = _asks_others(path) or any(_aligned(_ID_REGISTER, data, begin, end) for begin, end in parts)
+    return {"path": path, "code": sum(end - begin for begin, end in parts), "avx512": 0, "sve": sve, "asks": asks}
+
+
+def _sve(last_bytes: bytes) -> int:
+    return len(last_bytes) - len(last_bytes.translate(None, _SVE))
+
+
+def _aligned(pattern: re.Pattern[bytes], data: mmap.mmap | bytes, begin: int, end: int) -> int:
+    """How many whole words of these match: others lie across two instructions."""
+    return sum((found.start() - begin) % 4 == 0 for found in pattern.finditer(data, begin, end))
+
+
+def _asks_others(path: str) -> bool:
+    return any(_ASKING.fullmatch(name) for name in dynsym.read(path).undefined)
+
+
+def judge(_subject: str, expect: InstructionsExpect, evidence: InstructionsEvidence) -> Finding:
+    """C9. expect: {most, per_bytes, extension}."""
+    extension = expect.get("extension", "avx512")
+    name = {"avx512": "AVX-512", "sve": "SVE"}[extension]
+    if not evidence["files"]:
+        return failed("there is no native code to read")
+    found = evidence["not_asking"]
+    problems = [
+        f"{_shortened(one['path'])} of {listed(one['owners']) or 'no distribution'} holds {one.get(extension)} {name} "
+        "instructions and never asks whether the processor has them"
+        for one in found
+    ]
+    if problems:
+        return failed(joined(problems))
+    return passed(f"{evidence['files']} files of native code; the {evidence['asking']} that use AVX-512 ask first")
+
+
+def _shortened(path: str) -> str:
+    return re.sub(r"^/\S*/site-packages/", "", path)
+
+
+CLAIMS = {"C9": judge}

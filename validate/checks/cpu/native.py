@@ -1,0 +1,367 @@
+"""C2: a package loads the CUDA library that the matrix selects: it is mapped, has its symbols, registers its operators.
+
+A successful import shows little. Without a GPU bitsandbytes silently takes its CPU library; xformers and torchao log a
+warning and go on without kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TypedDict, cast
+
+from validate.claims import Claim
+from validate.evidence import Measured, NoEvidence, Raised
+from validate.harness.forked import attempt, described, in_fork
+from validate.judging import Finding, failed, joined, listed, passed, root_cause
+
+
+class SelectionExpect(TypedDict):
+    cuda: str
+
+
+class _WithSelection(TypedDict, total=False):
+    selection: SelectionExpect
+
+
+class NativeRow(_WithSelection, total=False):
+    """What a row of the table of native code may say; the rest is the same for all."""
+
+    modules: list[str]
+    loading: str
+    cuda_major: int | None
+    symbols: list[str]
+    operators: list[str]
+    libraries: list[str]
+
+
+class NativeExpect(_WithSelection):
+    modules: list[str]
+    loading: str
+    """`import`, or `by-path` where an import without a GPU takes another library."""
+    cuda_major: int | None
+    symbols: list[str]
+    operators: list[str]
+    libraries: list[str]
+
+
+class _LibraryDetails(TypedDict, total=False):
+    mapped: bool
+    missing_symbols: list[str]
+
+
+class NativeLibrary(_LibraryDetails):
+    mapped_by_import: bool
+    load_error: str | None
+
+
+class Selection(Measured, total=False):
+    torch_cuda: str
+    file: str
+    override: str | None
+
+
+class CudaRuntime(TypedDict):
+    file: str
+    owner: str | None
+    major: int
+    version: int
+
+
+class InstalledFiles(TypedDict):
+    """What is known of a distribution before anything of it is loaded."""
+
+    version: str
+    root: str
+    files: dict[str, bool]
+
+
+class Loaded(Measured, total=False):
+    """What loading it shows."""
+
+    imports: dict[str, Raised | None]
+    warnings: list[str]
+    libraries: dict[str, NativeLibrary]
+    operators: dict[str, bool | None]
+    selection: Selection | None
+    cuda_runtimes: list[CudaRuntime]
+    mapped: dict[str, str | None]
+
+
+class NativeEvidence(Loaded, InstalledFiles):
+    """Both. Without evidence: it is not installed."""
+
+
+_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, NativeEvidence | NoEvidence]]:
+    """Yield the evidence of each distribution, measured in a fork that has imported torch alone."""
+    importlib.import_module("torch")
+    owners = _owners_of_libraries()
+    for claim in claims:
+        expect = cast(NativeExpect, claim.expect)
+        installed = _installed(claim.subject, expect["libraries"])
+        if installed is None:
+            yield claim.subject, {}
+        else:
+            yield claim.subject, {**installed, **in_fork(partial(_loaded, expect, installed, owners))}
+
+
+def _installed(name: str, libraries: Sequence[str]) -> InstalledFiles | None:
+    """Facts that need no loading, so that a crash does not lose them. None if it is not installed."""
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    root = Path(str(distribution.locate_file(""))).resolve()
+    names = _library_names(distribution, root, libraries)
+    return {
+        "version": distribution.version,
+        "root": str(root),
+        "files": {name: (root / name).is_file() for name in names},
+    }
+
+
+def _loaded(expect: NativeExpect, installed: InstalledFiles, owners: Mapping[str, str]) -> Loaded:
+    root = Path(installed["root"])
+    mapped_before = _mapped()
+    warnings = _record_warnings()
+    imports = {name: _import(name) for name in expect["modules"]}
+    mapped_by_import = _mapped()
+    present = [name for name, exists in installed["files"].items() if exists]
+    return {
+        "imports": imports,
+        "warnings": warnings,
+        "libraries": {name: _library(root / name, mapped_by_import, expect["symbols"]) for name in present},
+        "operators": {name: _has_cuda_kernel(name) for name in expect["operators"]},
+        "selection": attempt(_bitsandbytes_selection) if "selection" in expect else None,
+        "cuda_runtimes": _cuda_runtimes(owners),
+        "mapped": _newly_mapped(mapped_before, root, owners),
+    }
+
+
+def _import(name: str) -> Raised | None:
+    """What importing raised, None if nothing."""
+    _note(f"importing {name}")
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return described(error)
+    return None
+
+
+def _note(step: str) -> None:
+    """Print what is loaded next: after a crash it is the last line of the log."""
+    print(step, flush=True)  # noqa: T201
+
+
+def _library_names(distribution: importlib.metadata.Distribution, root: Path, patterns: Sequence[str]) -> list[str]:
+    """Files that a pattern names, by RECORD or on the disk: one that RECORD lists and the disk lacks is a finding.
+
+    A pattern without wildcards is named even if neither knows it.
+    """
+    recorded = [str(file) for file in distribution.files or ()]
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        on_disk = [str(file.relative_to(root)) for file in root.glob(pattern)]
+        listed = [file for file in recorded if _matches(file, pattern)]
+        plain = [] if "*" in pattern else [pattern]
+        names |= dict.fromkeys(sorted({*on_disk, *listed, *plain}))
+    return list(names)
+
+
+def _matches(file: str, pattern: str) -> bool:
+    """As Path.glob does: `**/` stands for any number of folders, none included; `*` stays within one."""
+    if "**/" in pattern:
+        before, _, after = pattern.partition("**/")
+        return file.startswith(before) and fnmatch(file.rpartition("/")[2], after)
+    return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
+
+
+def _library(path: Path, mapped_by_import: set[str], symbols: Sequence[str]) -> NativeLibrary:
+    by_import = str(path.resolve()) in mapped_by_import
+    _note(f"loading {path}")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return {"mapped_by_import": by_import, "load_error": str(error)}
+    return {
+        "mapped_by_import": by_import,
+        "load_error": None,
+        "mapped": str(path.resolve()) in _mapped(),
+        "missing_symbols": [name for name in symbols if not _exports(library, name)],
+    }
+
+
+def _exports(library: ctypes.CDLL, symbol: str) -> bool:
+    try:
+        getattr(library, symbol)
+    except AttributeError:
+        return False
+    return True
+
+
+def _has_cuda_kernel(operator: str) -> bool | None:
+    """None: no such operator is registered."""
+    c = importlib.import_module("torch._C")
+    if operator not in set(c._dispatch_get_all_op_names()):
+        return None
+    return bool(c._dispatch_has_kernel_for_dispatch_key(operator, "CUDA"))
+
+
+def _bitsandbytes_selection() -> Selection:
+    """Which file bitsandbytes' own lookup would take on a GPU, BNB_CUDA_VERSION and fallbacks included."""
+    cuda = str(importlib.import_module("torch").version.cuda)
+    major, minor = (int(part) for part in cuda.split(".")[:2])
+    specs = importlib.import_module("bitsandbytes.cuda_specs").CUDASpecs(
+        highest_compute_capability=(9, 0), cuda_version_string=f"{major}{minor}", cuda_version_tuple=(major, minor)
+    )
+    path = importlib.import_module("bitsandbytes.cextension").get_cuda_bnb_library_path(specs)
+    return {"torch_cuda": cuda, "file": Path(path).name, "override": os.environ.get("BNB_CUDA_VERSION")}
+
+
+def _mapped() -> set[str]:
+    """Files this process has mapped, from the kernel."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    fields = (line.split(maxsplit=5) for line in maps.splitlines())
+    return {field[5] for field in fields if len(field) == 6 and field[5].startswith("/")}
+
+
+def _cuda_runtimes(owners: Mapping[str, str]) -> list[CudaRuntime]:
+    """Each CUDA runtime that is mapped: file, owner, and the version it answers itself (12060 for 12.6)."""
+    found: list[CudaRuntime] = []
+    for path in sorted(_mapped()):
+        if match := _CUDA_RUNTIME.match(Path(path).name):
+            version = ctypes.c_int()
+            ctypes.CDLL(path).cudaRuntimeGetVersion(ctypes.byref(version))
+            found.append({"file": path, "owner": owners.get(path), "major": int(match[1]), "version": version.value})
+    return found
+
+
+def _newly_mapped(before: set[str], root: Path, owners: Mapping[str, str]) -> dict[str, str | None]:
+    """Libraries that importing and loading have mapped, with the distribution that owns each."""
+    libraries = (path for path in sorted(_mapped() - before) if ".so" in Path(path).name)
+    return {path.removeprefix(f"{root}/"): owners.get(path) for path in libraries if "lib-dynload" not in path}
+
+
+def _owners_of_libraries() -> dict[str, str]:
+    """Shared libraries by real path, with the distribution whose RECORD lists each."""
+    owners: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        for line in (distribution.read_text("RECORD") or "").splitlines():
+            file = line.rsplit(",", 2)[0].strip('"')
+            if ".so" in file:
+                owners[os.path.realpath(str(distribution.locate_file(file)))] = distribution.metadata["Name"]
+    return owners
+
+
+def _record_warnings() -> list[str]:
+    """A list that grows with what packages log at WARNING or above from now on."""
+    messages: list[str] = []
+
+    class Recorder(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(f"{record.name}: {record.getMessage()}"[:500])
+
+    logging.getLogger().addHandler(Recorder(level=logging.WARNING))
+    return messages
+
+
+def judge(subject: str, expect: NativeExpect, evidence: NativeEvidence) -> Finding:
+    """C2: every library that the matrix selects is loaded, complete, and on the expected CUDA."""
+    if not evidence:
+        return failed(f"{subject} is not installed")
+    problems = list(_file_problems(expect, evidence["files"]))
+    if "error" in evidence:
+        problems.append(f"loading {subject}: {root_cause(evidence['error'])}")
+    else:
+        problems += _loading_problems(expect, evidence)
+    if problems:
+        return failed(joined(problems))
+    with_what = [f"symbols {listed(expect['symbols'])}"] if expect["symbols"] else []
+    with_what += [f"CUDA kernels of {listed(expect['operators'])}"] if expect["operators"] else []
+    with_what += [_runtime(found) for found in evidence["cuda_runtimes"] if expect["cuda_major"] is not None]
+    return passed(f"{listed(list(evidence['libraries']))} loaded, with {', '.join(with_what)}")
+
+
+def _runtime(found: CudaRuntime) -> str:
+    return f"the CUDA {_dotted(found['version'])} runtime of {found['owner'] or found['file']}"
+
+
+def _file_problems(expect: NativeExpect, files: Mapping[str, bool]) -> Iterator[str]:
+    if not files:
+        yield f"no file matches {listed(list(expect['libraries']))}"
+    yield from (f"{name} is missing" for name, exists in files.items() if not exists)
+
+
+def _loading_problems(expect: NativeExpect, evidence: NativeEvidence) -> Iterator[str]:
+    yield from _library_problems(expect, evidence["libraries"])
+    yield from _operator_problems(expect["operators"], evidence["operators"])
+    yield from _runtime_problems(expect["cuda_major"], evidence["cuda_runtimes"])
+    yield from _selection_problems(expect, evidence["selection"])
+    yield from (f"import {name}: {root_cause(error)}" for name, error in evidence["imports"].items() if error)
+
+
+def _library_problems(expect: NativeExpect, libraries: Mapping[str, NativeLibrary]) -> Iterator[str]:
+    for name, facts in libraries.items():
+        if facts["load_error"]:
+            yield f"{name} can't be loaded: {facts['load_error']}"
+        elif not facts["mapped"]:
+            yield f"{name} was loaded but something else is mapped in its place"
+        elif expect["loading"] == "import" and not facts["mapped_by_import"]:
+            yield f"importing {listed(list(expect['modules']))} does not load {name}"
+        elif facts["missing_symbols"]:
+            count = f"{len(facts['missing_symbols'])} of {len(expect['symbols'])} symbols"
+            yield f"{name} lacks {count}: {listed(facts['missing_symbols'])}"
+
+
+def _operator_problems(expected: Iterable[str], found: Mapping[str, bool | None]) -> Iterator[str]:
+    absent = [name for name in expected if found.get(name) is None]
+    if absent:
+        yield f"torch does not know {listed(absent)}"
+    without = [name for name in expected if found.get(name) is False]
+    if without:
+        yield f"no CUDA kernel is registered for {listed(without)}"
+
+
+def _runtime_problems(major: int | None, runtimes: Sequence[CudaRuntime]) -> Iterator[str]:
+    if major is None:
+        return
+    if not runtimes:
+        yield f"no CUDA {major} runtime is loaded"
+    if len(runtimes) > 1:
+        yield f"{len(runtimes)} CUDA runtimes are loaded: {listed([found['file'] for found in runtimes])}"
+    for found in runtimes:
+        if found["major"] != major or found["version"] // 1000 != major:
+            yield f"expected the CUDA {major} runtime, {found['file']} is {_dotted(found['version'])}"
+
+
+def _selection_problems(expect: NativeExpect, selection: Selection | None) -> Iterator[str]:
+    if "selection" not in expect:
+        return
+    if selection is None or "error" in selection:
+        yield f"its own lookup can't be asked: {root_cause(selection['error']) if selection else 'no answer'}"
+        return
+    if selection["torch_cuda"] != expect["selection"]["cuda"]:
+        yield f"torch was compiled for CUDA {selection['torch_cuda']}, not {expect['selection']['cuda']}"
+    wanted = [PurePosixPath(name).name for name in expect["libraries"]]
+    if selection["file"] not in wanted:
+        override = f" (BNB_CUDA_VERSION={selection['override']})" if selection["override"] else ""
+        yield f"on a GPU it would take {selection['file']}{override}, not {listed(wanted)}"
+
+
+def _dotted(version: int) -> str:
+    """CUDA's own version number: 12060 is 12.6."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+CLAIMS = {"C2": judge}

@@ -1,0 +1,520 @@
+"""C10: a tiny Llama saved, loaded back in 4-bit through transformers and bitsandbytes, and trained for one LoRA step.
+
+The whole stack runs without a GPU. Its results are compared with plain torch (`_reference`). Every comparison has
+controls that must fail it: a result 1 % off, and the weights before quantisation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from validate.claims import Claim
+from validate.evidence import Error, Measured, NothingExpected
+from validate.harness import nf4
+from validate.harness.forked import attempt
+from validate.harness.nf4 import QuantiserExpect
+from validate.harness.reference import Shape, llama_logits
+from validate.judging import (
+    BACKWARD_FLOOR,
+    FORWARD_FACTOR,
+    FORWARD_FLOOR,
+    Finding,
+    failed,
+    is_beyond,
+    is_within,
+    joined,
+    listed,
+    passed,
+    root_cause,
+    scientific,
+)
+
+
+class Comparison(TypedDict):
+    """Errors in the 2-norm, relative to the float64 reference."""
+
+    error: float
+    plain_error: float
+    controls: dict[str, float]
+
+
+class Versions(Measured):
+    """Of the distributions that take part; None: not installed."""
+
+    versions: dict[str, str | None]
+
+
+class LogitsEvidence(Versions):
+    comparisons: dict[str, Comparison]
+
+
+Projection = TypedDict(
+    "Projection",
+    {
+        "class": str,
+        "weight_class": str,
+        "dtype": str,
+        "bytes": int,
+        "values": int,
+        "quant_type": "str | None",
+        "block_size": "int | None",
+        "scale_bytes": int,
+        "mean_error": float,
+        "decoder_difference": float,
+        "error": Error,
+    },
+    total=False,
+)
+"""A layer as loading in 4-bit left it. Errors in units of the weights' deviation."""
+
+
+class WeightsEvidence(Versions):
+    projections: dict[str, Projection]
+
+
+class Adapter(TypedDict):
+    before: float
+    after: float
+    error: float
+    control: float
+
+
+class LoraEvidence(Versions):
+    loss: float
+    plain_loss: float
+    adapters: dict[str, Adapter]
+    base_changed: list[str]
+    base_count: int
+
+
+SEED = 20240229
+WEIGHT_DEVIATION = 0.07
+"""About 1/sqrt(hidden), so that every projection matters to the logits. Weights are normal, as NF4's figures assume."""
+CONTROL_SCALE = {"float32": 1.01, "bfloat16": 1.05}
+"""A result scaled so must be told apart. bfloat16's own error through the whole model is 1.5 %."""
+_LORA_RATE = 0.1
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LogitsEvidence | WeightsEvidence | LoraEvidence]]:
+    """Yield the evidence of the subjects asked for: `fp32`, `nf4-weights`, `nf4-logits`, `lora-step`, in this order."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    asked = {claim.subject for claim in claims}
+    with tempfile.TemporaryDirectory(prefix="llama-") as folder:
+        llama = SavedLlama(Path(folder))
+        measures: Mapping[str, Callable[[], LogitsEvidence | WeightsEvidence | LoraEvidence]] = {
+            "fp32": llama.fp32,
+            "nf4-weights": llama.weights,
+            "nf4-logits": llama.logits,
+            "lora-step": llama.lora_step,
+        }
+        for subject, evidence in measures.items():
+            if subject in asked:
+                yield subject, attempt(evidence)
+
+
+@dataclass(frozen=True)
+class _LoraStep:
+    loss: float
+    before: Mapping[str, float]
+    """By name of each B: its largest value."""
+    after: Mapping[str, Any]
+    """Each B itself."""
+
+
+class SavedLlama:
+    """One saved model and what is measured on it, on this device. References stay on the CPU."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.device = device
+        self.torch = importlib.import_module("torch")
+        self.transformers = importlib.import_module("transformers")
+        self.shape = Shape()
+        self.folder = folder
+        self.tokens = self.torch.randint(0, self.shape.vocabulary, (2, 29), generator=self._generator())
+        self.saved = self._save()
+
+    def fp32(self) -> LogitsEvidence:
+        """The plain model, read back in float32, against float64 arithmetic."""
+        model = self._load("float32").eval()
+        with self.torch.no_grad():
+            logits = model(self.tokens.to(self.device)).logits.cpu()
+        wanted = self._reference(self.saved, "float64")
+        plain = self._reference(self.saved, "float32")
+        return {**self._versions(), "comparisons": {"float32": self._compare("float32", logits, wanted, plain)}}
+
+    def weights(self) -> WeightsEvidence:
+        """Each projection as loading in 4-bit left it, read before a forward pass can repack it."""
+        model = self._load("float32", quantised=True)
+        projections = {name: self._projection(model, name) for name in self.shape.projections}
+        return {**self._versions(), "projections": projections}
+
+    def logits(self) -> LogitsEvidence:
+        """The 4-bit model against its dequantised weights: float32 as in training, bfloat16 as in inference.
+
+        bitsandbytes has two ways on a CPU: in training it dequantises, in inference on AVX512-BF16 it repacks and
+        multiplies in bfloat16 whatever the model's dtype.
+        """
+        before = self._reference(self.saved, "float64")
+        comparisons: dict[str, Comparison] = {}
+        for dtype, training in (("float32", True), ("bfloat16", False)):
+            model = self._load(dtype, quantised=True).train(training)
+            dequantised = self._dequantised(model)
+            with self.torch.no_grad():
+                logits = model(self.tokens.to(self.device)).logits.cpu()
+            wanted, plain = self._reference(dequantised, "float64"), self._reference(dequantised, dtype)
+            comparisons[dtype] = self._compare(dtype, logits, wanted, plain, unquantised=before)
+        return {**self._versions(), "comparisons": comparisons}
+
+    def lora_step(self) -> LoraEvidence:
+        """One SGD step of LoRA: loss and B against the same step on the dequantised weights in plain float32."""
+        model = self._load("float32", quantised=True)
+        plain = self._load("float32")
+        plain.load_state_dict(self._dequantised(model))
+        base = self._fingerprints(model)
+        found, wanted = self._step(model, prepare=True), self._step(plain, prepare=False)
+        adapters: dict[str, Adapter] = {
+            name: {
+                "before": found.before[name],
+                "after": float(after.abs().max()),
+                "error": _relative(after, wanted.after[name]),
+                "control": _relative(after * CONTROL_SCALE["float32"], wanted.after[name]),
+            }
+            for name, after in found.after.items()
+        }
+        return {
+            **self._versions(),
+            "loss": found.loss,
+            "plain_loss": wanted.loss,
+            "adapters": adapters,
+            "base_changed": [name for name, mark in self._fingerprints(model).items() if mark != base.get(name)],
+            "base_count": len(base),
+        }
+
+    def _generator(self) -> Any:
+        return self.torch.Generator().manual_seed(SEED)
+
+    def _versions(self) -> Versions:
+        return {"versions": {name: _version(name) for name in ("torch", "transformers", "bitsandbytes", "peft")}}
+
+    def _save(self) -> dict[str, Any]:
+        """Save a seeded model as safetensors; its weights in float32, by name."""
+        shape = self.shape
+        config = self.transformers.LlamaConfig(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.key_value_heads,
+            max_position_embeddings=shape.positions,
+            rms_norm_eps=shape.epsilon,
+            tie_word_embeddings=False,
+        )
+        model = self.transformers.LlamaForCausalLM(config)
+        generator = self._generator()
+        with self.torch.no_grad():
+            for name, parameter in sorted(model.named_parameters()):
+                noise = self.torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(1 + 0.1 * noise if "norm" in name else WEIGHT_DEVIATION * noise)
+        model.save_pretrained(self.folder, safe_serialization=True)
+        return {name: parameter.detach().clone() for name, parameter in model.state_dict().items()}
+
+    def _load(self, dtype: str, *, quantised: bool = False) -> Any:
+        options: dict[str, Any] = {self._dtype_option(): getattr(self.torch, dtype), "attn_implementation": "sdpa"}
+        if quantised:
+            options["quantization_config"] = self.transformers.BitsAndBytesConfig(
+                load_in_4bit=True,
+                bnb_4bit_quant_type="nf4",
+                bnb_4bit_compute_dtype=getattr(self.torch, dtype),
+                bnb_4bit_use_double_quant=False,
+            )
+            options["device_map"] = {"": self.device}
+        model = self.transformers.LlamaForCausalLM.from_pretrained(self.folder, **options)
+        return model if quantised else model.to(self.device)
+
+    def _dtype_option(self) -> str:
+        """transformers 4.56 renamed `torch_dtype`."""
+        major, minor = (int(part) for part in self.transformers.__version__.split(".")[:2])
+        return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
+
+    def _projection(self, model: Any, name: str) -> Projection:
+        module = model.get_submodule(name)
+        weight = module.weight
+        state = getattr(weight, "quant_state", None)
+        facts: Projection = {
+            "class": f"{type(module).__module__}.{type(module).__qualname__}",
+            "weight_class": type(weight).__qualname__,
+            "dtype": str(weight.dtype).removeprefix("torch."),
+            "bytes": weight.numel() * weight.element_size(),
+            "values": self.saved[f"{name}.weight"].numel(),
+            "quant_type": getattr(state, "quant_type", None),
+            "block_size": getattr(state, "blocksize", None),
+        }
+        return facts if state is None else {**facts, **attempt(lambda: self._decoded(name, weight, state))}
+
+    def _decoded(self, name: str, weight: Any, state: Any) -> Projection:
+        """The stored codes decoded by hand and by bitsandbytes; errors in units of the weights' deviation."""
+        original = self.saved[f"{name}.weight"]
+        decoded = nf4.dequantised(weight.data.cpu(), state.absmax.cpu(), tuple(original.shape), state.blocksize)
+        theirs = importlib.import_module("bitsandbytes.functional").dequantize_4bit(weight.data, state).cpu()
+        return {
+            "scale_bytes": state.absmax.numel() * state.absmax.element_size(),
+            "mean_error": float((decoded - original).abs().mean()) / WEIGHT_DEVIATION,
+            "decoder_difference": float((theirs.float() - decoded).abs().max()) / WEIGHT_DEVIATION,
+        }
+
+    def _dequantised(self, model: Any) -> dict[str, Any]:
+        """All weights of a 4-bit model, the projections decoded by hand."""
+        weights = dict(self.saved)
+        for name, shape in self.shape.projections.items():
+            weight = model.get_submodule(name).weight
+            state = getattr(weight, "quant_state", None)
+            if state is None:
+                raise TypeError(f"{name} holds no 4-bit weights but {weight.dtype}")
+            codes, scales = weight.data.cpu(), state.absmax.cpu()
+            weights[f"{name}.weight"] = nf4.dequantised(codes, scales, shape, state.blocksize)
+        return weights
+
+    def _reference(self, weights: Mapping[str, Any], dtype: str) -> Any:
+        with self.torch.no_grad():
+            return llama_logits(weights, self.shape, self.tokens, getattr(self.torch, dtype)).double()
+
+    def _compare(self, dtype: str, found: Any, wanted: Any, plain: Any, unquantised: Any = None) -> Comparison:
+        """Relative errors: of what was found, of plain torch in the same dtype, and of each control."""
+        scale = CONTROL_SCALE[dtype]
+        controls = {f"scaled by {scale}": _relative(found.double() * scale, wanted)}
+        if unquantised is not None:
+            controls["unquantised weights"] = _relative(unquantised, wanted)
+        return {"error": _relative(found, wanted), "plain_error": _relative(plain, wanted), "controls": controls}
+
+    def _step(self, model: Any, *, prepare: bool) -> _LoraStep:
+        """B of each adapter before and after one step. The same seed gives both models the same A."""
+        peft = importlib.import_module("peft")
+        if prepare:
+            model = peft.prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.torch.manual_seed(SEED)
+        lora = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+        tuned = peft.get_peft_model(model, lora).train()
+        b_matrices = {name: parameter for name, parameter in tuned.named_parameters() if "lora_B" in name}
+        before = {name: float(parameter.detach().abs().max()) for name, parameter in b_matrices.items()}
+        optimizer = self.torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=_LORA_RATE)
+        tokens = self.tokens.to(self.device)
+        loss = tuned(tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        after = {name: parameter.detach().cpu().clone() for name, parameter in b_matrices.items()}
+        return _LoraStep(loss=float(loss.detach()), before=before, after=after)
+
+    def _fingerprints(self, model: Any) -> dict[str, str]:
+        """Bytes of every frozen weight. LoRA moves a projection to `base_layer` without touching it."""
+        named = ((name.replace(".base_layer", ""), value) for name, value in model.named_parameters())
+        return {
+            name: hashlib.sha256(value.detach().cpu().contiguous().view(self.torch.uint8).numpy().tobytes()).hexdigest()
+            for name, value in named
+            if "lora_" not in name
+        }
+
+
+def _relative(found: Any, wanted: Any) -> float:
+    """Error of `found` in the 2-norm, relative to `wanted`."""
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def _version(distribution: str) -> str | None:
+    metadata = importlib.import_module("importlib.metadata")
+    try:
+        return str(metadata.version(distribution))
+    except ImportError:
+        return None
+
+
+QUANTISER_SIGMAS = 7.0
+QUANTISER_SAMPLE = 1024 * 1024
+"""bitsandbytes' own figures are means over 1024 x 1024 normal values; sigma shrinks with the root of the sample."""
+DECODER_TOLERANCE = 1e-5
+"""How far two float32 decoders of the same codes may differ, in units of the weights' deviation."""
+_SCALE_BYTES = 4
+
+
+def judge_logits(subject: str, _expect: NothingExpected, evidence: LogitsEvidence) -> Finding:
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    comparisons = evidence["comparisons"]
+    wanted = {"fp32": ("float32",), "nf4-logits": ("float32", "bfloat16")}[subject]
+    problems = [problem for dtype in wanted for problem in _comparison_problems(dtype, comparisons[dtype])]
+    if problems:
+        return failed(joined(problems))
+    shown = [
+        f"{dtype} {comparisons[dtype]['error']:.1e} (at most {_tolerance(comparisons[dtype]):.1e})" for dtype in wanted
+    ]
+    return passed(f"logits differ from plain torch's by {' and '.join(shown)}; controls are told apart")
+
+
+def _tolerance(comparison: Comparison) -> float:
+    return FORWARD_FACTOR * float(comparison["plain_error"]) + FORWARD_FLOOR
+
+
+def _comparison_problems(what: str, comparison: Comparison) -> Iterator[str]:
+    tolerance = _tolerance(comparison)
+    if not is_within(comparison["error"], tolerance):
+        yield f"{what} logits are off by {scientific(comparison['error'])}, at most {scientific(tolerance)} is allowed"
+    yield from _control_problems(what, tolerance, comparison["controls"])
+
+
+def _control_problems(what: str, tolerance: float, controls: Mapping[str, float]) -> Iterator[str]:
+    if not controls:
+        yield f"{what} has no control"
+    for name, error in controls.items():
+        if not is_beyond(error, tolerance):
+            found, allowed = scientific(error), scientific(tolerance)
+            yield f"control: {what} {name} is off by {found}, within the {allowed} that is allowed"
+
+
+def judge_weights(subject: str, expect: QuantiserExpect, evidence: WeightsEvidence) -> Finding:
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    projections = evidence["projections"]
+    if not projections:
+        return failed("no projection was looked at")
+    for judge_one in _PROJECTION_CHECKS:
+        wrong = {name: pair for name, facts in projections.items() if (pair := judge_one(expect, facts))}
+        if wrong:
+            expected, found = next(iter(wrong.values()))
+            good = f"{len(projections)} of {len(projections)} projections"
+            return failed(f"expected {expected} in {good}, found {found} in {listed(list(wrong), limit=1)}")
+    values = sum(facts["values"] for facts in projections.values())
+    error = sum(facts["mean_error"] * facts["values"] for facts in projections.values()) / values
+    bound = _error_bound(expect, values)
+    if abs(error - expect["mean_error"]) > bound:
+        return failed(f"over all projections the mean error is {error:.5f}, not {_expected_error(expect, values)}")
+    each = sum(facts["bytes"] + facts["scale_bytes"] for facts in projections.values()) / values
+    return passed(
+        f"{len(projections)} projections are {expect['quant_type']}, {each:.4f} bytes a weight "
+        f"({each / 2:.3f} of bfloat16), mean error {error:.5f} (expected {_expected_error(expect, values)})"
+    )
+
+
+_Mismatch = tuple[str, str]
+"""What was expected and what was found."""
+
+
+def _class_of(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    module, _, name = facts["class"].rpartition(".")
+    return None if name == "Linear4bit" and module.startswith("bitsandbytes.") else ("Linear4bit", facts["class"])
+
+
+def _storage(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    if facts["dtype"] == "uint8" and facts["bytes"] * 2 == facts["values"]:
+        return None
+    return "uint8 at half a byte a weight", f"{facts['dtype']} at {facts['bytes'] / facts['values']:.2f}"
+
+
+def _format(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    wanted = (expect["quant_type"], expect["block_size"])
+    found = (facts["quant_type"], facts["block_size"])
+    return None if found == wanted else (f"{wanted[0]} in blocks of {wanted[1]}", f"{found[0]} in blocks of {found[1]}")
+
+
+def _decodable(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    return ("weights that decode", root_cause(facts["error"])) if "error" in facts else None
+
+
+def _scales(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    wanted = math.ceil(facts["values"] / expect["block_size"]) * _SCALE_BYTES
+    return None if facts["scale_bytes"] == wanted else (f"{wanted} bytes of scales", str(facts["scale_bytes"]))
+
+
+def _rounding(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    """Two-sided: no error at all means that nothing was quantised."""
+    distance = abs(facts["mean_error"] - expect["mean_error"]) if is_within(facts["mean_error"], 1.0) else math.inf
+    if distance <= _error_bound(expect, facts["values"]):
+        return None
+    return f"a mean error of {_expected_error(expect, facts['values'])}", scientific(facts["mean_error"])
+
+
+def _decoder(expect: QuantiserExpect, facts: Projection) -> _Mismatch | None:
+    if is_within(facts["decoder_difference"], DECODER_TOLERANCE):
+        return None
+    return "bitsandbytes to decode its own codes", f"a difference of {scientific(facts['decoder_difference'])}"
+
+
+_PROJECTION_CHECKS: tuple[Callable[[QuantiserExpect, Projection], _Mismatch | None], ...] = (
+    _class_of,
+    _storage,
+    _format,
+    _decodable,
+    _scales,
+    _rounding,
+    _decoder,
+)
+"""In the order in which a failure explains the ones after it."""
+
+
+def _error_bound(expect: QuantiserExpect, values: int) -> float:
+    return QUANTISER_SIGMAS * float(expect["mean_error_sigma"]) * math.sqrt(QUANTISER_SAMPLE / values)
+
+
+def _expected_error(expect: QuantiserExpect, values: int) -> str:
+    return f"{expect['mean_error']:.5f} +- {_error_bound(expect, values):.5f}"
+
+
+def judge_lora_step(subject: str, _expect: NothingExpected, evidence: LoraEvidence) -> Finding:
+    if "error" in evidence:
+        return failed(f"{subject}: {root_cause(evidence['error'])}")
+    problems = [*_loss_problems(evidence), *_adapter_problems(evidence["adapters"]), *_base_problems(evidence)]
+    if problems:
+        return failed(joined(problems))
+    worst = max(adapter["error"] for adapter in evidence["adapters"].values())
+    return passed(
+        f"B moved from zero in {len(evidence['adapters'])} adapters as in plain torch (off by {worst:.1e}, at most "
+        f"{BACKWARD_FLOOR:.0e}), loss {evidence['loss']:.4f}, {evidence['base_count']} base weights untouched"
+    )
+
+
+def _loss_problems(evidence: LoraEvidence) -> Iterator[str]:
+    loss, plain = evidence["loss"], evidence["plain_loss"]
+    if not is_within(loss, math.inf) or not is_within(plain, math.inf):
+        yield f"the loss is {loss}, plain torch's is {plain}"
+    elif abs(loss - plain) > BACKWARD_FLOOR * plain:
+        yield f"the loss is {loss:.5f}, plain torch's is {plain:.5f}"
+
+
+def _adapter_problems(adapters: Mapping[str, Adapter]) -> Iterator[str]:
+    if not adapters:
+        yield "no adapter was attached"
+    still = [name for name, adapter in adapters.items() if not is_beyond(adapter["after"], 0.0)]
+    if still:
+        yield f"B did not move in {len(still)} of {len(adapters)} adapters: {listed(still, limit=1)}"
+    early = [name for name, adapter in adapters.items() if adapter["before"] != 0]
+    if early:
+        yield f"B was not zero before the step in {listed(early, limit=1)}"
+    off = [name for name, adapter in adapters.items() if not is_within(adapter["error"], BACKWARD_FLOOR)]
+    if off and not still:
+        error = scientific(adapters[off[0]]["error"])
+        yield f"B is off by {error} (at most {BACKWARD_FLOOR:.0e}) in {listed(off, limit=1)}"
+    for name, adapter in adapters.items():
+        if name not in still:
+            yield from _control_problems(name, BACKWARD_FLOOR, {"scaled": adapter["control"]})
+
+
+def _base_problems(evidence: LoraEvidence) -> Iterator[str]:
+    if not evidence["base_count"]:
+        yield "no base weight was looked at"
+    if evidence["base_changed"]:
+        yield f"the step changed frozen weights: {listed(evidence['base_changed'])}"
+
+
+CLAIMS = {
+    "C10 fp32": judge_logits,
+    "C10 nf4-weights": judge_weights,
+    "C10 nf4-logits": judge_logits,
+    "C10 lora-step": judge_lora_step,
+}

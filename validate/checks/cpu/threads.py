@@ -1,0 +1,126 @@
+"""C7: torch computes with more than one thread, on one OpenMP runtime, when all packages of the image are imported.
+
+The probe counts a thread as busy by the processor time that the kernel has recorded for it, not by torch's own word.
+Two OpenMP runtimes in one process have a thread pool each: they compete for the cores, and some pairs hang.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TypedDict, cast
+
+from validate.claims import Claim
+from validate.evidence import Error, Measured
+from validate.harness.forked import attempt, in_fork
+from validate.judging import Finding, failed, joined, listed, passed, root_cause, unproven
+
+
+class ThreadsExpect(TypedDict):
+    modules: list[str]
+    bundled: dict[str, str]
+    """OpenMP runtimes that may be loaded beside torch's: path pattern -> why."""
+
+
+class ThreadsEvidence(Measured):
+    cores: int
+    torch_threads: int
+    busy_threads: int
+    environment: dict[str, str]
+    not_imported: dict[str, Error]
+    openmp: list[str]
+
+
+_OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)[-.\w]*\.so")
+_SIZE = 1200
+_SECONDS = 1.0
+"""At most, where two threads have worked: until then all of them may have."""
+_BUSY_TICKS = 5
+"""Of the kernel's clock, which ticks a hundred times a second."""
+_MOST_SECONDS = 20.0
+"""Of this process's own processor time, until a second thread has worked: beside load it may be seconds in coming."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ThreadsEvidence]]:
+    importlib.import_module("torch")
+    for claim in claims:
+        yield claim.subject, in_fork(partial(_worked, cast(ThreadsExpect, claim.expect)["modules"]))
+
+
+def _worked(modules: Sequence[str]) -> ThreadsEvidence:
+    torch = importlib.import_module("torch")
+    errors = {name: found["error"] for name in modules if "error" in (found := attempt(partial(_import, name)))}
+    matrix = torch.randn(_SIZE, _SIZE)
+    before = _ticks()
+    end, most = time.monotonic() + _SECONDS, time.process_time() + _MOST_SECONDS
+    busy, everyone = 0, min(len(os.sched_getaffinity(0)), torch.get_num_threads())
+    while (busy < everyone and time.monotonic() < end) or (busy < min(2, everyone) and time.process_time() < most):
+        # One product for the BLAS, one loop for OpenMP's own scheduler.
+        torch.tanh(matrix @ matrix)
+        busy = sum(ticks - before.get(thread, 0) >= _BUSY_TICKS for thread, ticks in _ticks().items())
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "torch_threads": torch.get_num_threads(),
+        "busy_threads": busy,
+        "environment": {name: text for name, text in os.environ.items() if name.startswith(("OMP_", "MKL_", "KMP_"))},
+        "not_imported": errors,
+        "openmp": sorted(_openmp()),
+    }
+
+
+def _import(name: str) -> Measured:
+    importlib.import_module(name)
+    return {}
+
+
+def _ticks() -> dict[str, int]:
+    """Processor time of each thread of this process: utime and stime of proc(5)."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found[task.name] = int(fields[11]) + int(fields[12])
+    return found
+
+
+def _openmp() -> set[str]:
+    """Files of OpenMP runtimes that this process has mapped."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
+    return {os.path.realpath(path) for path in paths if _OPENMP.match(Path(path).name)}
+
+
+def judge(_subject: str, expect: ThreadsExpect, evidence: ThreadsEvidence) -> Finding:
+    """C7: more than one thread has computed, under one OpenMP runtime. expect: {bundled: {path pattern: why}}."""
+    if "error" in evidence:
+        return failed(f"threads: {root_cause(evidence['error'])}")
+    problems = [f"import {name}: {root_cause(error)}" for name, error in evidence["not_imported"].items()]
+    bundled = expect["bundled"]
+    runtimes = [path for path in evidence["openmp"] if not any(PurePosixPath(path).match(one) for one in bundled)]
+    beside = [PurePosixPath(path).name for path in evidence["openmp"] if path not in runtimes]
+    if len(runtimes) > 1:
+        problems.append(f"{len(runtimes)} OpenMP runtimes in one process: {listed(runtimes)}")
+    if not runtimes:
+        problems.append("no OpenMP runtime is loaded")
+    if evidence["cores"] > 1 and evidence["torch_threads"] < 2:
+        settings = ", ".join(f"{name}={value}" for name, value in evidence["environment"].items())
+        problems.append(f"torch takes 1 thread on {evidence['cores']} cores{f' ({settings})' if settings else ''}")
+    elif evidence["cores"] > 1 and evidence["busy_threads"] < 2:
+        problems.append(f"torch reports {evidence['torch_threads']} threads, {evidence['busy_threads']} has worked")
+    if problems:
+        return failed(joined(problems))
+    if evidence["cores"] < 2:
+        return unproven("only one core is at hand here")
+    runtime = PurePosixPath(runtimes[0]).name
+    others = f" (also loaded, used only by the package that bundles it: {listed(beside)})" if beside else " alone"
+    return passed(f"{evidence['busy_threads']} threads worked on {evidence['cores']} cores, under {runtime}{others}")
+
+
+CLAIMS = {"C7": judge}

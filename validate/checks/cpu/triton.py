@@ -1,0 +1,195 @@
+"""C4: Triton compiles ahead of time for each arch of the image, with no GPU, and refuses one that does not exist."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypedDict, cast
+
+from validate.claims import Claim
+from validate.environment import emulation
+from validate.evidence import Measured
+from validate.harness.forked import attempt, in_fork
+from validate.judging import Finding, failed, joined, passed, root_cause
+
+
+class TritonExpect(TypedDict):
+    arch: int
+    bogus: int
+    """An arch that does not exist: the control."""
+    kernels: list[str]
+
+
+class CompiledKernel(Measured, total=False):
+    bytes: int
+    machine: int | None
+    arch: int | None
+    abi: int
+    flags: str
+    entry: bool
+    ptx_target: str
+    compile_seconds: float
+
+
+class _Ptxas(Measured, total=False):
+    ptxas: dict[str, object]
+    """Program -> version, or `error`."""
+
+
+class Toolchain(_Ptxas):
+    triton: str
+    jit: str
+    environment: dict[str, str]
+
+
+class TritonEvidence(Toolchain):
+    kernels: dict[str, CompiledKernel]
+    control: CompiledKernel
+
+
+CONTROL_KERNEL = "add"
+"""It has no reduction and no dot, so that LLVM accepts any arch and ptxas must refuse the bogus one."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
+    """Yield the evidence of each arch: the facts of each kernel's cubin, and the error of the control.
+
+    Emulated, a first kernel is compiled before: each fork has the import of Triton then, and what the emulator has
+    translated of LLVM. What that kernel raises, the forks raise again.
+    """
+    with tempfile.TemporaryDirectory(prefix="triton-") as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        if emulation.is_emulated():
+            attempt(partial(_compiled, CONTROL_KERNEL, cast(TritonExpect, claims[0].expect)["arch"]))
+        toolchain = in_fork(_toolchain)
+        controls: dict[int, CompiledKernel] = {}
+        for claim in claims:
+            expect = cast(TritonExpect, claim.expect)
+            arch, bogus = expect["arch"], expect["bogus"]
+            if bogus not in controls:
+                controls[bogus] = {"arch": bogus, **_briefly(in_fork(partial(_compiled, CONTROL_KERNEL, bogus)))}
+            kernels = {name: in_fork(partial(_compiled, name, arch)) for name in expect["kernels"]}
+            yield claim.subject, {**toolchain, "kernels": kernels, "control": controls[bogus]}
+
+
+def _briefly(evidence: CompiledKernel) -> CompiledKernel:
+    """Without the log: the control's error is in the evidence of every arch, and its message is enough."""
+    if "error" in evidence:
+        evidence["error"].pop("log", None)
+    return evidence
+
+
+def _toolchain() -> Toolchain:
+    triton = importlib.import_module("triton")
+    kernels = importlib.import_module("validate.checks.cpu._kernels")
+    return {
+        "triton": triton.__version__,
+        "jit": type(kernels.softmax).__name__,
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("TRITON_")},
+        "ptxas": attempt(_ptxas),
+    }
+
+
+def _ptxas() -> dict[str, object]:
+    """Triton 3.4 and later have one getter, by arch; before there was a path finder."""
+    compiler = importlib.import_module("triton.backends.nvidia.compiler")
+    if hasattr(compiler, "get_ptxas"):
+        tools = [compiler.get_ptxas(arch) for arch in (80, 100)]
+        return {str(tool.path): str(tool.version) for tool in tools}
+    path, version = compiler._path_to_binary("ptxas")
+    return {str(path): str(version)}
+
+
+def _compiled(kernel: str, arch: int) -> CompiledKernel:
+    triton = importlib.import_module("triton")
+    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
+    started = time.monotonic()
+    built = triton.compile(_source(kernel), target=target)
+    cubin = built.asm["cubin"]
+    return {
+        **cubin_facts(cubin),
+        "entry": f".text._{kernel}".encode() in cubin,
+        "ptx_target": _ptx_target(built.asm["ptx"]),
+        "compile_seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _source(kernel: str) -> Any:
+    """Triton 3.0 and 3.1 leave constants out of the signature; from 3.2 on they are in it as `constexpr`."""
+    kernels = importlib.import_module("validate.checks.cpu._kernels")
+    source = importlib.import_module("triton.compiler").ASTSource
+    signature: Mapping[str, str] = kernels.SIGNATURE
+    function = getattr(kernels, kernel)
+    if "constexprs" in inspect.signature(source.__init__).parameters:
+        constexpr = dict.fromkeys(kernels.CONSTANTS, "constexpr")
+        return source(function, {**signature, **constexpr}, constexprs=kernels.CONSTANTS)
+    return source(function, dict(signature), constants=kernels.CONSTANTS)
+
+
+def _ptx_target(ptx: str) -> str:
+    return next((line.split()[1].rstrip(",") for line in ptx.splitlines() if line.startswith(".target")), "")
+
+
+EM_CUDA = 190
+_ARCH_IN_SECOND_BYTE = 8
+"""From this ABI version on (ptxas 12.8 for sm_100, 12.9 on for sm_90a) e_flags hold the arch in bits 8 to 15, before
+that in bits 0 to 7. Measured on what Triton 3.1 to 3.9 made for sm_50 to sm_121."""
+
+
+def cubin_facts(content: bytes) -> CompiledKernel:
+    """Size, ELF machine and the arch (90 for sm_90) the header names; machine and arch are None for anything else."""
+    facts: CompiledKernel = {"bytes": len(content), "machine": None, "arch": None}
+    if len(content) < 64 or content[:5] != b"\x7fELF\x02":
+        return facts
+    abi = content[8]
+    (machine,) = struct.unpack_from("<H", content, 18)
+    (flags,) = struct.unpack_from("<I", content, 48)
+    arch = (flags >> 8 if abi >= _ARCH_IN_SECOND_BYTE else flags) & 0xFF
+    return {**facts, "machine": machine, "abi": abi, "flags": f"{flags:#x}", "arch": arch}
+
+
+EM_CUDA = 190
+
+
+def judge(_subject: str, expect: TritonExpect, evidence: TritonEvidence) -> Finding:
+    """C4: a cubin that says it is for this arch, from each kernel; none for the bogus arch."""
+    if "error" in evidence:
+        return failed(f"Triton can't be imported: {root_cause(evidence['error'])}")
+    if evidence["jit"] != "JITFunction":
+        interpret = evidence["environment"].get("TRITON_INTERPRET")
+        why = f" (TRITON_INTERPRET={interpret})" if interpret else ""
+        return failed(f"kernels are {evidence['jit']} instead of JITFunction{why}: nothing is compiled")
+    arch, kernels = expect["arch"], evidence["kernels"]
+    problems = [problem for name in expect["kernels"] for problem in _kernel_problems(name, arch, kernels)]
+    if not expect["kernels"]:
+        problems.append("no kernel was asked for")
+    if problems:
+        return failed(joined(problems))
+    if evidence["control"]["arch"] != expect["bogus"] or "error" not in evidence["control"]:
+        return failed(f"control: sm_{expect['bogus']} does not exist, and compiled all the same")
+    size = sum(kernels[name]["bytes"] for name in expect["kernels"])
+    what = f"{' and '.join(expect['kernels'])} for sm_{arch} ({size} bytes)"
+    return passed(f"Triton {evidence['triton']} compiled {what}, and refused sm_{expect['bogus']}")
+
+
+def _kernel_problems(name: str, arch: int, kernels: Mapping[str, CompiledKernel]) -> Iterator[str]:
+    facts = kernels.get(name)
+    if facts is None:
+        yield f"{name} was not compiled"
+    elif "error" in facts:
+        yield f"{name} for sm_{arch}: {root_cause(facts['error'])}"
+    elif facts["machine"] != EM_CUDA:
+        yield f"{name}: ptxas made {facts['bytes']} bytes that are no CUDA binary"
+    elif facts["arch"] != arch:
+        yield f"{name}: asked for sm_{arch}, the binary is for sm_{facts['arch']}"
+    elif not facts["entry"]:
+        yield f"{name}: the binary for sm_{arch} does not hold the kernel"
+
+
+CLAIMS = {"C4": judge}

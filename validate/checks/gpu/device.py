@@ -1,0 +1,162 @@
+"""G0: the GPUs inside the container, as NVML, libcuda and torch each see them. The host's inventory is in the claim."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from validate.claims import Claim
+from validate.environment import nvml
+from validate.environment.nvml import Gpu
+from validate.evidence import Measured
+from validate.harness.forked import attempt
+from validate.judging import Finding, cause, failed, joined, listed, passed
+from validate.kernels import runner
+from validate.kernels.judge import dotted, suspects
+
+
+class Inventory(TypedDict):
+    driver: str
+    gpus: list[Gpu]
+
+
+class DeviceExpect(TypedDict):
+    inventory: Inventory | None
+    """The host's; None: the claims know no host."""
+    archs: list[str]
+
+
+class GpuView(Measured, total=False):
+    """The GPUs as NVML, libcuda or torch see them."""
+
+    driver: str
+    version: str
+    cuda: int | str
+    """libcuda's number, or the version that torch was built for."""
+    archs: list[str]
+    gpus: list[Gpu]
+    links: list[list[int | str]]
+    """Pairs of GPUs by number, and how they reach each other."""
+
+
+class DeviceEvidence(TypedDict):
+    nvml: GpuView
+    cuda: GpuView
+    torch: GpuView
+    libcuda: list[str]
+    environment: dict[str, str]
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceEvidence]]:
+    before = runner.environment()
+    for claim in claims:
+        yield (
+            claim.subject,
+            {
+                "nvml": attempt(_nvml),
+                "cuda": attempt(_cuda),
+                "torch": attempt(_torch),
+                "libcuda": _libcuda(),
+                "environment": before,
+            },
+        )
+
+
+def _nvml() -> GpuView:
+    found = nvml.managed()
+    return {"driver": found["driver"], "gpus": found["gpus"], "links": found["links"]}
+
+
+def _cuda() -> GpuView:
+    found = nvml.computing()
+    return {"cuda": found["cuda"], "gpus": found["gpus"]}
+
+
+def _torch() -> GpuView:
+    torch = importlib.import_module("torch")
+    torch.cuda.init()
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "archs": torch.cuda.get_arch_list(),
+        "gpus": [{"name": one.name, "capability": [one.major, one.minor], "memory": one.total_memory} for one in gpus],
+    }
+
+
+def _libcuda() -> list[str]:
+    """The driver's library that this process has mapped: the host's, or one that the image brings."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return sorted({line.split(None, 5)[5] for line in lines if "/libcuda.so" in line})
+
+
+_MIG = " MIG "
+"""Between the GPU's name and the slice's, in what libcuda says: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+
+
+def judge(_subject: str, expect: DeviceExpect, evidence: DeviceEvidence) -> Finding:
+    """G0. expect: {inventory?: {driver, gpus: [{name, capability, memory}]}, archs: [claimed]}."""
+    for view in ("cuda", "torch"):
+        if "error" in evidence[view]:
+            return failed(f"{view}: {cause(evidence[view]['error'])}{suspects(evidence)}")
+    problems = [*_inventory_problems(expect.get("inventory"), evidence), *_views_differ(evidence)]
+    if len(evidence["libcuda"]) != 1:
+        problems.append(f"{len(evidence['libcuda'])} driver libraries are loaded: {listed(list(evidence['libcuda']))}")
+    if problems:
+        return failed(f"{joined(problems)}{suspects(evidence)}")
+    gpus = evidence["cuda"]["gpus"]
+    names = listed([f"{one['name']} ({dotted(one['capability'])})" for one in gpus])
+    driver = evidence["nvml"].get("driver", "?")
+    as_host = "as the host says" if expect.get("inventory") else "as libcuda and torch both say"
+    return passed(f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}, driver {driver}, {as_host}")
+
+
+def _inventory_problems(inventory: Inventory | None, evidence: DeviceEvidence) -> Iterator[str]:
+    if inventory is None:
+        return
+    wanted, found = inventory["gpus"], evidence["cuda"]["gpus"]
+    if any(_MIG in one["name"] for one in found):
+        yield from _slice_problems(wanted, found)
+    elif len(wanted) != len(found):
+        yield f"the host injected {len(wanted)} GPUs, {len(found)} are seen"
+        return
+    else:
+        yield from _differing(wanted, found)
+    inside = evidence["nvml"].get("driver")
+    if inside and inventory["driver"] and inside != inventory["driver"]:
+        yield f"the driver's library is {inside}, the host's driver is {inventory['driver']}"
+
+
+def _differing(wanted: Sequence[Gpu], found: Sequence[Gpu]) -> Iterator[str]:
+    for index, (host, seen) in enumerate(zip(_sorted(wanted), _sorted(found), strict=True)):
+        if (host["name"], host["capability"]) != (seen["name"], seen["capability"]):
+            host_is, seen_is = (f"{one['name']} ({dotted(one['capability'])})" for one in (host, seen))
+            yield f"GPU {index} is {seen_is}, the host says {host_is}"
+
+
+def _slice_problems(wanted: Sequence[Gpu], found: Sequence[Gpu]) -> Iterator[str]:
+    """libcuda names the slice and counts one, NVML names and counts the GPUs that are cut up."""
+    for seen in found:
+        card = {**seen, "name": seen["name"].partition(_MIG)[0]}
+        if not any((host["name"], host["capability"]) == (card["name"], card["capability"]) for host in wanted):
+            yield f"{seen['name']} ({dotted(seen['capability'])}) is a slice of no GPU of the host"
+
+
+def _views_differ(evidence: DeviceEvidence) -> Iterator[str]:
+    """What libcuda counts, torch must see as well."""
+    cuda, torch = (_sorted(evidence[view]["gpus"]) for view in ("cuda", "torch"))
+    if not cuda:
+        yield "libcuda counts no GPU"
+    if [one["capability"] for one in cuda] != [one["capability"] for one in torch]:
+        cuda_sees, torch_sees = (listed([one["name"] for one in view]) or "nothing" for view in (cuda, torch))
+        yield f"libcuda sees {cuda_sees}, torch sees {torch_sees}"
+
+
+def _sorted(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """NVML counts by bus, CUDA by speed: the order says nothing."""
+    return sorted(gpus, key=lambda one: (one["name"], one["capability"]))
+
+
+CLAIMS = {"G0": judge}

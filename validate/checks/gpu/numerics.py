@@ -1,0 +1,63 @@
+"""G1: float32 is float32, and the cuDNN that runs is compatible with the one torch was compiled for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from validate.claims import Claim
+from validate.evidence import Measured, NoEvidence, NothingExpected
+from validate.harness.forked import attempt
+from validate.judging import Finding, cause, failed, passed
+from validate.kernels import runner
+from validate.kernels.evidence import KernelEvidence
+from validate.kernels.judge import judge
+
+_TorchSays = TypedDict("_TorchSays", {"torch says": "int | None"}, total=False)
+
+
+class CudnnEvidence(Measured, _TorchSays):
+    compiled: list[int]
+    running: list[int]
+
+
+CUDNN = "cudnn"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, KernelEvidence | CudnnEvidence | NoEvidence]]:
+    yield from runner.measure([claim for claim in claims if claim.subject != CUDNN])
+    if any(claim.subject == CUDNN for claim in claims):
+        yield CUDNN, attempt(_cudnn)
+
+
+def _cudnn() -> CudnnEvidence:
+    """Versions as cuDNN counts them: 91900 is 9.19.0."""
+    torch = importlib.import_module("torch")
+    bindings = torch._C._cudnn
+    return {
+        "compiled": list(bindings.getCompileVersion()),
+        "running": list(bindings.getRuntimeVersion()),
+        "torch says": torch.backends.cudnn.version(),
+    }
+
+
+_RULE = "the same major version and no earlier minor is compatible"
+"""cuDNN's own rule: patch releases either way, minor releases backward, no other major version.
+docs.nvidia.com/deeplearning/cudnn/v9.5.1/developer/forward-compatibility.html. torch 2.8's wheels are compiled for
+9.8.0 and pin 9.10.2 (pytorch#165801 for 2.9)."""
+
+
+def judge_cudnn(_subject: str, _expect: NothingExpected, evidence: CudnnEvidence) -> Finding:
+    if "error" in evidence:
+        return failed(cause(evidence["error"]))
+    compiled, running = evidence["compiled"], evidence["running"]
+    asked, runs = ".".join(map(str, compiled)), ".".join(map(str, running))
+    if compiled[:1] != running[:1] or running[:2] < compiled[:2]:
+        return failed(f"torch was compiled for cuDNN {asked}, cuDNN {runs} runs: {_RULE}")
+    if compiled != running:
+        return passed(f"cuDNN {runs} runs, torch was compiled for {asked}: {_RULE}")
+    return passed(f"cuDNN {runs} runs, as torch was compiled for")
+
+
+CLAIMS = {"G1 cudnn": judge_cudnn, "G1": judge}

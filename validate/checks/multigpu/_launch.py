@@ -1,0 +1,191 @@
+"""One process a rank, as people start them: torchrun inside this container, evidence by files.
+
+What every rank measured becomes `{"ranks": [rank 0's, rank 1's, ...]}`. Where a rank dies, hangs or ends too
+early, what all had finished is given first, then RanksFailedError is raised: the probe's record never carries a PASS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect
+from validate.claims import Claim
+from validate.environment import nvml
+from validate.environment.ports import free_port
+from validate.evidence import Exempt, NoEvidence
+
+LIMIT_SECONDS = 480.0
+"""Ranks start, and then are at work, for 5 to 30 s each: past this, one hangs. Beside load they are slow, not wrong."""
+PATIENCE_SECONDS = 120.0
+"""How long a rank that has finished a subject waits for the others: longer than the process group does."""
+MOST_RANKS = 8
+_ROOT = Path(__file__).resolve().parents[3]
+_PROGRAM = "validate.checks.multigpu._rank"
+_CULPRIT = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_END_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+
+
+class RanksFailedError(RuntimeError):
+    """A rank died, hung, or ended before it was done."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one rank left in its file."""
+
+    measured: Mapping[str, Rank]
+    begun: str
+    """The subject that it was last at work on."""
+    pid: int
+    closed: bool
+
+
+def measure(
+    probe: str,
+    claims: Sequence[Claim],
+    *,
+    limit: float = LIMIT_SECONDS,
+    patience: float = PATIENCE_SECONDS,
+) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+    """Start the ranks of a probe's module, each running its `rank(worker, claim)` for every claim in turn.
+
+    `limit`: seconds from when all ranks have begun until they must be done; to begin they have LIMIT_SECONDS.
+    `patience`: seconds that a rank waits for the others after each claim. Raises RanksFailedError.
+    """
+    asked = [claim for claim in claims if not cast(Exempt, claim.expect).get("not_applicable")]
+    for claim in claims:
+        if claim not in asked:
+            yield claim.subject, {}
+    if not asked:
+        return
+    ranks = ranks_of(asked[0])
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        place = Path(folder)
+        (place / "work.json").write_text(json.dumps({"probe": probe, "claims": [asdict(claim) for claim in asked]}))
+        program = [_PROGRAM, str(place), f"{limit:g}", f"{patience:g}"]
+        code, log = _torchrun(place, ranks, program, {**os.environ, **_surroundings(asked[0])}, limit)
+        heard = [listen(place / f"rank{rank}") for rank in range(ranks)]
+        for claim in asked:
+            found = [one.measured[claim.subject] for one in heard if claim.subject in one.measured]
+            if len(found) == len(heard):
+                yield claim.subject, {"ranks": found}
+        if trouble := end_of(code, log, heard, limit):
+            raise RanksFailedError(trouble)
+
+
+def ranks_of(claim: Claim) -> int:
+    """How many the claim asks for; where it knows no host, as many as the driver names GPUs (a power of two)."""
+    if wanted := cast(RanksExpect, claim.expect).get("ranks"):
+        return int(wanted)
+    return power_of_two(len(nvml.managed()["gpus"]))
+
+
+def power_of_two(count: int) -> int:
+    """The largest power of two up to `count` and MOST_RANKS: meshes and shards are even then."""
+    return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
+
+
+def end_of(code: int | None, log: str, heard: Sequence[Heard], limit: float) -> str:
+    """Why a launch does not count, in one line; empty: every rank closed its file and torchrun ended well."""
+    behind = [f"rank {rank} in {one.begun or 'its start'}" for rank, one in enumerate(heard) if not one.closed]
+    where = f" ({', '.join(behind)})" if behind else ""
+    if code is None:
+        waited = limit if all(one.begun for one in heard) else LIMIT_SECONDS
+        return f"torchrun did not end in {waited:g} s{where}"
+    if found := _CULPRIT.search(log):
+        rank, status = int(found[1]), int(found[2])
+        return f"rank {rank} {_death(status)}{where}{_last_words(log, rank)}"
+    if code:
+        return f"torchrun ended with status {code}{where}{_last_words(log, None)}"
+    return f"ended with status 0 before it was done{where}" if behind else ""
+
+
+def listen(file: Path) -> Heard:
+    """Read a rank's file. A torn last line is left out."""
+    measured: dict[str, Rank] = {}
+    begun, pid, closed = "", 0, False
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        with suppress(ValueError):
+            entry = json.loads(line)
+            pid = entry.get("pid", pid)
+            begun = entry.get("begun", begun)
+            closed = closed or bool(entry.get("closing"))
+            if "subject" in entry:
+                measured[entry["subject"]] = entry["evidence"]
+    return Heard(measured=measured, begun=begun, pid=pid, closed=closed)
+
+
+def _surroundings(claim: Claim) -> dict[str, str]:
+    """A container without a network has the loopback interface alone, which gloo does not take by itself."""
+    return {"GLOO_SOCKET_IFNAME": "lo"} if cast(RanksExpect, claim.expect)["device"] == "cpu" else {}
+
+
+def _torchrun(
+    place: Path, ranks: int, program: Sequence[str], environment: Mapping[str, str], limit: float
+) -> tuple[int | None, str]:
+    """torchrun's status (None: ended by force when time was up) and everything that was printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", *program]
+    log = place / "log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command, cwd=_ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        files = [place / f"rank{rank}" for rank in range(ranks)]
+        code = _ended(child, files, limit)
+        if code is None:
+            _end(child, [listen(file).pid for file in files])
+    text = log.read_text(encoding="utf-8", errors="replace")
+    print(text, end="", flush=True)  # noqa: T201  the probe's log
+    return code, text
+
+
+def _ended(child: subprocess.Popen[bytes], files: Sequence[Path], limit: float) -> int | None:
+    """torchrun's status; None if it still runs `limit` seconds after all ranks have begun, or they never began."""
+    begun, until = False, time.monotonic() + LIMIT_SECONDS
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(_POLL_SECONDS)
+        if not begun and all(listen(file).begun for file in files):
+            begun, until = True, time.monotonic() + limit
+        if time.monotonic() > until:
+            return None
+
+
+def _end(child: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
+    """torchrun gives each rank a session of its own."""
+    for pid in filter(None, ranks):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    try:
+        child.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _death(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"
+
+
+def _last_words(log: str, rank: int | None) -> str:
+    """The last line that says what went wrong: ranks mark theirs."""
+    marks = [line for line in log.splitlines() if re.match(rf"rank {rank if rank is not None else '[0-9]+'}: ", line)]
+    return f": {marks[-1]}" if marks else ""

@@ -1,0 +1,120 @@
+"""M6: how fast ranks talk. Measured alone on the machine; its judge only ever warns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypedDict, cast
+
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect, of_ranks
+from validate.checks.multigpu._worker import Worker
+from validate.claims import Claim
+from validate.evidence import Measured, NoEvidence
+from validate.judging import Finding, Status, is_between, passed, unproven
+
+
+class BandwidthOfHost(TypedDict):
+    minimum: float
+    """Bytes a second."""
+    link: str
+
+
+class BandwidthExpect(BandwidthOfHost, RanksExpect):
+    pass
+
+
+class BandwidthResult(TypedDict):
+    bytes: int
+    all_reduce: float
+    send: float
+
+
+class BandwidthRank(BandwidthResult, Rank):
+    pass
+
+
+class BandwidthEvidence(Measured):
+    ranks: list[BandwidthRank]
+
+
+_BYTES = {"cuda": 256 << 20, "cpu": 4 << 20}
+_WARM, _TIMES = 5, 20
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(worker: Worker, _claim: Claim) -> BandwidthResult:
+    """Bytes a second, as nccl-tests counts them: of an all-reduce (bus bandwidth), and to the next rank."""
+    torch, distributed = worker.torch, worker.distributed
+    size = _BYTES[worker.device.type]
+    buffer = torch.ones(size // 4, device=worker.device, dtype=torch.float32)
+    given = torch.empty_like(buffer)
+    after, before = (worker.rank + 1) % worker.ranks, (worker.rank - 1) % worker.ranks
+
+    def ring() -> None:
+        pair = [
+            distributed.P2POp(distributed.isend, buffer, after),
+            distributed.P2POp(distributed.irecv, given, before),
+        ]
+        for work in distributed.batch_isend_irecv(pair):
+            work.wait()
+
+    reduced = _seconds(worker, lambda: distributed.all_reduce(buffer, op=distributed.ReduceOp.MAX))
+    sent = _seconds(worker, ring)
+    return {
+        "bytes": size,
+        "all_reduce": 2 * (worker.ranks - 1) / worker.ranks * size / reduced,
+        "send": size / sent,
+    }
+
+
+def _seconds(worker: Worker, work: Callable[[], object]) -> float:
+    """Of one run, the mean of many after a few to warm up."""
+    for count in (_WARM, _TIMES):
+        _synchronise(worker)
+        started = time.monotonic()
+        for _ in range(count):
+            work()
+        _synchronise(worker)
+    return (time.monotonic() - started) / _TIMES
+
+
+def _synchronise(worker: Worker) -> None:
+    if worker.device.type == "cuda":
+        worker.torch.cuda.synchronize()
+    worker.distributed.barrier()
+
+
+def judge(_subject: str, expect: BandwidthExpect, evidence: BandwidthEvidence) -> Finding:
+    """M6: never red. expect: {device, ranks?, minimum: bytes a second, link}."""
+    finding = of_ranks(expect, evidence, _no_problem, lambda _expect, _ranks: "")
+    if finding.reason:
+        return finding if finding.status is Status.NOT_APPLICABLE else unproven(f"warning: {finding.reason}")
+    ranks = cast("Sequence[BandwidthRank]", evidence["ranks"])
+    all_reduce = min(_number(rank["all_reduce"]) for rank in ranks)
+    send = min(_number(rank["send"]) for rank in ranks)
+    said = f"all-reduce {_speed(all_reduce)}, to the next rank {_speed(send)}"
+    minimum = expect["minimum"]
+    if not is_between(min(all_reduce, send), minimum, math.inf):
+        return unproven(f"warning: {said}; {expect['link'] or 'this link'} should give {_speed(minimum)} at least")
+    return passed(f"{said} ({expect['link'] or 'link unknown'})")
+
+
+def _no_problem(_expect: BandwidthExpect, _rank: BandwidthRank) -> Iterator[str]:
+    return iter(())
+
+
+def _number(value: object) -> float:
+    """Not-a-number arrives as text, and is no speed."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _speed(value: float) -> str:
+    return f"{value / 1e9:.3g} GB/s"
+
+
+CLAIMS = {"M6": judge}

@@ -1,0 +1,453 @@
+"""M1: collectives of whole numbers are exact. The probe also tells NCCL's version, its transport and its settings."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypedDict
+
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import Rank, RanksEvidence, RanksExpect, of_ranks
+from validate.checks.multigpu._worker import Worker
+from validate.claims import Claim
+from validate.environment import installed, user_environment
+from validate.evidence import Measured, NoEvidence
+from validate.judging import Finding, listed
+
+
+class CollectivesRow(TypedDict):
+    operations: list[str]
+    sizes: list[int]
+
+
+class CollectivesExpect(CollectivesRow, RanksExpect):
+    pass
+
+
+class CollectivesResult(TypedDict):
+    exact: dict[str, dict[str, bool]]
+    controls: dict[str, dict[str, bool]]
+
+
+class CollectivesRank(CollectivesResult, Rank):
+    pass
+
+
+class CollectivesEvidence(Measured):
+    ranks: list[CollectivesRank]
+
+
+class NcclSettingsOfHost(TypedDict):
+    injected: dict[str, str]
+    """Variables that the trial itself sets."""
+
+
+class NcclSettingsExpect(NcclSettingsOfHost, RanksExpect):
+    pass
+
+
+class NcclSettingsResult(TypedDict):
+    variables: dict[str, str]
+    files: dict[str, list[str]]
+
+
+class NcclSettingsRank(NcclSettingsResult, Rank):
+    pass
+
+
+class NcclSettingsEvidence(Measured):
+    ranks: list[NcclSettingsRank]
+
+
+class NcclOfImage(TypedDict):
+    cuda: str
+
+
+class NcclExpect(NcclOfImage, RanksExpect):
+    pass
+
+
+class NcclOwner(TypedDict):
+    name: str
+    version: str
+    as_recorded: bool
+
+
+class NcclLibrary(TypedDict):
+    path: str
+    running: str
+    built: dict[str, str]
+    owners: list[NcclOwner]
+
+
+class NcclResult(TypedDict):
+    cuda: str
+    libraries: list[NcclLibrary]
+
+
+class NcclRank(NcclResult, Rank):
+    pass
+
+
+class NcclEvidence(Measured):
+    ranks: list[NcclRank]
+
+
+class TransportOfHost(NcclSettingsOfHost):
+    link: str
+    """nvlink, pcie, apart, or empty where the host could not tell."""
+
+
+class TransportExpect(TransportOfHost, RanksExpect):
+    pass
+
+
+class _LogDetails(TypedDict, total=False):
+    versions: list[str]
+    lines: list[str]
+
+
+class NcclLog(_LogDetails):
+    """What NCCL's own log tells."""
+
+    connections: dict[str, int]
+    taken: dict[str, str]
+
+
+class TransportResult(NcclLog):
+    peer_access: bool
+
+
+class TransportRank(TransportResult, Rank):
+    pass
+
+
+class TransportEvidence(Measured):
+    ranks: list[TransportRank]
+
+
+_SIZES = (1, 1027, 1 << 20)
+"""Numbers a rank: NCCL takes other protocols for small, odd and large ones."""
+_VARIABLES = re.compile(r"(TORCH_)?NCCL_(?!VERSION$)\w+")
+"""NCCL_VERSION is what NVIDIA's CUDA images write down: NCCL does not read it."""
+_OURS = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+"""What `environment` sets, so that NCCL tells what it does."""
+_VERSION = re.compile(rb"NCCL version (\d+(?:\.\d+)+)\+cuda(\d+\.\d+)")
+_LINES_SHOWN = 12
+_Result: TypeAlias = "CollectivesResult | NcclSettingsResult | NcclResult | TransportResult"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """A rank's own NCCL log, by process."""
+    values = ("INFO", "INIT,ENV,P2P,SHM,NET,GRAPH,COLL", str(folder / "nccl.%p"))
+    return dict(zip(_OURS, values, strict=True))
+
+
+def rank(worker: Worker, claim: Claim) -> _Result:
+    """Measure one subject."""
+    subjects: Mapping[str, Callable[[Worker], _Result]] = {
+        "collectives": _collectives,
+        "settings": lambda _worker: settings(),
+        "nccl": _library,
+        "transport": _transport,
+    }
+    return subjects[claim.subject](worker)
+
+
+# ---- whole numbers, exactly
+
+
+def _collectives(worker: Worker) -> CollectivesResult:
+    """Compare each collective at each size with the right result, and with that of swapped ranks (the control)."""
+    operations: Mapping[str, Callable[[Worker, int], tuple[Any, Any, Any]]] = {
+        "all_reduce": _all_reduce,
+        "all_gather": _all_gather,
+        "reduce_scatter": _reduce_scatter,
+        "broadcast": _broadcast,
+        "all_to_all": _all_to_all,
+        "send and receive": _send_receive,
+    }
+    exact: dict[str, dict[str, bool]] = {}
+    controls: dict[str, dict[str, bool]] = {}
+    for name, operation in operations.items():
+        for size in _SIZES:
+            found, wanted, other = operation(worker, size)
+            exact.setdefault(name, {})[str(size)] = bool((found == wanted).all())
+            controls.setdefault(name, {})[str(size)] = bool((found == other).all())
+    return {"exact": exact, "controls": controls}
+
+
+def _data(worker: Worker, rank_: int, size: int, step: int = 0) -> Any:
+    """Whole numbers that differ by rank and by place."""
+    index = worker.torch.arange(size, device=worker.device, dtype=worker.torch.int64)
+    return index * 1_000_003 + (rank_ + 1) * 7_919_000_000_019 + step * 104_729
+
+
+def _next(worker: Worker, rank_: int) -> int:
+    return (rank_ + 1) % worker.ranks
+
+
+def _all_reduce(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    found = _data(worker, worker.rank, size)
+    worker.distributed.all_reduce(found)
+    total = sum(_data(worker, one, size) for one in range(worker.ranks))
+    return found, total, _data(worker, worker.rank, size) * worker.ranks
+
+
+def _all_gather(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    torch = worker.torch
+    found = torch.empty(worker.ranks * size, device=worker.device, dtype=torch.int64)
+    worker.distributed.all_gather_into_tensor(found, _data(worker, worker.rank, size))
+    parts = [_data(worker, one, size) for one in range(worker.ranks)]
+    return found, torch.cat(parts), torch.cat([*parts[1:], parts[0]])
+
+
+def _reduce_scatter(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    torch = worker.torch
+    found = torch.empty(size, device=worker.device, dtype=torch.int64)
+    mine = torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
+    worker.distributed.reduce_scatter_tensor(found, mine)
+
+    def part(of: int) -> Any:
+        return sum(_data(worker, one, size, of) for one in range(worker.ranks))
+
+    return found, part(worker.rank), part(_next(worker, worker.rank))
+
+
+def _broadcast(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    """From the last rank."""
+    found = _data(worker, worker.rank, size)
+    worker.distributed.broadcast(found, src=worker.ranks - 1)
+    return found, _data(worker, worker.ranks - 1, size), _data(worker, 0, size)
+
+
+def _all_to_all(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    torch = worker.torch
+    found = torch.empty(worker.ranks * size, device=worker.device, dtype=torch.int64)
+    worker.distributed.all_to_all_single(
+        found, torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
+    )
+    wanted = torch.cat([_data(worker, one, size, worker.rank) for one in range(worker.ranks)])
+    other = torch.cat([_data(worker, worker.rank, size, step) for step in range(worker.ranks)])
+    return found, wanted, other
+
+
+def _send_receive(worker: Worker, size: int) -> tuple[Any, Any, Any]:
+    """Around the ring: to the next rank, from the one before."""
+    distributed, before = worker.distributed, (worker.rank - 1) % worker.ranks
+    mine = _data(worker, worker.rank, size)
+    found = worker.torch.empty_like(mine)
+    pair = [
+        distributed.P2POp(distributed.isend, mine, _next(worker, worker.rank)),
+        distributed.P2POp(distributed.irecv, found, before),
+    ]
+    for work in distributed.batch_isend_irecv(pair):
+        work.wait()
+    return found, _data(worker, before, size), mine
+
+
+# ---- what changes how NCCL works
+
+
+def settings() -> NcclSettingsResult:
+    """Variables of the image (and of the trial) for NCCL, and the lines of the files it reads settings from."""
+    given = user_environment.recorded().environ
+    places = ["/etc/nccl.conf", str(Path(given.get("HOME", "/root"), ".nccl.conf")), given.get("NCCL_CONF_FILE", "")]
+    return {
+        "variables": {name: value for name, value in sorted(given.items()) if _VARIABLES.fullmatch(name)},
+        "files": {place: _settings_in(Path(place)) for place in places if place and Path(place).is_file()},
+    }
+
+
+def _settings_in(file: Path) -> list[str]:
+    lines = (line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+# ---- which NCCL
+
+
+def _library(worker: Worker) -> NcclResult:
+    """The NCCL that this process has mapped: its own version, the CUDA it was built for, whose file it is."""
+    files = mapped("libnccl")
+    owners = installed.owners(installed.distributions(sys.path))
+    return {
+        "cuda": str(worker.torch.version.cuda),
+        "libraries": [
+            {
+                "path": file,
+                "running": running(file),
+                "built": built(Path(file).read_bytes()),
+                "owners": [_owner(owner, file) for owner in owners.get(file, [])],
+            }
+            for file in files
+        ],
+    }
+
+
+def mapped(stem: str) -> list[str]:
+    """Files of a library that are mapped into this process."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return sorted({parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and f"/{stem}.so" in parts[5]})
+
+
+def running(file: str) -> str:
+    """What the library itself answers: 22809 is 2.28.9."""
+    number = ctypes.c_int()
+    ctypes.CDLL(file).ncclGetVersion(ctypes.byref(number))
+    return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+
+
+def built(content: bytes) -> dict[str, str]:
+    """Version and CUDA as they were compiled into it; empty where it does not say."""
+    found = _VERSION.search(content)
+    return {"version": found[1].decode(), "cuda": found[2].decode()} if found else {}
+
+
+def _owner(owner: installed.Distribution, file: str) -> NcclOwner:
+    recorded = next(entry.sha256 for entry in owner.entries or () if entry.path == file)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(Path(file).read_bytes()).digest()).decode().rstrip("=")
+    return {"name": owner.name, "version": owner.version, "as_recorded": digest == recorded}
+
+
+# ---- over which transport
+
+
+def _transport(worker: Worker) -> TransportResult:
+    """What NCCL's own log of this process says, and whether the driver lets the GPUs reach each other."""
+    cuda = importlib.import_module("torch.cuda")
+    others = [one for one in range(worker.ranks) if one != worker.rank]
+    access = all(cuda.can_device_access_peer(worker.rank, one) for one in others)
+    log = worker.folder / f"nccl.{os.getpid()}"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return {"peer_access": access, **parsed(text)}
+
+
+def parsed(log: str) -> NcclLog:
+    """NCCL's INFO log: connections by transport, variables that it took from somewhere, its version."""
+    connections = re.findall(r"(?:Channel|\[\d+\]) .*? via ([A-Z][A-Za-z0-9]*(?:/[A-Za-z]+)*)", log)
+    lines = [line.strip() for line in log.splitlines() if " via " in line]
+    return {
+        "connections": {way: connections.count(way) for way in sorted(set(connections))},
+        "taken": dict(re.findall(r"(NCCL_\w+) set (?:by environment )?to (\S+?)\.?(?:\s|$)", log)),
+        "versions": sorted(set(re.findall(r"NCCL version (\S+)", log))),
+        "lines": lines[:_LINES_SHOWN],
+    }
+
+
+def judge_collectives(_subject: str, expect: CollectivesExpect, evidence: CollectivesEvidence) -> Finding:
+    """M1. expect: {device, ranks?, operations: [names], sizes: [numbers a rank]}."""
+    return of_ranks(expect, evidence, _exact_problems, _exact_summary)
+
+
+def _exact_problems(expect: CollectivesExpect, rank: CollectivesRank) -> Iterator[str]:
+    sizes = [str(size) for size in expect["sizes"]]
+    for name in expect["operations"]:
+        exact, controls = rank["exact"].get(name, {}), rank["controls"].get(name, {})
+        if wrong := [size for size in sizes if exact.get(size) is not True]:
+            yield f"{name} of {listed(wrong)} numbers is not exact"
+        if passing := [size for size in sizes if controls.get(size) is not False]:
+            yield f"control: {name} of {listed(passing)} numbers is right for other ranks' data too"
+
+
+def _exact_summary(expect: CollectivesExpect, ranks: Sequence[CollectivesRank]) -> str:
+    return f"{len(ranks)} ranks: {listed(list(expect['operations']), limit=9)} exact at {len(expect['sizes'])} sizes"
+
+
+def judge_settings(_subject: str, expect: NcclSettingsExpect, evidence: NcclSettingsEvidence) -> Finding:
+    """M1: what would change how NCCL works."""
+    return of_ranks(expect, evidence, _setting_problems, lambda _expect, _ranks: "no file and no variable changes NCCL")
+
+
+def _setting_problems(expect: NcclSettingsExpect, rank: NcclSettingsRank) -> Iterator[str]:
+    for place, lines in rank["files"].items():
+        if lines:
+            yield f"{place} sets {listed(list(lines))}"
+    injected = expect.get("injected", {})
+    own = {name: value for name, value in rank["variables"].items() if injected.get(name) != value}
+    if own:
+        yield f"the image sets {listed([f'{name}={value}' for name, value in own.items()])}"
+
+
+def judge_library(_subject: str, expect: NcclExpect, evidence: NcclEvidence) -> Finding:
+    """M1: one NCCL, of one owner, unchanged, of torch's CUDA. expect: {device, ranks?, cuda}."""
+    return of_ranks(expect, evidence, _library_problems, _library_summary)
+
+
+def _library_problems(expect: NcclExpect, rank: NcclRank) -> Iterator[str]:
+    libraries = rank["libraries"]
+    if len(libraries) != 1:
+        yield f"{len(libraries)} NCCL libraries are loaded: {listed([one['path'] for one in libraries]) or 'none'}"
+    for one in libraries:
+        owners = one["owners"]
+        if len(owners) != 1:
+            names = listed([f"{owner['name']} {owner['version']}" for owner in owners]) or "no distribution"
+            yield f"{one['path']} belongs to {names}"
+        for owner in owners:
+            if owner["version"].split("+")[0] != one["running"] and one["running"] != _three(owner["version"]):
+                yield f"NCCL {one['running']} runs, {owner['name']} is {owner['version']}"
+            if owner["as_recorded"] is not True:
+                yield f"{one['path']} is not the file that {owner['name']} {owner['version']} brought"
+        made_for = one["built"].get("cuda", "")
+        if made_for and made_for.split(".")[0] != str(expect["cuda"]).split(".")[0]:
+            yield f"NCCL {one['running']} is made for CUDA {made_for}, torch for {expect['cuda']}"
+
+
+def _three(version: str) -> str:
+    """2.27.5.1 is 2.27.5 to NCCL."""
+    return ".".join(version.split(".")[:3])
+
+
+def _library_summary(_expect: NcclExpect, ranks: Sequence[NcclRank]) -> str:
+    one = ranks[0]["libraries"][0]
+    owner, cuda = one["owners"][0], one["built"].get("cuda")
+    return f"NCCL {one['running']}{f' for CUDA {cuda}' if cuda else ''} runs, from {owner['name']} {owner['version']}"
+
+
+def judge_transport(_subject: str, expect: TransportExpect, evidence: TransportEvidence) -> Finding:
+    """M1: the best way that the host's GPUs have to each other. expect: {device, ranks?, link, injected}.
+
+    `link` is nvlink, pcie, apart, or empty where the host could not tell: then the container's own view decides.
+    Beside NVLink, NCCL reaches from GPU to GPU across PCIe switches alone (src/graph/paths.cc, ncclTopoCheckP2p:
+    PATH_PXB; farther for two GPUs beside an x86 processor of AMD): where a host bridge lies between, it goes through
+    shared memory by design. NVML does not tell which, so both are right there.
+    """
+    return of_ranks(expect, evidence, _transport_problems, _transport_summary)
+
+
+def _transport_problems(expect: TransportExpect, rank: TransportRank) -> Iterator[str]:
+    used = rank["connections"]
+    if not used:
+        yield "NCCL's log names no transport"
+    link = expect.get("link") or ("access" if rank["peer_access"] else "apart")
+    if link in ("nvlink", "pcie") and rank["peer_access"] is not True:
+        yield "the host's GPUs reach each other, the container's do not"
+    allowed = ("P2P",) if link == "nvlink" else ("P2P", "SHM")
+    if wrong := [way for way in used if way.partition("/")[0] not in allowed]:
+        blame = {name: value for name, value in rank["taken"].items() if name not in expect.get("injected", {})}
+        why = f" ({listed([f'{name}={value}' for name, value in blame.items()])})" if blame else ""
+        yield f"ranks of one host talk over {listed(wrong)}{why}, {' or '.join(allowed)} is possible"
+
+
+def _transport_summary(expect: TransportExpect, ranks: Sequence[TransportRank]) -> str:
+    ways = sorted({way for rank in ranks for way in rank["connections"]})
+    return f"{len(ranks)} ranks talk over {listed(ways)} ({expect.get('link') or 'the host could not tell its links'})"
+
+
+CLAIMS = {
+    "M1 collectives": judge_collectives,
+    "M1 settings": judge_settings,
+    "M1 nccl": judge_library,
+    "M1 transport": judge_transport,
+}

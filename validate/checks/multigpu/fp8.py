@@ -1,0 +1,45 @@
+"""M5: torchao's FP8 training under FSDP2, with all-gathers in FP8, has the gradients of one process in FP8."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._worker import Worker, compared, error, gradients, loss_of
+from validate.checks.multigpu.fsdp import fully_shard, held, mean_gradients
+from validate.claims import Claim
+from validate.evidence import NoEvidence
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(worker: Worker, _claim: Claim) -> ComparisonsResult:
+    """Gradients of one step. A CPU multiplies no FP8: torchao emulates it there."""
+    model, alone, full = _converted(worker, gather=True), _converted(worker, gather=False), worker.model()
+    fully_shard(model, mesh=worker.mesh())
+    loss_of(model(worker.batch(worker.rank))).backward()
+    loss_of(full(worker.everything())).backward()
+    wanted = mean_gradients(worker, alone)
+    found = gradients(model)
+    layers = sorted({type(layer).__name__ for layer in model.modules() if "Linear" in type(layer).__name__})
+    return {
+        "comparisons": {
+            "gradients": compared(found, wanted, float32=gradients(full)),
+        },
+        "figures": {"distance from float32": error(found, gradients(full))},
+        "facts": {"layers": layers, **held(worker, list(model.parameters()))},
+    }
+
+
+def _converted(worker: Worker, *, gather: bool) -> Any:
+    float8 = importlib.import_module("torchao.float8")
+    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=gather, emulate=worker.device.type == "cpu")
+    return float8.convert_to_float8_training(worker.model(), config=config)
+
+
+CLAIMS = {"M5": judge}

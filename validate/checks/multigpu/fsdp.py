@@ -1,0 +1,245 @@
+"""M3: FSDP2 (`fully_shard`) against one process: float32, bfloat16, frozen 4-bit weights; checkpoints bit by bit."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._worker import SEED, WIDTH, Worker, compared, gradients, loss_of, trained, weights, whole
+from validate.claims import Claim
+from validate.evidence import NoEvidence
+
+_STEPS = 3
+_RATE = 1e-2
+_LORA = 8
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
+    """Measure one subject."""
+    subjects: Mapping[str, Callable[[Worker], ComparisonsResult]] = {
+        "fsdp2 float32": _float32,
+        "fsdp2 bfloat16": _bfloat16,
+        "fsdp2 4-bit": _four_bit,
+        "fsdp2 checkpoint": _checkpoint,
+    }
+    return subjects[claim.subject](worker)
+
+
+def fully_shard(model: Any, **options: Any) -> Any:
+    """Shard each block and then the whole model, as trainers do."""
+    try:
+        shard = importlib.import_module("torch.distributed.fsdp").fully_shard
+    except AttributeError:  # torch before 2.6
+        shard = importlib.import_module("torch.distributed._composable.fsdp").fully_shard
+    for block in model:
+        shard(block, **options)
+    return shard(model, **options)
+
+
+def held(worker: Worker, parameters: Sequence[Any]) -> dict[str, object]:
+    """Whether this rank holds a part of each parameter, and the parts of all ranks make the whole."""
+    parts = sum(int(one.to_local().numel()) for one in parameters if hasattr(one, "to_local"))
+    total = [None] * worker.ranks
+    worker.distributed.all_gather_object(total, parts)
+    return {
+        "sharded": all(hasattr(one, "to_local") for one in parameters),
+        "parts make the whole": sum(filter(None, total)) == sum(one.numel() for one in parameters),
+        "share": round(parts / max(1, sum(one.numel() for one in parameters)), 3),
+    }
+
+
+def _float32(worker: Worker) -> ComparisonsResult:
+    return train_beside_one(worker, fully_shard(worker.model(), mesh=worker.mesh()))
+
+
+def train_beside_one(worker: Worker, model: Any) -> ComparisonsResult:
+    """A sharded model's gradients and three steps of AdamW beside one process with all data."""
+    torch, alone = worker.torch, worker.model()
+    before = weights(alone)
+    loss_of(model(worker.batch(worker.rank))).backward()
+    found = gradients(model)
+    loss_of(alone(worker.everything())).backward()
+    wanted = gradients(alone)
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (model, alone)]
+    trained(model, optimizers[0], [worker.batch(worker.rank, step) for step in range(_STEPS)])
+    trained(alone, optimizers[1], [worker.everything(step) for step in range(_STEPS)])
+    return {
+        "comparisons": {
+            "gradients": compared(found, wanted, not_exchanged=_own_gradients(worker)),
+            "weights": compared(weights(model), weights(alone), untrained=before),
+        },
+        "facts": held(worker, list(model.parameters())),
+    }
+
+
+def _own_gradients(worker: Worker, model: Any = None) -> dict[str, Any]:
+    """Gradients of this rank's data alone."""
+    model = model or worker.model()
+    loss_of(model(worker.batch(worker.rank))).backward()
+    return gradients(model)
+
+
+def _bfloat16(worker: Worker) -> ComparisonsResult:
+    """Mixed precision. The reference is one process that takes each rank's data in turn and adds up in float32."""
+    torch = worker.torch
+    try:
+        policy = importlib.import_module("torch.distributed.fsdp").MixedPrecisionPolicy
+    except AttributeError:  # torch before 2.6
+        policy = importlib.import_module("torch.distributed._composable.fsdp").MixedPrecisionPolicy
+    mixed = policy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = fully_shard(worker.model(), mesh=worker.mesh(), mp_policy=mixed)
+    loss_of(model(worker.batch(worker.rank))).backward()
+    alone, full = worker.model().to(torch.bfloat16), worker.model()
+    loss_of(full(worker.everything())).backward()
+    return {
+        "comparisons": {
+            "gradients": compared(gradients(model), mean_gradients(worker, alone), float32=gradients(full))
+        },
+        "facts": {
+            "gradients": sorted({str(one.grad.dtype) for one in model.parameters()}),
+            **held(worker, list(model.parameters())),
+        },
+    }
+
+
+def mean_gradients(worker: Worker, alone: Any) -> dict[str, Any]:
+    """One process: the gradient of each rank's data in turn, their mean in float32."""
+    total: dict[str, Any] = {}
+    for rank_ in range(worker.ranks):
+        alone.zero_grad()
+        loss_of(alone(worker.batch(rank_).to(next(alone.parameters()).dtype))).backward()
+        for name, gradient in gradients(alone).items():
+            total[name] = total.get(name, 0) + gradient.float() / worker.ranks
+    return total
+
+
+def _four_bit(worker: Worker) -> ComparisonsResult:
+    """QLoRA: frozen NF4 weights are sharded as they are stored, the adapters over them are trained."""
+    torch = worker.torch
+    alone, plain = _adapted(worker, quantised=True), _adapted(worker, quantised=False)
+    model = copy.deepcopy(alone)
+    fully_shard(model, mesh=worker.mesh())
+    frozen = [one for one in model.parameters() if not one.requires_grad]
+    stored = sorted({str(one.dtype) for one in frozen})
+    bytes_here = sum(int(one.to_local().numel() * one.element_size()) for one in frozen)
+    count = sum(block.base.in_features * block.base.out_features for block in plain)
+    lying = held(worker, frozen)
+    x = worker.batch(worker.rank)
+    output = model(x)
+    loss_of(output).backward()
+    with torch.no_grad():
+        wanted, unquantised = alone(x), plain(x)
+    return {
+        "comparisons": {
+            "outputs": compared({"y": output}, {"y": wanted}, unquantised={"y": unquantised}),
+            "gradients": compared(
+                gradients(model), mean_gradients(worker, alone), unquantised=mean_gradients(worker, plain)
+            ),
+        },
+        "facts": {
+            **lying,
+            "stored as": stored,
+            "bytes a weight on this rank": round(bytes_here / count, 4),
+            "frozen": len(frozen),
+        },
+    }
+
+
+def _adapted(worker: Worker, *, quantised: bool) -> Any:
+    """Two linear layers with LoRA beside each: bitsandbytes' NF4, stored in bfloat16 as FSDP needs it, or plain."""
+    torch = worker.torch
+    functional = torch.nn.functional
+
+    class Block(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is known at run time alone
+        def __init__(self) -> None:
+            super().__init__()
+            weight = 0.1 * torch.randn(WIDTH, WIDTH)
+            self.base = _linear(worker, weight, quantised=quantised)
+            self.a = torch.nn.Parameter(0.1 * torch.randn(_LORA, WIDTH, device=worker.device))
+            self.b = torch.nn.Parameter(0.1 * torch.randn(WIDTH, _LORA, device=worker.device))
+
+        def forward(self, x: Any) -> Any:
+            return x + self.base(x) + functional.linear(functional.linear(x, self.a), self.b)
+
+    torch.manual_seed(SEED)
+    return torch.nn.Sequential(Block(), Block())
+
+
+def _linear(worker: Worker, weight: Any, *, quantised: bool) -> Any:
+    torch = worker.torch
+    if quantised:
+        layers = importlib.import_module("bitsandbytes.nn")
+        layer = layers.Linear4bit(
+            WIDTH, WIDTH, bias=False, compute_dtype=torch.float32, quant_type="nf4", quant_storage=torch.bfloat16
+        )
+        layer.weight = layers.Params4bit(
+            weight, requires_grad=False, quant_type="nf4", quant_storage=torch.bfloat16, module=layer
+        )
+    else:
+        layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return layer.to(worker.device)
+
+
+def _checkpoint(worker: Worker) -> ComparisonsResult:
+    """All ranks save after two steps and load into another model: the same bits, and the same third step."""
+    torch, checkpoint = worker.torch, importlib.import_module("torch.distributed.checkpoint")
+    states = importlib.import_module("torch.distributed.checkpoint.state_dict")
+    batches = [worker.batch(worker.rank, step) for step in range(_STEPS)]
+
+    def made(seed: int) -> tuple[Any, Any]:
+        model = fully_shard(worker.model(seed), mesh=worker.mesh())
+        return model, torch.optim.AdamW(model.parameters(), lr=_RATE)
+
+    def state(model: Any, optimizer: Any) -> dict[str, Any]:
+        of_model, of_optimizer = states.get_state_dict(model, optimizer)
+        return {"model": of_model, "optimizer": of_optimizer}
+
+    model, optimizer = made(SEED)
+    trained(model, optimizer, batches[:2])
+    checkpoint.save(state(model, optimizer), checkpoint_id=str(worker.folder / "checkpoint"))
+    saved, moments = weights(model), _moments(optimizer)
+    trained(model, optimizer, batches[2:])
+    again, its_optimizer = made(SEED + 1)
+    trained(again, its_optimizer, batches[2:])
+    differed = not _equal(weights(again), saved)
+    loaded = state(again, its_optimizer)
+    checkpoint.load(loaded, checkpoint_id=str(worker.folder / "checkpoint"))
+    states.set_state_dict(again, its_optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    restored = _equal(weights(again), saved), _equal(_moments(its_optimizer), moments)
+    trained(again, its_optimizer, batches[2:])
+    return {
+        "facts": {
+            "differed before": differed,
+            "same weights": restored[0],
+            "same moments": restored[1],
+            "moments": len(moments),
+            "same third step": _equal(weights(again), weights(model)),
+            "files": len(list((worker.folder / "checkpoint").glob("*.distcp"))),
+        }
+    }
+
+
+def _moments(optimizer: Any) -> dict[str, Any]:
+    """AdamW's moments in the order of its parameters."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return {
+        f"{index} {name}": whole(optimizer.state[one][name])
+        for index, one in enumerate(parameters)
+        for name in ("exp_avg", "exp_avg_sq")
+    }
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return set(one) == set(other) and all(bool((one[name] == other[name]).all()) for name in one)
+
+
+CLAIMS = {"M3": judge}

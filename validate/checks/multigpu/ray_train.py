@@ -1,0 +1,63 @@
+"""M2 under another launcher: ray[train] starts two workers, each a rank of the same DDP measurement."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from validate.checks.multigpu import _launch, ddp
+from validate.checks.multigpu._ranks import RanksEvidence, RanksExpect, judge
+from validate.checks.multigpu._worker import Worker
+from validate.claims import Claim
+from validate.harness.forked import attempt
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence]]:
+    for claim in claims:
+        yield claim.subject, attempt(partial(_trained, claim))
+
+
+def _trained(claim: Claim) -> RanksEvidence:
+    """The results of all workers, in the form of those of torchrun's ranks."""
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1")
+    ray, train = importlib.import_module("ray"), importlib.import_module("ray.train")
+    torch_train = importlib.import_module("ray.train.torch")
+    device = cast(RanksExpect, claim.expect)["device"]
+    ranks, cuda = _launch.ranks_of(claim), device == "cuda"
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        ray.init(
+            num_cpus=ranks + 1,
+            num_gpus=ranks if cuda else 0,
+            include_dashboard=False,
+            _temp_dir=folder,
+            log_to_driver=False,
+        )
+        try:
+            torch_train.TorchTrainer(
+                work,
+                train_loop_config={"folder": folder, "device": device},
+                scaling_config=train.ScalingConfig(num_workers=ranks, use_gpu=cuda),
+                run_config=train.RunConfig(storage_path=folder, name="step"),
+            ).fit()
+        finally:
+            ray.shutdown()
+        return {"ranks": [json.loads(Path(folder, f"rank{rank}.json").read_text()) for rank in range(ranks)]}
+
+
+def work(config: Mapping[str, str]) -> None:
+    """Run in each worker. ray has made the process group and chosen the device."""
+    torch, context = importlib.import_module("torch"), importlib.import_module("ray.train").get_context()
+    device = importlib.import_module("ray.train.torch").get_device()
+    folder, rank = Path(config["folder"]), context.get_world_rank()
+    worker = Worker(torch=torch, rank=rank, ranks=context.get_world_size(), device=device, folder=folder)
+    found = {**ddp.compare(worker), "device": worker.device_facts()}
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
+
+
+CLAIMS = {"M2": judge}

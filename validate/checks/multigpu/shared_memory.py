@@ -1,0 +1,114 @@
+"""M7: /dev/shm is large enough. Data loader workers use it, and NCCL where GPUs can't reach each other."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from validate.claims import Claim
+from validate.evidence import Exempt, Measured
+from validate.harness.forked import attempt
+from validate.judging import Finding, cause, failed, is_between, passed
+
+
+class SharedMemoryRow(TypedDict):
+    least: int
+
+
+class SharedMemoryExpect(SharedMemoryRow, Exempt):
+    pass
+
+
+class SharedMemoryEvidence(Measured):
+    size: int
+    free: int
+    refuses_more: bool
+    batch: int
+    handed_over: int
+    right: bool
+
+
+FOLDER = Path("/dev/shm")
+_BATCHES, _WORKERS = 4, 2
+_MOVED = 96 << 20
+"""Bytes of one batch: more than the 64 MiB that Docker gives by default."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SharedMemoryEvidence]]:
+    for claim in claims:
+        yield claim.subject, attempt(_measure)
+
+
+def _measure() -> SharedMemoryEvidence:
+    """Measure its size, whether it refuses more than that (the control), and hand over batches by two workers."""
+    room = os.statvfs(FOLDER)
+    size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+    refuses_more = _refuses(free + (64 << 20))
+    # With too little room a worker would die of SIGBUS, and say no more than that.
+    handed_over, right = (0, False) if free < _MOVED * _WORKERS * 2 else _handed_over()
+    return {
+        "size": size,
+        "free": free,
+        "refuses_more": refuses_more,
+        "batch": _MOVED,
+        "handed_over": handed_over,
+        "right": right,
+    }
+
+
+def _refuses(size: int) -> bool:
+    with tempfile.TemporaryFile(dir=FOLDER) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            return error.errno == errno.ENOSPC
+    return False
+
+
+class _Batches:
+    """A data set of whole numbers, each batch its own."""
+
+    def __len__(self) -> int:
+        return _BATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        torch = importlib.import_module("torch")
+        return torch.arange(_MOVED // 8, dtype=torch.int64) + index
+
+
+def _handed_over() -> tuple[int, bool]:
+    """How many batches arrived, and whether all of them are right and lie in shared memory."""
+    torch, data = importlib.import_module("torch"), importlib.import_module("torch.utils.data")
+    loader = data.DataLoader(_Batches(), batch_size=None, num_workers=_WORKERS, prefetch_factor=1)
+    wanted = torch.arange(_MOVED // 8, dtype=torch.int64)
+    right = [bool((batch == wanted + index).all()) and batch.is_shared() for index, batch in enumerate(loader)]
+    return len(right), all(right)
+
+
+def judge(_subject: str, expect: SharedMemoryExpect, evidence: SharedMemoryEvidence) -> Finding:
+    """M7. expect: {least: bytes}."""
+    if "error" in evidence:
+        return failed(cause(evidence["error"]))
+    size = evidence["size"]
+    if not is_between(size, expect["least"], math.inf):
+        return failed(f"/dev/shm is too small: {_bytes(size)}, {_bytes(expect['least'])} are needed")
+    if evidence["refuses_more"] is not True:
+        return failed("control: a file larger than /dev/shm was not refused")
+    if evidence["right"] is not True or not evidence["handed_over"]:
+        return failed("batches that workers hand over do not arrive as they were made")
+    return passed(
+        f"{_bytes(size)}; workers handed over {evidence['handed_over']} batches of {_bytes(evidence['batch'])}"
+    )
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 2**20:.0f} MiB"
+
+
+CLAIMS = {"M7": judge}

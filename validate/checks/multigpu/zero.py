@@ -1,0 +1,78 @@
+"""M4: DeepSpeed's ZeRO 1, 2 and 3 have the losses of one process, and its weights after three steps."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from validate.checks.multigpu import _launch
+from validate.checks.multigpu._ranks import ComparisonsExpect, ComparisonsResult, RanksEvidence, judge
+from validate.checks.multigpu._worker import BATCH, Worker, compared, loss_of, trained, weights
+from validate.claims import Claim
+from validate.evidence import NoEvidence
+
+_STEPS, _RATE = 3, 1e-2
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, RanksEvidence | NoEvidence]]:
+    yield from _launch.measure(__name__, claims)
+
+
+def environment(_folder: Path) -> dict[str, str]:
+    """DeepSpeed looks for an accelerator when it is imported: without GPUs it is told to take the CPU."""
+    cuda = importlib.import_module("torch").cuda.is_available()
+    return {} if cuda else {"DS_ACCELERATOR": "cpu"}
+
+
+def rank(worker: Worker, claim: Claim) -> ComparisonsResult:
+    """Train with DeepSpeed, alone with all data, and alone with this rank's data (the control)."""
+    torch, deepspeed = worker.torch, importlib.import_module("deepspeed")
+    alone, separate, model = worker.model(), worker.model(), worker.model()
+    before = weights(alone)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=_RATE),
+        config={
+            "train_micro_batch_size_per_gpu": BATCH,
+            "zero_optimization": {"stage": cast(ComparisonsExpect, claim.expect)["stage"]},
+            "zero_allow_untested_optimizer": True,
+        },
+    )
+    mine = [worker.batch(worker.rank, step) for step in range(_STEPS)]
+    losses = []
+    for batch in mine:
+        loss = loss_of(engine(batch))
+        engine.backward(loss)
+        with torch.no_grad():  # gloo refuses to gather into views that autograd knows
+            engine.step()
+        losses.append(float(loss.detach()))
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=_RATE) for one in (alone, separate)]
+    wanted = trained(alone, optimizers[0], [worker.everything(step) for step in range(_STEPS)])
+    trained(separate, optimizers[1], mine)
+    found = _gathered(deepspeed, engine)
+    total = torch.tensor(losses, device=worker.device, dtype=torch.float64)
+    worker.distributed.all_reduce(total)
+    return {
+        "comparisons": {
+            "losses": compared({"loss": total / worker.ranks}, {"loss": torch.tensor(wanted, dtype=torch.float64)}),
+            "weights": compared(found, weights(alone), untrained=before, not_exchanged=weights(separate)),
+        },
+        "facts": {
+            "stage": int(engine.zero_optimization_stage()),
+            "weights partitioned": all(hasattr(one, "ds_id") for one in engine.module.parameters()),
+            "same on every rank": worker.same_everywhere(list(found.values())),
+        },
+        "deepspeed": str(deepspeed.__version__),
+        "accelerator": os.environ.get("DS_ACCELERATOR", "found by itself"),
+    }
+
+
+def _gathered(deepspeed: Any, engine: Any) -> dict[str, Any]:
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        return weights(engine.module)
+
+
+CLAIMS = {"M4": judge}

@@ -1,0 +1,382 @@
+"""S5: the state of each kernel of a library on each GPU architecture claimed, read from the fat binaries themselves.
+
+For each arch and region, the probe looks at the entry that the driver would take. A kernel in it is machine code
+(`cubin`), PTX that the driver compiles at first use (`jit`), missing though the region has it for other archs
+(`absent`), or next to nothing where the same kernel is real for another arch (`stub`). Two kinds are counted apart:
+kernels that carry another architecture in their own name, and those that the claim lists as made so by design.
+
+There are three kinds of claim (DeviceCodeExpect). `kernels` looks at each kernel, `files` at each file
+as a whole. `pruned` asks which code no GPU of `archs` has a use for, in all files but NVIDIA's own; with `nvidia`, in
+those too. Such code is what pruning would still remove (binaries/kernel_states.py).
+
+Pruning leaves zeros and a mark in place of code. The driver passes over marked code. All kinds of claim report it: as
+code that a target lacks, or as code that should be gone.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import mmap
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal, TypedDict, cast
+
+from validate.binaries import elf, fatbin, kernel_states
+from validate.binaries.demangle import readable
+from validate.binaries.fatbin import Entry, FatbinError, Region
+from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
+from validate.claims import Claim
+from validate.environment import installed, interpreter, user_environment
+from validate.environment.installed import Distribution
+from validate.judging import Finding, conclude, failed, listed, matches, not_applicable
+
+DeviceCodeKind = Literal["kernels", "files", "pruned"]
+"""Each kernel; each file as a whole; which code no claimed arch has a use for."""
+
+
+class CodeGap(TypedDict):
+    """Archs that upstream claims and one of its files lacks."""
+
+    cuda: int
+    file: str
+    archs: list[int]
+    reason: str
+
+
+class LibraryCodeExpect(TypedDict):
+    kind: Literal["files"]
+    files: list[str]
+    """Patterns of files that must hold code."""
+    also: list[str]
+    """Patterns of files that may."""
+    archs: dict[str, str]
+    """Arch (90) -> cubin or jit."""
+    known_gaps: list[CodeGap]
+
+
+class KernelCodeExpect(TypedDict):
+    kind: Literal["kernels"]
+    files: list[str]
+    also: list[str]
+    archs: dict[str, str]
+    known_gaps: list[CodeGap]
+    by_design: list[KernelByDesign]
+
+
+class PrunedCodeExpect(TypedDict):
+    kind: Literal["pruned"]
+    files: list[str]
+    archs: dict[str, str]
+    nvidia: bool
+    """NVIDIA's own libraries are pruned, too."""
+    by_design_of: dict[str, list[KernelByDesign]]
+    """By distribution."""
+
+
+DeviceCodeExpect = KernelCodeExpect | LibraryCodeExpect | PrunedCodeExpect
+
+
+class Served(TypedDict, total=False):
+    """What the kernels of a file are on one arch: how many in each state, and some names."""
+
+    cubin: int
+    jit: int
+    absent: int
+    stub: int
+    emptied: int
+    by_design: int
+    for_other_archs: int
+    named: dict[str, list[str]]
+
+
+class _Unread(TypedDict, total=False):
+    error: str
+
+
+class CodeOfFile(_Unread, total=False):
+    """`error`, or what its kind of claim asks: `served` and `hidden`, or the rest."""
+
+    archs: list[str]
+    regions: int
+    kernels: int
+    served: dict[str, Served | str]
+    """Arch -> kernels by state; of a file as a whole cubin, jit or none."""
+    hidden: dict[str, int]
+    """Arch -> regions whose code is marked as taken out, though it is needed."""
+    surplus: list[str]
+    surplus_entries: int
+    surplus_bytes: int
+    marked: list[str]
+    marked_bytes: int
+    whole: int
+
+
+class DeviceCodeEvidence(TypedDict):
+    files: dict[str, CodeOfFile]
+
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class _Task:
+    file: str
+    shown: str
+    targets: tuple[int, ...]
+    by_design: tuple[KernelByDesign, ...] | None
+    """None: it is NVIDIA's own, which is judged as a whole."""
+    kind: DeviceCodeKind
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceCodeEvidence]]:
+    given = user_environment.recorded()
+    start = interpreter.start(given)
+    everything = installed.distributions(entry or given.directory for entry in start.path)
+    tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
+    flat = [(subject, task) for subject, own in tasks.items() for task in own]
+    flat.sort(key=lambda pair: Path(pair[1].file).stat().st_size, reverse=True)
+    found: dict[str, dict[str, CodeOfFile]] = {subject: {} for subject in tasks}
+    left = Counter(subject for subject, _ in flat)
+    for subject in tasks:
+        if not left[subject]:
+            yield subject, {"files": {}}
+    for subject, shown, facts in _looked_at(flat):
+        found[subject][shown] = facts
+        left[subject] -= 1
+        if not left[subject]:
+            yield subject, {"files": dict(sorted(found[subject].items()))}
+
+
+def _looked_at(flat: Sequence[tuple[str, _Task]]) -> Iterator[tuple[str, str, CodeOfFile]]:
+    """On all cores; a process more would not make one file faster."""
+    if len(flat) < 2:
+        yield from map(_look, flat)
+        return
+    with multiprocessing.get_context("fork").Pool(min(len(os.sched_getaffinity(0)), len(flat))) as pool:
+        yield from pool.imap_unordered(_look, flat)
+
+
+def _tasks(claim: Claim, everything: Sequence[Distribution]) -> list[_Task]:
+    """Each file once that the claim names, by what is on the disk: RECORD is S2's business."""
+    expect = cast(DeviceCodeExpect, claim.expect)
+    patterns = expect["files"] if expect["kind"] == "pruned" else [*expect["files"], *expect["also"]]
+    chosen: dict[str, str] = {}
+    for location in dict.fromkeys(distribution.location for distribution in everything):
+        for pattern in patterns:
+            for path in sorted(Path(location).glob(pattern)):
+                if path.is_file() and not path.is_symlink():
+                    chosen.setdefault(str(path), str(path.relative_to(location)))
+    if expect["kind"] == "pruned":
+        return list(_pruned(expect, chosen, everything))
+    targets = tuple(int(arch) for arch in expect["archs"])
+    by_design = tuple(expect["by_design"]) if expect["kind"] == "kernels" else ()
+    return [_Task(path, shown, targets, by_design, expect["kind"]) for path, shown in chosen.items()]
+
+
+def _pruned(expect: PrunedCodeExpect, chosen: Mapping[str, str], everything: Sequence[Distribution]) -> Iterator[_Task]:
+    """Those that are no empty files, no text by the name of a library, and of nobody whose files are not pruned."""
+    targets = tuple(int(arch) for arch in expect["archs"])
+    owners = installed.owners(everything)
+    for path, shown in chosen.items():
+        names = [owner.name for owner in owners.get(path, ())] or [""]
+        rows = tuple(row for name in names for row in expect["by_design_of"].get(name, ()))
+        nvidias = any(fatbin.is_nvidias(name, path) for name in names)
+        with Path(path).open("rb") as stream:
+            begin = stream.read(elf.HEADER_BYTES)
+        is_library = begin.startswith(elf.MAGIC) and not elf.is_32bit(begin)
+        if is_library and (expect["nvidia"] or not nvidias):
+            yield _Task(path, shown, targets, None if nvidias else rows, "pruned")
+
+
+def _look(pair: tuple[str, _Task]) -> tuple[str, str, CodeOfFile]:
+    subject, task = pair
+    looks: Mapping[DeviceCodeKind, Callable[[mmap.mmap, _Task], CodeOfFile]] = {
+        "kernels": _by_kernel,
+        "files": _by_file,
+        "pruned": _surplus,
+    }
+    try:
+        with Path(task.file).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return subject, task.shown, looks[task.kind](data, task)
+    except (FatbinError, OSError, ValueError) as error:
+        return subject, task.shown, {"error": str(error)}
+
+
+def _by_file(data: mmap.mmap, task: _Task) -> CodeOfFile:
+    """Which archs the file has any code for: kernels that NVIDIA makes for one arch alone are many, and rightly so."""
+    found = tuple(fatbin.regions(data))
+    entries = {_bare(entry) for region in found for entry in kernel_states.left(data, region)}
+    return {
+        "archs": sorted({_arch(entry) for entry in entries}),
+        "served": {str(target): kernel_states.served(entries, target) for target in task.targets},
+        "hidden": _hidden(found, task.targets),
+    }
+
+
+def _bare(entry: Entry) -> Entry:
+    return replace(entry, at=0, offset=0, stored=0, room=0, whole=0, coding="")
+
+
+def _hidden(found: Sequence[Region], targets: Sequence[int]) -> dict[str, int]:
+    """In how many regions the mark of what was taken out hides code that a target has a use for."""
+    counts = Counter(str(target) for region in found for target in targets if region.hides(target))
+    return dict(counts)
+
+
+def _surplus(data: mmap.mmap, task: _Task) -> CodeOfFile:
+    """Which code is there that no target needs: how many entries, how many bytes, for which archs."""
+    archs: set[str] = set()
+    surplus: list[Entry] = []
+    marked: list[Entry] = []
+    whole = 0
+    excuses = None if task.by_design is None else Excuses(task.by_design)
+    for found in kernel_states.surplus(data, task.targets, excuses):
+        left = frozenset(kernel_states.left(data, found.region))
+        archs |= {_arch(entry) for entry in left.difference(found.kept)}
+        surplus += left.intersection(found.entries)
+        marked += found.region.hidden
+        whole += not left.isdisjoint(found.kept)
+    return {
+        "archs": sorted(archs),
+        "surplus": sorted({_arch(entry) for entry in surplus}),
+        "surplus_entries": len(surplus),
+        "surplus_bytes": sum(entry.room for entry in surplus),
+        "marked": sorted({_arch(entry) for entry in marked}),
+        "marked_bytes": sum(entry.room for entry in marked),
+        "whole": whole,
+    }
+
+
+def _arch(entry: Entry) -> str:
+    return f"{'compute' if entry.ptx else 'sm'}_{entry.arch}{entry.variant}"
+
+
+def _by_kernel(data: mmap.mmap, task: _Task) -> CodeOfFile:
+    counts: dict[int, Counter[str]] = {target: Counter() for target in task.targets}
+    named: dict[int, dict[str, list[str]]] = {target: {} for target in task.targets}
+    archs: set[str] = set()
+    total = 0
+    excuses = Excuses(task.by_design or ())
+    found = tuple(fatbin.regions(data))
+    for region in found:
+        code = Code(data, region)
+        archs |= {_arch(entry) for entry in code.left}
+        total += len(code.largest)
+        for target in task.targets:
+            counts[target]["emptied"] += code.is_lost(target)
+            for name, state in code.states(target):
+                sort = excuses.sort(name, state, target)
+                counts[target][sort] += 1
+                if sort in FAULTS:
+                    names = named[target].setdefault(sort, [])
+                    names += [name] if len(names) < _MOST_NAMED else []
+    return {
+        "regions": len(found),
+        "kernels": total,
+        "archs": sorted(archs),
+        "served": {str(target): cast(Served, {**counts[target], "named": named[target]}) for target in task.targets},
+        "hidden": _hidden(found, task.targets),
+    }
+
+
+_WholeExpect = KernelCodeExpect | LibraryCodeExpect
+
+
+def judge(subject: str, expect: DeviceCodeExpect, evidence: DeviceCodeEvidence) -> Finding:
+    """S5, of three kinds."""
+    found = evidence["files"]
+    if expect["kind"] == "pruned":
+        return _judge_pruned(expect, found)
+    faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
+    faults += [fault for path, facts in found.items() for fault in _hidden_faults(path, facts)]
+    read = {path: facts for path, facts in found.items() if "error" not in facts and facts["archs"]}
+    for pattern in expect["files"]:
+        if not any(fnmatch.fnmatchcase(path, pattern) for path in found):
+            faults.append(f"{subject} has no {pattern}")
+        elif not any(fnmatch.fnmatchcase(path, pattern) for path in read) and not faults:
+            faults.append(f"{pattern} of {subject} holds no code for any GPU")
+    if not read and not faults and not expect["files"]:
+        return not_applicable(f"{subject} brings no device code of its own")
+    warnings: list[str] = []
+    for path, facts in read.items():
+        for arch, how in expect["archs"].items():
+            wrong = list(_arch_faults(path, facts, arch, how))
+            gap = _known_gap(expect, path, arch)
+            faults += [] if gap else wrong
+            warnings += [f"WARNING: no sm_{arch} in {PurePosixPath(path).name} ({gap})"] if gap and wrong else []
+    return conclude(faults, "; ".join([_device_summary(expect, read), *warnings]))
+
+
+def _judge_pruned(expect: PrunedCodeExpect, found: Mapping[str, CodeOfFile]) -> Finding:
+    """No code but what the claimed archs have a use for, and S5 for its comparisons."""
+    archs = listed([f"sm_{arch}" for arch in expect["archs"]])
+    faults = [f"{path} can't be read: {facts['error']}" for path, facts in found.items() if "error" in facts]
+    read = {
+        path: facts
+        for path, facts in found.items()
+        if "error" not in facts and (facts["archs"] or facts["whole"] or facts["marked"])
+    }
+    if not read and not faults:
+        return failed("there is no library with device code at all")
+    for path, facts in sorted(read.items(), key=lambda pair: -pair[1]["surplus_bytes"]):
+        if facts["surplus_entries"]:
+            size = f"{facts['surplus_bytes'] / 1e6:.1f} MB"
+            faults.append(f"{path} has {size} for {listed(facts['surplus'])} that {archs} has no use for")
+        if facts["marked"]:
+            size = f"{facts['marked_bytes'] / 1e6:.1f} MB"
+            faults.append(f"{path} has {size} for {listed(facts['marked'])} marked as taken out, and still there")
+    others = {arch for facts in read.values() for arch in facts["archs"]} - {
+        f"sm_{arch}{variant}" for arch in expect["archs"] for variant in ("", "a", "f")
+    }
+    instead = f", and {listed(sorted(others))} where a library has none" if others else ""
+    whole = sum(facts["whole"] for facts in read.values())
+    as_they_come = f"; {whole} regions left unpruned because they lack kernels for it" if whole else ""
+    return conclude(faults, f"{len(read)} libraries hold code for {archs} alone{instead}{as_they_come}")
+
+
+def _hidden_faults(path: str, facts: CodeOfFile) -> Iterator[str]:
+    for arch, regions in facts.get("hidden", {}).items():
+        yield f"the sm_{arch} code of {regions} regions in {path} is marked as taken out, and the driver passes it over"
+
+
+def _arch_faults(path: str, facts: CodeOfFile, arch: str, how: str) -> Iterator[str]:
+    served = facts["served"][arch]
+    if isinstance(served, str):
+        if served == "none" or (served == "jit" and how == "cubin"):
+            what = "only PTX" if served == "jit" else "no code"
+            yield f"{path} has {what} for sm_{arch}, but {listed(facts['archs'])}"
+        return
+    of = f"of {facts['kernels']} kernels in {path}"
+    if served.get("emptied"):
+        yield f"the sm_{arch} code of {served['emptied']} of {facts['regions']} regions in {path} was emptied"
+    if served.get("absent"):
+        yield f"{served['absent']} {of} have no code for sm_{arch}: {_readable(served, 'absent')}"
+    if served.get("stub"):
+        yield f"{served['stub']} {of} are empty stubs for sm_{arch}: {_readable(served, 'stub')}"
+    if served.get("jit") and how == "cubin":
+        what = "reach through PTX alone, where machine code is expected,"
+        yield f"{served['jit']} {of} {what} sm_{arch}: {_readable(served, 'jit')}"
+
+
+def _readable(served: Served, state: str) -> str:
+    return listed(list(dict.fromkeys(readable(name) for name in served["named"][state])), limit=2)
+
+
+def _known_gap(expect: _WholeExpect, path: str, arch: str) -> str:
+    """Why upstream's own build lacks this arch in this file; empty where it has no such excuse."""
+    rows = expect["known_gaps"]
+    return next((row["reason"] for row in rows if int(arch) in row["archs"] and matches(path, [row["file"]])), "")
+
+
+def _device_summary(expect: _WholeExpect, read: Mapping[str, CodeOfFile]) -> str:
+    archs = ", ".join(f"sm_{arch}{' (PTX)' if how == 'jit' else ''}" for arch, how in expect["archs"].items())
+    kernels = sum(facts.get("kernels", 0) for facts in read.values())
+    what = f"{kernels} kernels in {len(read)} files" if kernels else f"{len(read)} libraries"
+    return f"{what} serve {archs}"
+
+
+CLAIMS = {"S5": judge}

@@ -1,0 +1,102 @@
+"""S8, as the engine's host sees the image: labels, size, settings, history."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from validate.judging import Finding, conclude, failed, listed, passed
+
+
+class _OfArchitecture(TypedDict, total=False):
+    architecture: str
+    """In Docker's words."""
+
+
+class LabelsExpect(_OfArchitecture):
+    labels: dict[str, str]
+
+
+class SizeExpect(TypedDict):
+    bytes: int
+
+
+class SettingsExpect(TypedDict):
+    capabilities: list[str]
+    """What the container runtime must inject of the driver."""
+    entrypoint: list[str]
+
+
+class HistoryExpect(TypedDict):
+    """Nothing."""
+
+
+class HostSecret(TypedDict):
+    where: str
+    kind: str
+
+
+class HostImageEvidence(_OfArchitecture):
+    """What the engine's host measures of an image."""
+
+    labels: dict[str, str]
+    bytes: int
+    user: str
+    entrypoint: list[str]
+    driver: dict[str, str]
+    """NVIDIA_* variables."""
+    secrets: list[HostSecret]
+
+
+def judge_labels(_subject: str, expect: LabelsExpect, evidence: HostImageEvidence) -> Finding:
+    """expect: {labels: {name: value}, architecture}. That the image holds what these values say is S1's to check."""
+    found, expected = evidence["labels"], expect["labels"]
+    faults = [
+        f"the label {name} is {found.get(name)!r}, {value!r} is true"
+        for name, value in expected.items()
+        if found.get(name) != value
+    ]
+    architecture, wanted = evidence.get("architecture", ""), expect.get("architecture", "")
+    if wanted and architecture != wanted:
+        faults.append(f"its configuration says that it is for {architecture or 'no architecture'}, {wanted} is true")
+    return conclude(faults, f"{len(expected)} labels say what the matrix says")
+
+
+def judge_size(_subject: str, expect: SizeExpect, evidence: HostImageEvidence) -> Finding:
+    """expect: {bytes: the most}."""
+    size, most = evidence["bytes"] / 1e9, expect["bytes"] / 1e9
+    if evidence["bytes"] > expect["bytes"]:
+        return failed(f"the image is {size:.2f} GB, at most {most:.1f} GB is expected")
+    return passed(f"{size:.2f} GB of at most {most:.1f} GB")
+
+
+def judge_settings(_subject: str, expect: SettingsExpect, evidence: HostImageEvidence) -> Finding:
+    """`capabilities` are what the container runtime must inject of the driver."""
+    faults = [f"it runs as {evidence['user'] or 'root'}"] if evidence["user"] in ("", "0", "root") else []
+    expected = expect["entrypoint"]
+    if evidence["entrypoint"] != expected:
+        found = " ".join(evidence["entrypoint"])[:80] or "none"
+        faults.append(f"an entrypoint comes before what users run: {found}, {' '.join(expected) or 'none'} is expected")
+    driver = evidence["driver"]
+    injected = driver.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
+    lacking = [] if "all" in injected else [one for one in expect["capabilities"] if one not in injected]
+    if lacking:
+        faults.append(f"NVIDIA_DRIVER_CAPABILITIES={','.join(injected)} lacks {listed(lacking)}")
+    if driver.get("NVIDIA_VISIBLE_DEVICES") in (None, "", "void", "none"):
+        faults.append(f"NVIDIA_VISIBLE_DEVICES={driver.get('NVIDIA_VISIBLE_DEVICES')} hides every GPU")
+    if driver.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
+    start = f"entrypoint {' '.join(expected)}" if expected else "no entrypoint"
+    return conclude(faults, f"user {evidence['user']}, {start}, the driver's {listed(injected)}")
+
+
+def judge_history(_subject: str, expect: HistoryExpect, evidence: HostImageEvidence) -> Finding:
+    faults = [f"{one['where']} holds {one['kind']}" for one in evidence["secrets"]]
+    return conclude(faults, "no credential in variables, labels and build steps")
+
+
+CLAIMS = {
+    "S8 labels": judge_labels,
+    "S8 size": judge_size,
+    "S8 settings": judge_settings,
+    "S8 history": judge_history,
+}

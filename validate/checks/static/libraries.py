@@ -1,0 +1,321 @@
+"""S3: the loader finds what each shared library and program needs, in the Python environment and in the toolkit.
+
+The probe loads each library into the process that `import torch` leaves, because all that needs CUDA is imported after
+torch: first the interpreter's own libraries, then torch's closure, then the library itself. Programs start alone. A
+missing library that lies in the same distribution is assumed to be loaded by that distribution first. This is the only
+assumption, and the evidence lists it under `assumed`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypedDict, cast
+
+from validate.binaries import machines
+from validate.binaries.linking import Found, Unreadable, import_torch, objects, objects_under, read_all, stem
+from validate.binaries.loader import Files, Process, SearchPath
+from validate.claims import Claim
+from validate.environment import installed, interpreter, user_environment
+from validate.environment.installed import Distribution
+from validate.judging import Finding, conclude, failed, listed, matches
+
+
+class LinkException(TypedDict):
+    path: str
+    names: list[str]
+    reason: str
+
+
+class LibrariesExpect(TypedDict):
+    of: str
+    """`environment` or `toolkit`."""
+    home: str
+    cuda_libraries: dict[str, str | None]
+    """Stem -> SONAME version of this CUDA; None: the version says nothing of it."""
+    host: list[str]
+    """Libraries that the host injects."""
+    other_platforms: list[str]
+    exceptions: list[LinkException]
+
+
+class Missing(TypedDict):
+    path: str
+    name: str
+
+
+class Held(TypedDict):
+    path: str
+    owners: list[str]
+
+
+class Linked(TypedDict):
+    path: str
+    owners: list[str]
+    missing: list[str]
+    assumed: dict[str, str]
+    """Taken to be loaded by the distribution itself: name -> file."""
+    needs_cuda: list[str]
+
+
+class SecondOwner(TypedDict):
+    name: str
+    path: str
+    owners: list[str]
+    other: str
+
+
+class ToolkitLinks(TypedDict):
+    """What is measured of a toolkit."""
+
+    files: int
+    unreadable: list[Unreadable]
+    linked: list[Linked]
+
+
+class LibrariesEvidence(ToolkitLinks, total=False):
+    """The rest is measured of the environment alone."""
+
+    torch_misses: list[Missing]
+    torch_holds: dict[str, Held]
+    second_owners: list[SecondOwner]
+    provided: list[tuple[str, str, Sequence[str]]]
+    """SONAME, path, owners of each CUDA library."""
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | ToolkitLinks]]:
+    given = user_environment.recorded()
+    machine = machines.named(given.machine)
+    search = SearchPath.of(given.environ, given.directory, machine)
+    files = Files(machine)
+    start = interpreter.start(given)
+    everything = installed.distributions(entry or given.directory for entry in start.path)
+    packages = _Packages.of(everything)
+    for claim in claims:
+        expect = cast(LibrariesExpect, claim.expect)
+        if expect["of"] == "toolkit":
+            yield claim.subject, _toolkit(Path(expect["home"]), packages, search, files)
+        else:
+            yield claim.subject, _environment(expect["cuda_libraries"], given.python, packages, search, files)
+
+
+@dataclass(frozen=True)
+class _Packages:
+    """The environment's folders, and the names of each file's distributions."""
+
+    locations: Sequence[str]
+    owners: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, everything: Sequence[Distribution]) -> _Packages:
+        owning = installed.owners(everything).items()
+        return cls(
+            locations=list(dict.fromkeys(distribution.location for distribution in everything)),
+            owners={path: tuple(sorted({owner.name for owner in owners})) for path, owners in owning},
+        )
+
+
+def _toolkit(home: Path, packages: _Packages, search: SearchPath, files: Files) -> ToolkitLinks:
+    """Its own files. A -devel image's toolkit has links to torch's CUDA libraries: those are the environment's."""
+    theirs = objects(packages.locations, packages.owners)
+    read_there = {os.path.realpath(path) for path in theirs if Path(path).exists()}
+    own = [path for path in objects_under([str(home)]) if os.path.realpath(path) not in read_there]
+    found, unreadable = read_all(own, {}, files)
+    process = Process(search, files)
+    return {
+        "files": len(found),
+        "unreadable": unreadable,
+        "linked": [entry for library in found if (entry := _link(library, process, (), {}))["missing"]],
+    }
+
+
+def _environment(
+    stems: Collection[str], python: str, packages: _Packages, search: SearchPath, files: Files
+) -> LibrariesEvidence:
+    locations, owners = packages.locations, packages.owners
+    found, unreadable = read_all(objects(locations, owners), owners, files)
+    interpreter_alone = Process(search, files)
+    missing_at_start = interpreter_alone.load(os.path.realpath(python))
+    with_torch = interpreter_alone.copy()
+    missing_at_start += import_torch(with_torch, locations, found)
+    holders = _holders(found)
+    linked = [_link(library, with_torch, stems, holders, alone=interpreter_alone) for library in found]
+    return {
+        "files": len(found),
+        "unreadable": unreadable,
+        "torch_misses": [{"path": missing.needed_by, "name": missing.name} for missing in missing_at_start],
+        "torch_holds": {
+            name: {"path": path, "owners": list(owners.get(path, ()))}
+            for name, path in sorted(with_torch.held.items())
+            if stem(name) in stems
+        },
+        "linked": [entry for entry in linked if entry["missing"] or entry["needs_cuda"] or entry["assumed"]],
+        "second_owners": list(_second_owners(found, stems, search, files, owners)),
+        "provided": sorted(
+            {
+                (library.elf.soname, library.path, library.owners)
+                for library in found
+                if stem(library.elf.soname) in stems
+            }
+        ),
+    }
+
+
+def _holders(found: Sequence[Found]) -> dict[tuple[str, str], str]:
+    """(distribution, library name) to the file that bears that name."""
+    table: dict[tuple[str, str], str] = {}
+    for library in found:
+        for owner in library.owners:
+            table.setdefault((owner, Path(library.path).name), library.path)
+            if library.elf.soname:
+                table.setdefault((owner, library.elf.soname), library.path)
+    return table
+
+
+def _link(
+    library: Found,
+    process: Process,
+    stems: Collection[str],
+    holders: Mapping[tuple[str, str], str],
+    *,
+    alone: Process | None = None,
+) -> Linked:
+    before = alone if alone is not None and library.elf.executable else process
+    missing = sorted({missing.name for missing in before.copy().load(library.path)})
+    own = {name: holders[owner, name] for name in missing for owner in library.owners if (owner, name) in holders}
+    return {
+        "path": library.path,
+        "owners": list(library.owners),
+        "missing": [name for name in missing if name not in own],
+        "assumed": own,
+        "needs_cuda": sorted(name for name in library.elf.needed if stem(name) in stems),
+    }
+
+
+def _second_owners(
+    found: Sequence[Found],
+    stems: Collection[str],
+    search: SearchPath,
+    files: Files,
+    owners: Mapping[str, object],
+) -> Iterator[SecondOwner]:
+    """CUDA libraries of a distribution that the loader's general path offers from elsewhere too."""
+    for library in found:
+        names = {library.elf.soname, Path(library.path).name}
+        for name in sorted(name for name in names if library.owners and stem(name) in stems):
+            for candidate in search.everywhere(name):
+                real = os.path.realpath(candidate)
+                if real not in owners and files.loadable(real):
+                    yield {"name": name, "path": library.path, "owners": list(library.owners), "other": candidate}
+
+
+TOOLKIT = "toolkit"
+
+
+class _Troubled(Linked):
+    troubles: list[str]
+
+
+def judge(_subject: str, expect: LibrariesExpect, evidence: LibrariesEvidence) -> Finding:
+    """S3. expect: {of, cuda_libraries, host, other_platforms, exceptions}; validation/claims says what each is."""
+    if not evidence["files"]:
+        return failed(f"there is no shared library in the {expect['of']}")
+    faults = [f"{one['path']} can't be loaded: {one['error']}" for one in evidence["unreadable"]]
+    # What `import torch` misses, all that needs torch misses too: the root comes first.
+    torch_misses = [one for one in evidence.get("torch_misses", ()) if not matches(one["name"], expect["host"])]
+    faults += [f"`import torch` misses {one['name']}, needed by {one['path']}" for one in torch_misses]
+    linked = [_with_troubles(expect, one) for one in evidence["linked"]]
+    troubled = [one for one in linked if one["troubles"] and not _excused(expect, one, linked)]
+    faults += [_trouble(one) for one in sorted(troubled, key=lambda one: (not one["needs_cuda"], one["path"]))]
+    if expect["of"] == TOOLKIT:
+        return conclude(faults, f"all {evidence['files']} libraries and programs find what they need")
+    faults += _unowned(evidence["torch_holds"])
+    faults += _other_majors(expect, evidence["provided"])
+    faults += [_second_owner(one) for one in evidence["second_owners"]]
+    good = f"all {evidence['files']} libraries and programs find what they need, one CUDA"
+    assumed = sorted({PurePosixPath(one["path"]).name for one in linked if one["assumed"]})
+    return conclude(faults, f"{good} (taking {listed(assumed)} to be loaded after their siblings)" if assumed else good)
+
+
+def _with_troubles(expect: LibrariesExpect, one: Linked) -> _Troubled:
+    """`troubles`: what it needs and does not find, and what of another CUDA it needs, found or not.
+
+    The driver's libraries come from the host.
+    """
+    missing = [name for name in one["missing"] if not matches(name, expect["host"])]
+    foreign = [name for name in one["needs_cuda"] if _is_other_major(expect, name)]
+    return {**one, "missing": missing, "troubles": sorted({*missing, *foreign})}
+
+
+def _trouble(one: _Troubled) -> str:
+    what = f"{one['path']} of {listed(one['owners']) or 'no distribution'} needs"
+    if one["missing"]:
+        return f"{what} {listed(one['missing'])}, which the loader does not find"
+    return f"{what} {listed(one['troubles'])} of another CUDA major than torch's"
+
+
+def _excused(expect: LibrariesExpect, one: _Troubled, linked: Sequence[_Troubled]) -> bool:
+    """A named exception, or an alternative: made for another platform, where a sibling serves this image's CUDA."""
+    if any(_covers(exception, one["path"], one["troubles"]) for exception in expect["exceptions"]):
+        return True
+    foreign = expect["other_platforms"]
+    elsewhere = all(matches(name, foreign) or _is_other_major(expect, name) for name in one["troubles"])
+    siblings = (other for other in linked if _family(other["path"]) == _family(one["path"]))
+    return elsewhere and any(_serves(expect, other) for other in siblings)
+
+
+def _covers(exception: LinkException, path: str, names: Iterable[str]) -> bool:
+    return matches(path, [f"*/{exception['path']}"]) and all(matches(name, exception["names"]) for name in names)
+
+
+def _family(path: str) -> str:
+    """What alternatives share: `.../bitsandbytes/libbitsandbytes_` of `libbitsandbytes_cuda126.so`."""
+    folder, _, name = path.rpartition("/")
+    head, underscore, _ = name.partition(".so")[0].rpartition("_")
+    return f"{folder}/{head}{underscore}" if head else path
+
+
+def _serves(expect: LibrariesExpect, one: _Troubled) -> bool:
+    """Whether a library finds all it needs and is linked against this image's CUDA."""
+    return not one["troubles"] and any(_is_own_major(expect, name) for name in one["needs_cuda"])
+
+
+def soname_major(name: str) -> tuple[str, str]:
+    """`("libcudart", "11")` of `libcudart.so.11.0`."""
+    stem, _, version = name.partition(".so.")
+    return stem, version.partition(".")[0]
+
+
+def _is_own_major(expect: LibrariesExpect, name: str) -> bool:
+    stem, major = soname_major(name)
+    return bool(major) and expect["cuda_libraries"].get(stem) == major
+
+
+def _is_other_major(expect: LibrariesExpect, name: str) -> bool:
+    stem, major = soname_major(name)
+    own = expect["cuda_libraries"].get(stem)
+    return own is not None and bool(major) and own != major
+
+
+def _unowned(torch_holds: Mapping[str, Held]) -> Iterator[str]:
+    """Where wheels bring CUDA, torch must get all of it from wheels."""
+    if any(held["owners"] for held in torch_holds.values()):
+        for name, held in torch_holds.items():
+            if not held["owners"]:
+                yield f"torch gets {name} from {held['path']}, which no distribution owns"
+
+
+def _other_majors(expect: LibrariesExpect, provided: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[str]:
+    for soname, path, owners in provided:
+        excused = any(_covers(exception, path, [soname]) for exception in expect["exceptions"])
+        if _is_other_major(expect, soname) and not excused:
+            yield f"{path} of {listed(list(owners)) or 'no distribution'} is {soname}: another CUDA major than torch's"
+
+
+def _second_owner(one: SecondOwner) -> str:
+    return f"{one['name']} of {listed(one['owners'])} has a rival on the loader's path: {one['other']}"
+
+
+CLAIMS = {"S3": judge}

@@ -1,0 +1,298 @@
+"""S6: the CUDA toolkit's parts and versions as its own files state them, and what the loader's path holds of CUDA.
+
+Claim `expect`: {"home": "/usr/local/cuda-12.6", "parts": [names of _PARTS], ...}; the rest is the judge's.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TypedDict, cast
+
+from validate.binaries import elf, machines
+from validate.binaries.elf import ElfError
+from validate.binaries.loader import SearchPath
+from validate.checks.static.libraries import soname_major
+from validate.checks.static.pins import TorchVersion, torch_version
+from validate.claims import Claim
+from validate.environment import installed, interpreter, user_environment
+from validate.environment.user_environment import UserEnvironment
+from validate.judging import Finding, conclude, failed, listed
+
+
+class ToolkitExpect(TypedDict):
+    home: str
+    version: str
+    parts: list[str]
+
+
+class _PartDetails(TypedDict, total=False):
+    absent: list[str]
+    error: str
+    version: str | None
+    minor: str | None
+    sonames: dict[str, str | None]
+
+
+class ToolkitPart(_PartDetails):
+    files: list[str]
+
+
+LoaderFolder = TypedDict("LoaderFolder", {"folder": str, "real": str, "from": str, "exists": bool})
+
+
+class DriverLibrary(TypedDict):
+    path: str
+    real: str
+
+
+class ToolkitEvidence(TypedDict):
+    home_exists: bool
+    real_home: str
+    parts: dict[str, ToolkitPart]
+    variables: dict[str, str | None]
+    default_link: str | None
+    programs_on_path: dict[str, str | None]
+    torch: TorchVersion
+    loader_folders: list[LoaderFolder]
+    driver_libraries: list[DriverLibrary]
+
+
+_SECONDS = 120
+_DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
+_CONFIGURATION = "/etc/ld.so.conf"
+
+
+def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
+    given = user_environment.recorded()
+    start = interpreter.start(given)
+    of_torch = [one for one in installed.distributions(e or given.directory for e in start.path) if one.name == "torch"]
+    for claim in claims:
+        expect = cast(ToolkitExpect, claim.expect)
+        home = Path(expect["home"])
+        yield (
+            claim.subject,
+            {
+                "home_exists": home.is_dir(),
+                "real_home": os.path.realpath(home),
+                "parts": {part: _PARTS[part](home) for part in expect["parts"]},
+                "variables": {name: given.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")},
+                "default_link": _link(home.parent / "cuda"),
+                "programs_on_path": _programs(given),
+                "torch": torch_version(of_torch),
+                "loader_folders": _loader_folders(given),
+                "driver_libraries": _driver_libraries(given),
+            },
+        )
+
+
+def _program(relative: str) -> Callable[[Path], ToolkitPart]:
+    """A program that prints `release 12.6, V12.6.85`."""
+
+    def look(home: Path) -> ToolkitPart:
+        path = home / relative
+        if not path.is_file():
+            return {"files": []}
+        try:
+            done = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=_SECONDS, errors="replace"
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return {"files": [str(path)], "error": str(error)}
+        found = re.search(r"release (\d+\.\d+), V([\d.]+)", done.stdout)
+        return {"files": [str(path)], "version": found[2] if found else None, "minor": found[1] if found else None}
+
+    return look
+
+
+def _header(relative: str, macro: str) -> Callable[[Path], ToolkitPart]:
+    """A header that defines its version as 12060 for 12.6 (1000 x major + 10 x minor)."""
+
+    def look(home: Path) -> ToolkitPart:
+        path = home / relative
+        if not path.is_file():
+            return {"files": []}
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = re.search(rf"^\s*#\s*define\s+{macro}\s+(\d+)", text, re.MULTILINE)
+        number = int(found[1]) if found else 0
+        minor = f"{number // 1000}.{number % 1000 // 10}" if number else None
+        return {"files": [str(path)], "version": str(number), "minor": minor}
+
+    return look
+
+
+def _library(stem: str, versioned: str = "") -> Callable[[Path], ToolkitPart]:
+    """A shared library by its SONAME; its minor version where the name of a companion (`versioned`) carries one."""
+
+    def look(home: Path) -> ToolkitPart:
+        files = _libraries(home, stem)
+        sonames = {path: _soname(path) for path in files}
+        minors = {Path(path).name.partition(".so.")[2] for path in _libraries(home, versioned)} if versioned else set()
+        minors = {".".join(minor.split(".")[:2]) for minor in minors if "." in minor}
+        found: ToolkitPart = {"files": files, "sonames": sonames}
+        if versioned:
+            found["minor"] = "/".join(sorted(minors)) or None
+        return found
+
+    return look
+
+
+def _present(*relative: str) -> Callable[[Path], ToolkitPart]:
+    """Files that state no version of their own."""
+
+    def look(home: Path) -> ToolkitPart:
+        found = [str(home / path) for path in relative if (home / path).is_file() and (home / path).stat().st_size]
+        return {"files": found, "absent": [path for path in relative if str(home / path) not in found]}
+
+    return look
+
+
+def _libraries(home: Path, stem: str) -> list[str]:
+    folders = ("lib64", "lib", "nvvm/lib64", "nvvm/lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
+    found = {os.path.realpath(path) for folder in folders for path in glob.glob(f"{home}/{folder}/{stem}.so*")}  # noqa: PTH207
+    return sorted(found)
+
+
+def _soname(path: str) -> str | None:
+    try:
+        return elf.read(path).soname
+    except (ElfError, OSError):
+        return None
+
+
+_PARTS: Mapping[str, Callable[[Path], ToolkitPart]] = {
+    "ptxas": _program("bin/ptxas"),
+    "nvcc": _program("bin/nvcc"),
+    "cudart": _library("libcudart"),
+    "cudart headers": _header("include/cuda_runtime_api.h", "CUDART_VERSION"),
+    "driver headers": _header("include/cuda.h", "CUDA_VERSION"),
+    "nvrtc": _library("libnvrtc", versioned="libnvrtc-builtins"),
+    "nvrtc headers": _present("include/nvrtc.h"),
+    "nvvm": _library("libnvvm"),
+    "libdevice": _present("nvvm/libdevice/libdevice.10.bc"),
+    "crt headers": _present("include/crt/host_config.h", "include/crt/device_functions.h"),
+    "compiler passes": _present("nvvm/bin/cicc", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"),
+}
+"""What a toolkit is made of, and how each part is looked at."""
+
+
+def _link(path: Path) -> str | None:
+    return os.path.realpath(path) if os.path.lexists(path) else None
+
+
+def _programs(given: UserEnvironment) -> dict[str, str | None]:
+    found = {name: shutil.which(name, path=given.environ.get("PATH", "")) for name in ("nvcc", "ptxas")}
+    return {name: os.path.realpath(path) if path else None for name, path in found.items()}
+
+
+def _loader_folders(given: UserEnvironment) -> list[LoaderFolder]:
+    """Every folder that the environment or the system adds to the loader's path, and what says so."""
+    search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
+    sources = [(folder, "LD_LIBRARY_PATH") for folder in search.library_path]
+    sources += [(folder, file) for folder, file in _configured(_CONFIGURATION)]
+    in_cache = {str(Path(path).parent) for paths in search.cache.values() for path in paths}
+    sources += [(folder, "ld.so.cache") for folder in sorted(in_cache)]
+    return [
+        {"folder": folder, "real": os.path.realpath(folder), "from": source, "exists": Path(folder).is_dir()}
+        for folder, source in dict.fromkeys(sources)
+    ]
+
+
+def _configured(file: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Folders of ld.so.conf and what it includes, each with the file that names it."""
+    if depth > 5 or not Path(file).is_file():
+        return
+    for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
+        word, _, rest = line.partition("#")[0].strip().partition(" ")
+        if word == "include":
+            for included in sorted(glob.glob(str(Path(file).parent / rest.strip()))):  # noqa: PTH207
+                yield from _configured(included, depth + 1)
+        elif word:
+            yield word, file
+
+
+def _driver_libraries(given: UserEnvironment) -> list[DriverLibrary]:
+    """Files of the host's driver on the loader's path that lie in the image itself, not mounted into the container."""
+    mounted = _mounts()
+    search = SearchPath.of(given.environ, given.directory, machines.named(given.machine))
+    found = {path for name in _DRIVER for path in search.everywhere(name) if Path(path).exists()}
+    return [
+        {"path": path, "real": os.path.realpath(path)}
+        for path in sorted(found)
+        if not any(point in (path, os.path.realpath(path)) for point in mounted)
+    ]
+
+
+def _mounts() -> frozenset[str]:
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    return frozenset(line.split()[4] for line in lines)
+
+
+def judge(_subject: str, expect: ToolkitExpect, evidence: ToolkitEvidence) -> Finding:
+    """S6. expect: {home, version, parts: [names]}."""
+    home, version = expect["home"], expect["version"]
+    if not evidence["home_exists"]:
+        return failed(f"{home} does not exist")
+    faults = [fault for part in expect["parts"] for fault in _part_faults(part, evidence["parts"][part], version)]
+    faults += _home_faults(evidence, home)
+    faults += [
+        f"{one['folder']} is on the loader's path ({one['from']}): {why}"
+        for one in evidence["loader_folders"]
+        if (why := _bad_folder(one, evidence["real_home"]))
+    ]
+    faults += [f"the image brings the host driver's {one['path']} itself" for one in evidence["driver_libraries"]]
+    of_torch = str(evidence["torch"]["cuda"])
+    if of_torch.partition(".")[0] != version.partition(".")[0]:
+        faults.append(f"the toolkit is CUDA {version}, torch is built for CUDA {of_torch}: majors must be equal")
+    warning = f"; WARNING: torch is built for {of_torch}, another minor" if of_torch != version else ""
+    return conclude(faults, f"CUDA {version} in {home}, {len(expect['parts'])} parts{warning}")
+
+
+def _part_faults(part: str, found: ToolkitPart, version: str) -> Iterator[str]:
+    if not found["files"]:
+        yield f"the toolkit lacks {part}"
+        return
+    if found.get("absent"):
+        yield f"the toolkit's {part} lack {listed(found['absent'])}"
+    if "error" in found:
+        yield f"{found['files'][0]} does not run: {found['error']}"
+    elif "minor" in found and found["minor"] != version:
+        yield f"{found['files'][0]} is of CUDA {found['minor']}, {version} is expected"
+    for path, soname in found.get("sonames", {}).items():
+        stem, major = soname_major(soname or "")
+        if not stem:
+            yield f"{path} is no shared library"
+        elif stem == "libcudart" and major != version.partition(".")[0]:
+            yield f"{path} is {soname}, CUDA {version} is expected"
+
+
+def _home_faults(evidence: ToolkitEvidence, home: str) -> Iterator[str]:
+    if evidence["variables"]["CUDA_HOME"] != home:
+        yield f"CUDA_HOME is {evidence['variables']['CUDA_HOME']!r}, the toolkit is {home}"
+    if evidence["variables"]["CUDA_PATH"] not in (None, home):
+        yield f"CUDA_PATH is {evidence['variables']['CUDA_PATH']}, the toolkit is {home}"
+    if evidence["default_link"] not in (None, evidence["real_home"]):
+        yield f"the unversioned cuda link is {evidence['default_link']}, the toolkit is {home}"
+    for name, path in evidence["programs_on_path"].items():
+        if path and not path.startswith(f"{evidence['real_home']}/"):
+            yield f"PATH finds {name} at {path}, outside of {home}"
+
+
+def _bad_folder(one: LoaderFolder, real_home: str) -> str:
+    for folder in (one["folder"], one["real"]):
+        parts = PurePosixPath(folder).parts
+        if "stubs" in parts:
+            return "stubs stand in for the driver and do nothing"
+        if "compat" in parts or any(part.startswith("cuda-compat") for part in parts):
+            return "a forward-compatibility driver hides the host's"
+        if folder == real_home or folder.startswith(f"{real_home}/"):
+            return "the toolkit's libraries would shadow torch's"
+    return ""
+
+
+CLAIMS = {"S6": judge}

@@ -1,0 +1,143 @@
+"""What a judge gives back. One judge a claim id, pure: evidence in, finding out.
+
+What UNPROVEN means to CI: the claim was not measured (no GPU here, a wheel that could not be had, a probe that did not
+finish), so it is neither kept nor broken, and `validate` and `judge` exit with 1 for FAIL alone. `build` gives no name
+where a probe that was asked for did not finish, either (images/building/validating.py). The release
+gate (`publish`, images/publish/gate.py) takes only PASS: it refuses an image while a required claim of the tiers that
+it asks for is UNPROVEN, and every page shows such a claim as open.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeGuard
+
+from validate.evidence import Error, Raised
+
+
+class Status(str, Enum):
+    """A claim's verdict."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    UNPROVEN = "UNPROVEN"
+    """It was not measured: no failure to CI, and no PASS to the release gate. See above."""
+    NOT_APPLICABLE = "NOT_APPLICABLE"
+
+    __str__ = str.__str__
+
+
+class Finding(NamedTuple):
+    """A verdict and the sentence that says why. A FAIL names the culprit."""
+
+    status: Status
+    reason: str
+
+
+def passed(reason: str) -> Finding:
+    return Finding(Status.PASS, reason)
+
+
+def failed(reason: str) -> Finding:
+    return Finding(Status.FAIL, reason)
+
+
+def unproven(reason: str) -> Finding:
+    return Finding(Status.UNPROVEN, reason)
+
+
+def not_applicable(reason: str) -> Finding:
+    return Finding(Status.NOT_APPLICABLE, reason)
+
+
+def listed(items: list[str], *, limit: int = 3) -> str:
+    """The first few items as a phrase: `a, b, c and 4 more`."""
+    shown = ", ".join(items[:limit])
+    return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
+
+
+def is_finite(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def is_within(value: object, bound: float) -> bool:
+    """Whether an error is at most `bound`. Negative numbers are no errors."""
+    return is_finite(value) and 0 <= value <= bound
+
+
+def is_beyond(value: object, bound: float) -> bool:
+    return is_finite(value) and value > bound
+
+
+def is_between(value: object, least: float, most: float) -> bool:
+    return is_finite(value) and least <= value <= most
+
+
+def scientific(value: object) -> str:
+    """A number as `1.23e-05`, anything else as text."""
+    return f"{value:.2e}" if isinstance(value, int | float) else str(value)
+
+
+_FAULTS_SHOWN, _PROBLEMS_SHOWN = 4, 3
+_HEAD_CHARACTERS = 160
+_TRACEBACK = ("File ", "Traceback ", "raise ")
+_TELLING = re.compile(r"fatal|error|assert|undefined|cannot|no such", re.IGNORECASE)
+
+
+def conclude(faults: Iterable[str], good: str) -> Finding:
+    """PASS with `good` if there is no fault. The first faults in full, the others counted.
+
+    Paths are shown from the packages' folder on.
+    """
+    found = [re.sub(r"/\S*/site-packages/", "", fault) for fault in dict.fromkeys(faults)]
+    return failed(joined(found, limit=_FAULTS_SHOWN)) if found else passed(good)
+
+
+def joined(problems: Sequence[str], *, limit: int = _PROBLEMS_SHOWN) -> str:
+    """The first few problems in full, the others counted."""
+    shown = "; ".join(problems[:limit])
+    return f"{shown}; and {len(problems) - limit} more" if len(problems) > limit else shown
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def cause(error: Raised) -> str:
+    """The first line of an error: CUDA and torch name the cause there."""
+    return f"{error['kind']}: {str(error['message']).strip().partition(chr(10))[0][:300]}"
+
+
+def root_cause(error: Raised | Error) -> str:
+    """An error with the line of it that names the cause: compilers print that one below a headline."""
+    head, _, rest = str(error["message"]).strip().partition("\n")
+    detail = telling_line(rest) or telling_line(str(error.get("log", "")))
+    news = detail and detail not in head and head not in detail
+    return f"{error['kind']}: {head[:_HEAD_CHARACTERS]}" + (f" ({detail})" if news else "")
+
+
+def telling_line(text: str) -> str:
+    """The line of a program's output that names the cause: the first with a word like `error`, else the last."""
+    stripped = (line.strip() for line in text.splitlines())
+    lines = [line for line in stripped if line and not line.startswith(_TRACEBACK)]
+    return next((line for line in lines if _TELLING.search(line)), lines[-1] if lines else "")[:300]
+
+
+RULE_T = "T"
+"""How a claim names the rule in place of a number."""
+FORWARD_FACTOR, FORWARD_FLOOR = 2.0, 1e-5
+BACKWARD_FACTOR, BACKWARD_FLOOR = 3.0, 2e-4
+
+
+def forward(plain_error: float) -> float:
+    """The largest relative error of a forward result."""
+    return FORWARD_FACTOR * plain_error + FORWARD_FLOOR
+
+
+def backward(plain_error: float) -> float:
+    """The largest relative error of a gradient."""
+    return BACKWARD_FACTOR * plain_error + BACKWARD_FLOOR
