@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -21,10 +21,12 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.gpu import gpu_claims
-from validate.checks.static.libraries import LinkException
 from validate.claims import Claim, ClaimSet, Tier
 from validate.compute_capability import target_runs_on
 from validate.judging import matches
+
+if TYPE_CHECKING:
+    from validate.checks.static.libraries import LinkException
 
 _SHARE = 5
 """torch has an architecture if it holds a fifth of what it holds for the best served one: torch 2.7 has some kernels
@@ -57,18 +59,15 @@ DEBIANS = "/usr/lib/python3/dist-packages"
 _LAYER = "installed"
 _NO_4_BIT = "transformers before 4.52 refuses bitsandbytes' 4-bit weights without a GPU"
 _FIRST_WITH_4_BIT = Version("4.52")
+_FFMPEG = ("libav*.so.*", "libsw*.so.*", "libpostproc.so.*")
 OPTIONAL_PLUGINS: Sequence[LinkException] = (
     {
         "path": "torchaudio/lib/*torchaudio_sox*.so",
         "names": ["libsox.so*"],
         "reason": "torchaudio opens its SoX backend only where SoX is installed",
     },
-    *(
-        LinkException(
-            path=f"{folder}/*ffmpeg*.so", names=["libav*.so.*", "libsw*.so.*", "libpostproc.so.*"], reason=why
-        )
-        for folder, why in dict.fromkeys(("torio/lib", "torchaudio/lib"), "one plugin for each FFmpeg").items()
-    ),
+    {"path": "torio/lib/*ffmpeg*.so", "names": [*_FFMPEG], "reason": "one plugin for each FFmpeg"},
+    {"path": "torchaudio/lib/*ffmpeg*.so", "names": [*_FFMPEG], "reason": "one plugin for each FFmpeg"},
     {
         "path": "torchcodec/libtorchcodec_*.so",
         "names": ["libav*.so.*", "libsw*.so.*", "libnpp*.so.*", "libnvcuvid.so.*"],

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from images.errors import Problem, UserError
 from images.locking import contents
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.uv import Package
-from validate.checks.cpu.bytecode import BytecodeEvidence
-from validate.checks.static.wheels import WheelsEvidence
 from validate.claims import Tier
 from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
+
+if TYPE_CHECKING:
+    from validate.checks.cpu.bytecode import BytecodeEvidence
+    from validate.checks.static.wheels import WheelsEvidence
 
 _NEEDED = (("S2", "files"), ("S10", "wheels"), ("C12", "bytecode"))
 """The sources are the lock's, and the bytecode is theirs."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from validate.binaries.kernel_states import KernelByDesign
-from validate.checks.static.devicecode import CodeGap
+
+if TYPE_CHECKING:
+    from validate.checks.static.devicecode import CodeGap
 
 _NEVER_OLDER = 999
 KERNELS_BY_DESIGN: Mapping[str, Sequence[KernelByDesign]] = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from validate.checks.cpu.instructions import InstructionsExpect
-from validate.checks.cpu.native import NativeRow
-from validate.checks.static.libraries import LinkException
-from validate.checks.static.symbols import SymbolException
+if TYPE_CHECKING:
+    from validate.checks.cpu.instructions import InstructionsExpect
+    from validate.checks.cpu.native import NativeRow
+    from validate.checks.static.libraries import LinkException
+    from validate.checks.static.symbols import SymbolException
 
 DENIED_VARIABLES: Mapping[str, str] = {
     "BNB_CUDA_VERSION": "bitsandbytes loads another CUDA's library than torch's",
@@ -135,20 +137,15 @@ LINK_EXCEPTIONS: Sequence[LinkException] = (
 )
 """Libraries that lack something by design: `names` may be missing from (or, for a CUDA library, provided by) `path`."""
 
+_STUB = "a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it"
 TOOLKIT_EXCEPTIONS: Sequence[LinkException] = (
     {
         "path": "bin/cuda-gdb-python3.*-tui",
         "names": ["libpython3.*.so.*"],
         "reason": "a debugger's builds for each Python, from CUDA 12.5 on: none of them need start to train a model",
     },
-    *(
-        LinkException(
-            path=f"{folder}/stubs/*.so",
-            names=["*"],
-            reason="a stub in place of a library of the driver or the toolkit: for linkers, nothing loads it",
-        )
-        for folder in ("lib", "lib64")
-    ),
+    {"path": "lib/stubs/*.so", "names": ["*"], "reason": _STUB},
+    {"path": "lib64/stubs/*.so", "names": ["*"], "reason": _STUB},
 )
 """The same of what lies in a devel toolkit, as a person's own base brings it."""
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from validate.checks.static.pins import LockEvidence, LockExpect
 from validate.claims import Claim, ClaimSet
 from validate.evidence import Evidence
+
+if TYPE_CHECKING:
+    from validate.checks.static.pins import LockEvidence, LockExpect
 
 _LAST_STEPS = ('CMD ["bash"]', "WORKDIR /workspace")
 """How our Dockerfiles end, the last first (templates/stages/image.j2)."""

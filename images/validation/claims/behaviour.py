@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Tier
+
+if TYPE_CHECKING:
+    from validate.checks._behaviour import BehaviourExpect
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from packaging.version import Version
 
@@ -14,17 +14,19 @@ from images.planning import expectations, extensions
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.home import home_claims
-from validate.checks.cpu.arbitrary_uid import ArbitraryUidExpect
-from validate.checks.cpu.bytecode import BytecodeExpect
-from validate.checks.cpu.imports import ImportsExpect
-from validate.checks.cpu.instructions import InstructionsExpect
-from validate.checks.cpu.native import NativeExpect
-from validate.checks.cpu.threads import ThreadsExpect
-from validate.checks.cpu.triton import TritonExpect
 from validate.claims import ARBITRARY_UID, Claim, Tier
 from validate.evidence import NothingExpected
 from validate.harness import nf4
-from validate.harness.nf4 import QuantiserExpect
+
+if TYPE_CHECKING:
+    from validate.checks.cpu.arbitrary_uid import ArbitraryUidExpect
+    from validate.checks.cpu.bytecode import BytecodeExpect
+    from validate.checks.cpu.imports import ImportsExpect
+    from validate.checks.cpu.instructions import InstructionsExpect
+    from validate.checks.cpu.native import NativeExpect
+    from validate.checks.cpu.threads import ThreadsExpect
+    from validate.checks.cpu.triton import TritonExpect
+    from validate.harness.nf4 import QuantiserExpect
 
 _TRITON_MINIMUM = Arch(7, 0)
 """torch.compile and Triton refuse older GPUs at run time (torch/utils/_triton.py, triton's README)."""
@@ -32,7 +34,7 @@ _TRITON_31_MAXIMUM = Arch(9, 0)
 _DOT_MINIMUM = Arch(8, 0)
 """Triton 3.3.1 compiles no fp16 matrix product below sm_80."""
 _BOGUS_ARCH = 999
-_Expect: TypeAlias = NothingExpected | ThreadsExpect | ArbitraryUidExpect | InstructionsExpect
+_Expect: TypeAlias = "NothingExpected | ThreadsExpect | ArbitraryUidExpect | InstructionsExpect"
 QUANTISED_LLAMA_NEEDS = ("torch", "transformers", "bitsandbytes", "peft", "accelerate", "safetensors")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
@@ -13,14 +14,16 @@ from images.config.platforms import Platform
 from images.planning import device_code, expectations, extensions
 from images.planning.image import Image, Pin, Pruning
 from images.validation.claims.context import ClaimContext
-from validate.checks.static.devicecode import (
-    CodeGap,
-    DeviceCodeExpect,
-    KernelCodeExpect,
-    LibraryCodeExpect,
-    PrunedCodeExpect,
-)
 from validate.claims import Claim, Tier
+
+if TYPE_CHECKING:
+    from validate.checks.static.devicecode import (
+        CodeGap,
+        DeviceCodeExpect,
+        KernelCodeExpect,
+        LibraryCodeExpect,
+        PrunedCodeExpect,
+    )
 
 
 def device_code_claims(context: ClaimContext) -> Iterator[Claim]:

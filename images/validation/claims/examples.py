@@ -7,12 +7,15 @@ taken, the loss falls, what is trained moves and the rest stays, what was saved 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from images.validation.claims.axolotl_examples import AXOLOTL
 from images.validation.claims.behaviour import Behaviour
 from images.validation.claims.example import BFLOAT16, BFLOAT16_WEIGHTS, FLOAT32, Example
-from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Tier
+
+if TYPE_CHECKING:
+    from validate.checks._behaviour import BehaviourExpect
 
 _PROBES = {Tier.CPU: "cpu.examples", Tier.GPU: "gpu.examples", Tier.MULTIGPU: "multigpu.examples"}
 _ROUNDED = 1e-3

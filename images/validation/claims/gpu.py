@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.cpu import QUANTISED_LLAMA_NEEDS
 from validate.claims import Claim, Tier
 from validate.harness import nf4
 from validate.kernels import Capability, Kernel, dtype_of, expected_path, table
-from validate.kernels.evidence import KernelExpect
+
+if TYPE_CHECKING:
+    from validate.kernels.evidence import KernelExpect
 
 _LLAMA = {
     "nf4-weights": "on the GPU, loading in 4-bit stores every projection as NF4, and its memory shows it",

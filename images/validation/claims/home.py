@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from images.planning import home
 from images.planning.home import USER
 from images.validation.claims.context import ClaimContext
-from validate.checks.cpu.additions import AdditionsExpect
-from validate.checks.cpu.home import HomeExpect
 from validate.claims import ARBITRARY_UID, Claim, Tier
+
+if TYPE_CHECKING:
+    from validate.checks.cpu.additions import AdditionsExpect
+    from validate.checks.cpu.home import HomeExpect
 
 _HOMES: Mapping[str, tuple[int, int, str, bool, str]] = {
     "named volume": (USER, USER, "volume", True, "its own user writes caches and packages to a fresh volume"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from images.config.platforms import Platform
 from images.context import labels as image_labels
@@ -10,9 +11,11 @@ from images.context.base_context import BaseContext, Origin
 from images.planning import expectations
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import ENTRYPOINT
-from validate.checks.static.host_image import HistoryExpect, LabelsExpect, SettingsExpect, SizeExpect
-from validate.checks.static.hygiene import HygieneExpect
 from validate.claims import HOST_PROBE, Claim, Tier
+
+if TYPE_CHECKING:
+    from validate.checks.static.host_image import HistoryExpect, LabelsExpect, SettingsExpect, SizeExpect
+    from validate.checks.static.hygiene import HygieneExpect
 
 _OCI = "org.opencontainers.image"
 

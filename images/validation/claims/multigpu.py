@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from packaging.version import Version
 
 from images.hardware.inventory import Inventory, Link
 from images.validation.claims.context import ClaimContext
-from validate.checks.multigpu._ranks import ComparisonsRow
-from validate.checks.multigpu.bandwidth import BandwidthOfHost
-from validate.checks.multigpu.collectives import CollectivesRow, NcclOfImage, NcclSettingsOfHost, TransportOfHost
-from validate.checks.multigpu.shared_memory import SharedMemoryRow
 from validate.claims import Claim, Tier
 from validate.evidence import NoEvidence
+
+if TYPE_CHECKING:
+    from validate.checks.multigpu._ranks import ComparisonsRow
+    from validate.checks.multigpu.bandwidth import BandwidthOfHost
+    from validate.checks.multigpu.collectives import CollectivesRow, NcclOfImage, NcclSettingsOfHost, TransportOfHost
+    from validate.checks.multigpu.shared_memory import SharedMemoryRow
 
 MOST_RANKS = 8
 LEAST_SHARED_MEMORY = 1 << 30
@@ -34,7 +36,7 @@ _FLASH_CAPABILITY = (8, 0)
 _EVENLY: Mapping[str, object] = {"sharded": True, "parts make the whole": True}
 
 
-_OfHost: TypeAlias = NcclOfImage | NcclSettingsOfHost | TransportOfHost | BandwidthOfHost | NoEvidence
+_OfHost: TypeAlias = "NcclOfImage | NcclSettingsOfHost | TransportOfHost | BandwidthOfHost | NoEvidence"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,9 @@ class Row:
     id: str
     probe: str
     statement: str
-    expect: CollectivesRow | ComparisonsRow | SharedMemoryRow = field(default_factory=ComparisonsRow)
+    expect: CollectivesRow | ComparisonsRow | SharedMemoryRow = field(
+        default_factory=lambda: cast("ComparisonsRow", {})
+    )
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
     torch: str = "0"

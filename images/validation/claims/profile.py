@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from images.planning.image import Image
 from images.validation.claims.behaviour import Behaviour
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.examples import example_rows
-from validate.checks._behaviour import BehaviourExpect
 from validate.claims import Claim, Tier
+
+if TYPE_CHECKING:
+    from validate.checks._behaviour import BehaviourExpect
 
 ENTRYPOINT = "/usr/local/bin/entrypoint"
 """Where templates/stages/image.j2 puts a profile's entrypoint."""

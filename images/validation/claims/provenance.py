@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from images.config.paths import TEMPLATES
 from images.context import additions, pruner, render
@@ -14,10 +15,12 @@ from images.planning import expectations, home, owners
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.profile import ENTRYPOINT
-from validate.checks.static.owners import OwnersExpect
-from validate.checks.static.wheels import LockedWheel, WheelsExpect
 from validate.claims import Claim, Tier
 from validate.environment import wheel_contents
+
+if TYPE_CHECKING:
+    from validate.checks.static.owners import OwnersExpect
+    from validate.checks.static.wheels import LockedWheel, WheelsExpect
 
 _COMMAND = '#!/bin/sh\nexec {python} -I -S /opt/truetag/validate {command} "$@"\n'
 _CUSTOM_BASE = "it stands on a custom base: what that holds is not in the lock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from images.config.platforms import Platform
 from images.planning import expectations, home
@@ -12,8 +13,10 @@ from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.hygiene import hygiene_claims
 from images.validation.claims.provenance import provenance_claims
 from images.validation.claims.system import system_claims
-from validate.checks.static.pins import PinExpect
 from validate.claims import Claim, Tier
+
+if TYPE_CHECKING:
+    from validate.checks.static.pins import PinExpect
 
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from images.planning import system_packages
 from images.validation.claims.context import ClaimContext
-from validate.checks.static.system import OpenedLibrary, ToolsExpect, VerbsExpect
 from validate.claims import Claim, Tier
+
+if TYPE_CHECKING:
+    from validate.checks.static.system import OpenedLibrary, ToolsExpect, VerbsExpect
 
 _VERSION_ARGUMENTS: Mapping[str, list[str]] = {"ssh": ["-V"]}
 
