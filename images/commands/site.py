@@ -22,7 +22,7 @@ from images.registry.client import Registry
 from images.registry.reference import Repository
 from images.site import pages, runs, vulnerabilities
 from images.site.assemble import SiteInputs
-from images.validation.claims.context import ClaimContext, closure
+from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from validate.claims import Claim
 
@@ -95,12 +95,8 @@ def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
     """What the committed locks hold, of images that have one for their pins."""
     images = [one.image for one in plan.plan(sources) if one.image]
     locked = [image for image in images if lock_file.state(image).status is lock_file.Status.PRESENT]
-    return {
-        image.lock_name: {
-            name: version for pins in closure(lock_file.read(image)).values() for name, version in pins.items()
-        }
-        for image in locked
-    }
+    locks = {image.lock_name: lock_file.read(image) for image in locked}
+    return {name: lock.versions(lock.inputs.layers) for name, lock in locks.items()}
 
 
 def blocked(sources: Sources) -> Mapping[str, str]:

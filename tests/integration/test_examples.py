@@ -42,8 +42,8 @@ FAULTS = {
 
 def judged(engine: Engine, subject: str, changed: Mapping[str, bytes]) -> tuple[Status, str]:
     """The verdict of one example's cpu claim, with some of its files changed."""
-    (row,) = (row for name, row in example_rows() if name == subject and row.tier is Tier.CPU)
-    claim = Claim(id="P1", subject=subject, tier=row.tier, probe=row.probe, statement=row.statement, expect=row.expect)
+    (row,) = (row for name, row in example_rows() if name == subject and row.probe == "cpu.examples")
+    claim = Claim(id="P1", subject=subject, tier=Tier.CPU, probe=row.probe, statement=row.statement, expect=row.expect)
     claims = ClaimSet(image=NAME, claims=(claim,))
     command = ["python3", "-I", "-S", "/judge/validate", "--claims", "/judge/claims.json"]
     tmpfs = dict.fromkeys(("/tmp", "/home/trainer"), "rw,exec,mode=1777")

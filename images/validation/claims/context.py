@@ -1,15 +1,17 @@
-"""What claims are written from: the resolved image, its lock, and the host of the trial."""
+"""What claims are written from: the resolved image, its lock, and the host of the validation run. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from images.config.facts import Facts
 from images.engine.gpus import Attachment
 from images.hardware.inventory import Inventory
 from images.locking.lock_file import Lock
 from images.planning.image import Image, Pin
+from validate.claims import HOST_PROBE, Claim, Tier
 from validate.environment.wheel_contents import Contents
 
 Closure = Mapping[str, Mapping[str, str]]
@@ -18,7 +20,7 @@ Closure = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimContext:
-    """Everything that decides what an image is held to. Make it with `of`, add the trial's host with `on_host`."""
+    """Everything that decides what an image is held to. Make it with `of`, add the host with `on_host`."""
 
     image: Image
     facts: Facts
@@ -38,7 +40,7 @@ class ClaimContext:
     no_gpu: str = ""
     """Why there is no GPU: then claims of the gpu tiers are unproven."""
     injected: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the trial adds to the image's environment where it attaches GPUs."""
+    """Variables that the run adds to the image's environment where it attaches GPUs."""
 
     def without_extensions(self, pin: Pin) -> str:
         """Why the image goes without a package's compiled extensions; empty if it has them."""
@@ -66,7 +68,7 @@ class ClaimContext:
         return cls(
             image=image,
             facts=facts.on(image.platform),
-            locked=closure(lock),
+            locked={layer: lock.versions([layer]) for layer in lock.inputs.layers},
             lock=lock,
             outside=outside or {},
             custom_base=custom_base,
@@ -74,7 +76,7 @@ class ClaimContext:
         )
 
     def on_host(self, attachment: Attachment) -> ClaimContext:
-        """The same for a trial with these GPUs, or with the reason why there are none."""
+        """The same for a run with these GPUs, or with the reason why there are none."""
         return replace(
             self,
             inventory=attachment.inventory,
@@ -83,6 +85,28 @@ class ClaimContext:
         )
 
 
-def closure(lock: Lock) -> Closure:
-    """The closure of a lock's Python layers."""
-    return {layer: lock.versions([layer]) for layer in lock.inputs.layers}
+def claim(
+    id: str,  # noqa: A002  as the field
+    subject: str,
+    probe: str,
+    statement: str,
+    expect: Mapping[str, Any] | None = None,
+    *,
+    required: bool = True,
+    unproven: str = "",
+) -> Claim:
+    """A claim of its probe's tier; what the engine's host measures counts as static.
+
+    `expect` keeps to the types of its check (validate/checks/), which a test sees to for every image.
+    """
+    tier = Tier.STATIC if probe == HOST_PROBE else Tier(probe.partition(".")[0])
+    return Claim(
+        id=id,
+        subject=subject,
+        tier=tier,
+        probe=probe,
+        statement=statement,
+        required=required,
+        expect=expect or {},
+        unproven=unproven,
+    )

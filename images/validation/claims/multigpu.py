@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import Any
 
 from packaging.version import Version
 
 from images.hardware.inventory import Inventory, Link
-from images.validation.claims.context import ClaimContext
-from validate.claims import Claim, Tier
-from validate.evidence import NoEvidence
-
-if TYPE_CHECKING:
-    from validate.checks.multigpu._ranks import ComparisonsRow
-    from validate.checks.multigpu.bandwidth import BandwidthOfHost
-    from validate.checks.multigpu.collectives import CollectivesRow, NcclOfImage, NcclSettingsOfHost, TransportOfHost
-    from validate.checks.multigpu.shared_memory import SharedMemoryRow
+from images.validation.claims.context import ClaimContext, claim
+from validate.claims import Claim
 
 MOST_RANKS = 8
 LEAST_SHARED_MEMORY = 1 << 30
@@ -33,172 +26,151 @@ _SAME, _TRAINED = 1e-6, 1e-5
 """Relative errors of gradients and of trained weights (AdamW divides by small numbers). Measured: 6e-8 both."""
 _FP8_CAPABILITY = (8, 9)
 _FLASH_CAPABILITY = (8, 0)
-_EVENLY: Mapping[str, object] = {"sharded": True, "parts make the whole": True}
+_EVENLY = {"sharded": True, "parts make the whole": True}
 
 
-_OfHost: TypeAlias = "NcclOfImage | NcclSettingsOfHost | TransportOfHost | BandwidthOfHost | NoEvidence"
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
-    """One claim of the tier. `ranks` in `expect` is filled in."""
+    """One claim of the tier; its device, `ranks` and what it expects of the host are filled in."""
 
     id: str
     probe: str
     statement: str
-    expect: CollectivesRow | ComparisonsRow | SharedMemoryRow = field(
-        default_factory=lambda: cast("ComparisonsRow", {})
-    )
+    expect: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     """Pins without which there is nothing to claim."""
     torch: str = "0"
     """The first torch release that can."""
-    capability: tuple[int, int] | None = None
+    capability: tuple[int, int] = (0, 0)
     """The least that every GPU must have."""
     required: bool = True
 
 
 ROWS: Mapping[str, Row] = {
     "collectives": Row(
-        id="M1",
-        probe="multigpu.collectives",
-        statement="collectives of whole numbers are exact, on different data a rank",
-        expect={
-            "operations": [
-                "all_reduce",
-                "all_gather",
-                "reduce_scatter",
-                "broadcast",
-                "all_to_all",
-                "send and receive",
-            ],
+        "M1",
+        "multigpu.collectives",
+        "collectives of whole numbers are exact, on different data a rank",
+        {
+            "operations": ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send and receive"],
             "sizes": [1, 1027, 1 << 20],
         },
     ),
-    "settings": Row(
-        id="M1", probe="multigpu.collectives", statement="no file and no variable of the image changes NCCL"
-    ),
+    "settings": Row("M1", "multigpu.collectives", "no file and no variable of the image changes NCCL"),
     "nccl": Row(
-        id="M1",
-        probe="multigpu.collectives",
-        statement="one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA",
+        "M1", "multigpu.collectives", "one NCCL runs, unchanged from the wheel that owns it, made for torch's CUDA"
     ),
-    "transport": Row(
-        id="M1", probe="multigpu.collectives", statement="ranks of one host talk over the best way its GPUs have"
-    ),
+    "transport": Row("M1", "multigpu.collectives", "ranks of one host talk over the best way its GPUs have"),
     "ddp": Row(
-        id="M2",
-        probe="multigpu.ddp",
-        statement="gradients of DDP are those of one process",
-        expect={"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
+        "M2",
+        "multigpu.ddp",
+        "gradients of DDP are those of one process",
+        {"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
     ),
     "ray train": Row(
-        id="M2",
-        probe="multigpu.ray_train",
-        statement="the same under ray[train], a worker a GPU",
+        "M2",
+        "multigpu.ray_train",
+        "the same under ray[train], a worker a GPU",
+        {"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
         needs=("ray",),
-        expect={"tolerance": {"gradients": _SAME, "weights": _SAME}, "facts": {"same on every rank": True}},
     ),
     "fsdp2 float32": Row(
-        id="M3",
-        probe="multigpu.fsdp",
-        statement="FSDP2 trains as one process does",
-        expect={"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": {**_EVENLY}},
+        "M3",
+        "multigpu.fsdp",
+        "FSDP2 trains as one process does",
+        {"tolerance": {"gradients": _SAME, "weights": _TRAINED}, "facts": _EVENLY},
     ),
     "fsdp2 bfloat16": Row(
-        id="M3",
-        probe="multigpu.fsdp",
-        statement="FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
-        expect={"tolerance": {"gradients": _TRAINED}, "facts": {**_EVENLY, "gradients": ["torch.float32"]}},
+        "M3",
+        "multigpu.fsdp",
+        "FSDP2 in mixed precision has the gradients of one process in bfloat16, added up in float32",
+        {"tolerance": {"gradients": _TRAINED}, "facts": {**_EVENLY, "gradients": ["torch.float32"]}},
     ),
     "fsdp2 4-bit": Row(
-        id="M3",
-        probe="multigpu.fsdp",
-        statement="FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
-        needs=("bitsandbytes",),
-        # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
-        torch="2.8",
-        expect={
+        "M3",
+        "multigpu.fsdp",
+        "FSDP2 shards frozen NF4 weights as they are stored, and adapters over them learn as on one GPU",
+        {
             "tolerance": {"outputs": _TRAINED, "gradients": _TRAINED},
             "facts": {**_EVENLY, "stored as": ["torch.bfloat16"], "frozen": 2},
         },
+        needs=("bitsandbytes",),
+        # 2.7.1 refuses a group of two dtypes: what is stored in bfloat16, and the float32 adapters over it.
+        torch="2.8",
     ),
     "fsdp2 checkpoint": Row(
-        id="M3",
-        probe="multigpu.fsdp",
-        statement="a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
-        expect={
+        "M3",
+        "multigpu.fsdp",
+        "a sharded checkpoint restores weights and moments bit by bit, and training goes on the same",
+        {
             "facts": {
-                "differed before": True,
-                "same weights": True,
-                "same moments": True,
-                "same third step": True,
+                **dict.fromkeys(("differed before", "same weights", "same moments", "same third step"), True),
                 "moments": 24,
             }
         },
     ),
     **{
         f"zero {stage}": Row(
-            id="M4",
-            probe="multigpu.zero",
-            statement=f"DeepSpeed's ZeRO {stage} trains as one process does",
-            needs=("deepspeed",),
-            expect={
+            "M4",
+            "multigpu.zero",
+            f"DeepSpeed's ZeRO {stage} trains as one process does",
+            {
                 "stage": stage,
                 "tolerance": {"losses": _SAME, "weights": _TRAINED},
                 "facts": {"stage": stage, "weights partitioned": stage == 3, "same on every rank": True},
             },
+            needs=("deepspeed",),
         )
         for stage in (1, 2, 3)
     },
     "fp8 fsdp2": Row(
-        id="M5",
-        probe="multigpu.fp8",
-        statement="FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
-        needs=("torchao",),
-        torch="2.7",
-        capability=_FP8_CAPABILITY,
-        expect={
+        "M5",
+        "multigpu.fp8",
+        "FP8 training under FSDP2, gathered in FP8, has the gradients of one process in FP8",
+        {
             "tolerance": {"gradients": 1e-3},
             # SQNR 18 dB; exactly float32 would not be FP8.
             "figures": {"distance from float32": [0.005, 0.126]},
             "facts": {**_EVENLY, "layers": ["Float8Linear"]},
         },
+        needs=("torchao",),
+        torch="2.7",
+        capability=_FP8_CAPABILITY,
     ),
     "bandwidth": Row(
-        id="M6",
-        probe="multigpu.bandwidth",
-        statement="ranks talk as fast as their link lets expect (a warning, never a failure)",
+        "M6",
+        "multigpu.bandwidth",
+        "ranks talk as fast as their link lets expect (a warning, never a failure)",
         required=False,
     ),
     "/dev/shm": Row(
-        id="M7",
-        probe="multigpu.shared_memory",
-        statement="data loader workers hand over batches through /dev/shm",
-        expect={"least": LEAST_SHARED_MEMORY},
+        "M7",
+        "multigpu.shared_memory",
+        "data loader workers hand over batches through /dev/shm",
+        {"least": LEAST_SHARED_MEMORY},
     ),
     "tensor parallel": Row(
-        id="M8",
-        probe="multigpu.parallel",
-        statement="a step of tensor parallelism is one process's",
-        expect={
+        "M8",
+        "multigpu.parallel",
+        "a step of tensor parallelism is one process's",
+        {
             "tolerance": {"outputs": _SAME, "gradients": _SAME},
             "facts": {"split evenly": True, "same on every rank": True},
         },
     ),
     "context parallel": Row(
-        id="M8",
-        probe="multigpu.parallel",
-        statement="a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
+        "M8",
+        "multigpu.parallel",
+        "a step of context parallelism (ring attention in bfloat16) is one process's, by rule T",
+        {"tolerance": {"gradients": "T"}},
         torch="2.7",
         capability=_FLASH_CAPABILITY,
-        expect={"tolerance": {"gradients": "T"}},
     ),
     "hsdp": Row(
-        id="M8",
-        probe="multigpu.parallel",
-        statement="on a mesh that replicates and shards, FSDP2 trains as one process does",
-        expect={
+        "M8",
+        "multigpu.parallel",
+        "on a mesh that replicates and shards, FSDP2 trains as one process does",
+        {
             "tolerance": {"gradients": _SAME, "weights": _TRAINED},
             "facts": {"placements": ["(Replicate(), Shard(dim=0))"]},
         },
@@ -214,32 +186,32 @@ def multigpu_claims(context: ClaimContext, *, device: str = "cuda") -> Iterator[
     the machine decides what cores can carry.
     """
     image, inventory = context.image, context.inventory
-    no_gpu = context.no_ranks if device == "cuda" else context.no_gpu
     count = len(inventory.gpus) if inventory else 0
-    ranks = _power_of_two(count) if inventory else None
+    # As the launcher in the container has it: meshes and shards are even then.
+    ranks = 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else None
     torch = Version(next(pin.version for pin in image.pins if pin.name == "torch"))
     link = link_of(inventory)
+    minimum = _minimum(link, inventory) if device == "cuda" else 0.0
+    of_host: Mapping[str, Mapping[str, Any]] = {
+        "nccl": {"cuda": str(image.wheel_cuda)},
+        "settings": {"injected": dict(context.injected)},
+        "transport": {"link": link, "injected": dict(context.injected)},
+        "bandwidth": {"link": link, "minimum": minimum},
+    }
     for subject, row in ROWS.items():
         if not all(image.pin(name) for name in row.needs):
             continue
         gate = _gate(row, torch, inventory)
-        yield Claim(
-            id=row.id,
-            subject=subject,
-            tier=Tier.MULTIGPU,
-            probe=row.probe,
-            statement=row.statement,
+        expect = {**row.expect, "device": device, "ranks": ranks, **of_host.get(subject, {})}
+        yield claim(
+            row.id,
+            subject,
+            row.probe,
+            row.statement,
+            {**expect, "not_applicable": gate} if gate else expect,
             # What these GPUs or this torch can't do is not held against the image.
             required=row.required and not gate,
-            expect={
-                **row.expect,
-                "device": device,
-                "ranks": ranks,
-                **_of_host(subject, context, link),
-                **({"minimum": 0.0} if subject == "bandwidth" and device == "cpu" else {}),
-                **({"not_applicable": gate} if gate else {}),
-            },
-            unproven=no_gpu,
+            unproven=context.no_ranks if device == "cuda" else context.no_gpu,
         )
 
 
@@ -249,32 +221,14 @@ def link_of(inventory: Inventory | None) -> str:
     return str(max(links, key=list(Link).index)) if links else ""
 
 
-def _power_of_two(count: int) -> int:
-    """As validate/checks/multigpu/_launch.py, which runs in the container."""
-    return 1 << (min(count, MOST_RANKS).bit_length() - 1) if count else 0
-
-
 def _gate(row: Row, torch: Version, inventory: Inventory | None) -> str:
     if torch < Version(row.torch):
         return f"takes torch {row.torch}, this is {torch}"
-    for gpu in inventory.gpus if inventory and row.capability else ():
-        if gpu.capability < (row.capability or (0, 0)):
-            wanted, has = (".".join(map(str, one)) for one in (row.capability or (), gpu.capability))
+    for gpu in inventory.gpus if inventory else ():
+        if gpu.capability < row.capability:
+            wanted, has = (".".join(map(str, one)) for one in (row.capability, gpu.capability))
             return f"takes compute capability {wanted}, {gpu.name} has {has}"
     return ""
-
-
-def _of_host(subject: str, context: ClaimContext, link: str) -> _OfHost:
-    """What a claim expects of this host, beside what it expects everywhere."""
-    if subject == "nccl":
-        return {"cuda": str(context.image.wheel_cuda)}
-    if subject == "settings":
-        return {"injected": dict(context.injected)}
-    if subject == "transport":
-        return {"link": link, "injected": dict(context.injected)}
-    if subject == "bandwidth":
-        return {"link": link, "minimum": _minimum(link, context.inventory)}
-    return {}
 
 
 def _minimum(link: str, inventory: Inventory | None) -> float:

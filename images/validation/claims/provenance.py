@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from images.config.paths import TEMPLATES
 from images.context import additions, pruner, render
@@ -13,84 +12,68 @@ from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.planning import expectations, home, owners
 from images.planning.image import Image, Pin
-from images.validation.claims.context import ClaimContext
-from images.validation.claims.profile import ENTRYPOINT
-from validate.claims import Claim, Tier
+from images.validation.claims.context import ClaimContext, claim
+from validate.claims import Claim
 from validate.environment import wheel_contents
 
-if TYPE_CHECKING:
-    from validate.checks.static.owners import OwnersExpect
-    from validate.checks.static.wheels import LockedWheel, WheelsExpect
-
+ENTRYPOINT = "/usr/local/bin/entrypoint"
+"""Where templates/stages/image.j2 puts a profile's entrypoint."""
 _COMMAND = '#!/bin/sh\nexec {python} -I -S /opt/truetag/validate {command} "$@"\n'
 _CUSTOM_BASE = "it stands on a custom base: what that holds is not in the lock"
+_NOT_HERE = "its wheel is not on this machine: what it brings is known where it was compiled or fetched"
 
 
 def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
-    """S10."""
-    wheels = _wheels(context)
-    yield _of_wheels(
+    """S10 of wheels, and of files, lookup and privileges, each with its owner."""
+    unknown = [pin.name for pin in context.image.pins if _is_unknown(context, pin)]
+    wheels = _wheels(context, {*context.outside, *unknown})
+    count = len(wheels["wheels"]) + len(wheels["sources"])
+    yield claim(
+        "S10",
         "wheels",
-        f"the files of {len(wheels['wheels']) + len(wheels['sources'])} distributions are those of the locked wheels",
+        "static.wheels",
+        f"the files of {count} distributions are those of the locked wheels",
         wheels,
-        _CUSTOM_BASE if context.custom_base else "",
-        required=not _unmeasured(context),
+        required=not (_is_unmeasured(context) or context.custom_base),
+        unproven=_CUSTOM_BASE if context.custom_base else "",
     )
-    for name in _outside(context):
-        yield _of_wheels(
-            name,
-            f"the files of {name}, which no lock has, are those of its wheel",
-            {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}},
-            "its wheel is not on this machine: what it brings is known where it was compiled or fetched",
-        )
-
-    if context.lock:
-        yield from _of_owners(context, context.lock)
-
-
-def _of_owners(context: ClaimContext, lock: Lock) -> Iterator[Claim]:
-    expect, unknown = _owners(context, lock), _unknown_toolkit(context, lock)
-    statements = {
-        "files": "every file has an owner, and is as its owner has it",
-        "lookup": "what the shell, the loader and loaders of plugins find first is the image's own",
-        "privileges": "no program has more rights than Debian gives it, and nobody else is trusted",
-    }
-    for subject, statement in statements.items():
-        yield Claim(
-            id="S10",
-            subject=subject,
-            tier=Tier.STATIC,
-            probe="static.owners",
-            statement=statement,
+    for name in unknown:
+        statement = f"the files of {name}, which no lock has, are those of its wheel"
+        nothing: dict[str, object] = {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}}
+        yield claim("S10", name, "static.wheels", statement, nothing, required=False, unproven=_NOT_HERE)
+    lock = context.lock
+    if lock is None:
+        return
+    expect = _owners(context, lock)
+    toolkit = {digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes}
+    unread = any(digest not in lock.contents or not lock.contents[digest].files for digest in toolkit)
+    no_toolkit = f"`nox -s contents -- {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
+    for subject, statement, reason in (
+        ("files", "every file has an owner, and is as its owner has it", no_toolkit),
+        ("lookup", "what the shell, the loader and loaders of plugins find first is the image's own", ""),
+        ("privileges", "no program has more rights than Debian gives it, and nobody else is trusted", ""),
+    ):
+        yield claim(
+            "S10",
+            subject,
+            "static.owners",
+            statement,
+            expect,
             required=not context.custom_base,
-            expect=expect,
-            unproven=_CUSTOM_BASE if context.custom_base else unknown if subject == "files" else "",
+            unproven=_CUSTOM_BASE if context.custom_base else reason,
         )
 
 
-def _unknown_toolkit(context: ClaimContext, lock: Lock) -> str:
-    """Why it is not known what the toolkit's wheels bring; empty: it is."""
-    files = {digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes}
-    if all(digest in lock.contents and lock.contents[digest].files for digest in files):
-        return ""
-    return f"`nox -s contents -- {context.image.name}` reads what the toolkit's wheels bring"
-
-
-def _owners(context: ClaimContext, lock: Lock) -> OwnersExpect:
-    image = context.image
-    base = BaseContext(reference="", origin="")
-    toolkit = [
-        lock.contents[digest]
-        for package in lock.layers.get("toolkit", ())
-        for digest in package.hashes
-        if digest in lock.contents
-    ]
+def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
+    image, base = context.image, BaseContext(reference="", origin="")
+    digests = [digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes]
+    files = wheel_contents.joined(lock.contents[digest].files for digest in digests if digest in lock.contents)
     generated = dict(owners.GENERATED)
     if image.nvcc_suite:
         generated[f"{image.toolkit_home}/*"] = f"Debian {image.nvcc_suite}'s packages, whose files no lock has"
     return {
-        "toolkit": {"home": image.toolkit_home, "files": wheel_contents.joined(row.files for row in toolkit)},
-        "steps": {path: sha256(content) for path, content in written_by_steps(image, base, lock).items()},
+        "toolkit": {"home": image.toolkit_home, "files": files},
+        "steps": {path: sha256(content) for path, content in _written_by_steps(image, base, lock).items()},
         "copies": dict(owners.COPIES),
         "links": dict(owners.LINKS),
         "generated": generated,
@@ -101,7 +84,7 @@ def _owners(context: ClaimContext, lock: Lock) -> OwnersExpect:
     }
 
 
-def written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, bytes]:
+def _written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, bytes]:
     """Path -> content of what the build's scripts write (templates/scripts/user.sh, suite.sh, stages/image.j2)."""
     python, folder = base.executable, home.python(image).rpartition("/")[0]
     added = additions.files(image, base, lock.files, ())
@@ -120,79 +103,58 @@ def written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, b
     }
 
 
-def _unmeasured(context: ClaimContext) -> bool:
+def _is_unmeasured(context: ClaimContext) -> bool:
     """Whether nobody has read yet what today's pruner leaves of a wheel. Then the claim is UNPROVEN, and required of no
     build: a changed pruner would otherwise take their names from all images for one GPU architecture.
     """
     pruning = context.image.pruning
     if not pruning or not context.lock:
         return False
-    key = pruner.key(pruning)
+    key, contents = pruner.key(pruning), context.lock.contents
     return any(
-        key not in context.lock.contents[digest].pruned
+        key not in contents[digest].pruned
         for package in context.lock.packages()
         if pruner.reads(pruning, package.name)
         for digest in package.hashes
-        if digest in context.lock.contents and context.lock.contents[digest].native
+        if digest in contents and contents[digest].native
     )
 
 
-def _of_wheels(subject: str, statement: str, expect: WheelsExpect, unproven: str, *, required: bool = True) -> Claim:
-    return Claim(
-        id="S10",
-        subject=subject,
-        tier=Tier.STATIC,
-        probe="static.wheels",
-        statement=statement,
-        required=required and not unproven,
-        expect=expect,
-        unproven=unproven,
-    )
-
-
-def _outside(context: ClaimContext) -> list[str]:
-    """Pins in no lock that the image has, and of whose wheels nothing is known here."""
-    return [
-        pin.name
-        for pin in context.image.pins
-        if pin.name not in context.missing and pin.name not in context.outside and _is_outside(context, pin)
-    ]
-
-
-def _is_outside(context: ClaimContext, pin: Pin) -> bool:
-    """Whether the image has a wheel of a pin that is not the lock's."""
+def _is_unknown(context: ClaimContext, pin: Pin) -> bool:
+    """Whether the image has a wheel of a pin that is not the lock's, and of which nothing is known here."""
+    if pin.name in context.missing or pin.name in context.outside:
+        return False
     return pin.lacking not in context.missing if pin.extensions else not pin.locked
 
 
-def _wheels(context: ClaimContext) -> WheelsExpect:
-    expect: WheelsExpect = {"versions": {}, "wheels": {}, "sources": {}, "unknown": {}}
-    lock, image = context.lock, context.image
+def _wheels(context: ClaimContext, not_locked: set[str]) -> dict[str, dict[str, object]]:
+    """Digests and tags of the locked wheels' files. `not_locked`: whose wheels are not the lock's."""
+    versions: dict[str, object] = {}
+    wheels: dict[str, object] = {}
+    sources: dict[str, object] = {}
+    unknown: dict[str, object] = {}
+    image, contents = context.image, context.lock.contents if context.lock else {}
     pins = {pin.name: pin.version for pin in image.pins}
     for name, brought in context.outside.items():
-        expect["versions"][name] = _public(pins[name])
-        expect["wheels"][name] = [{"digest": brought.digest, "tags": brought.tags}]
-    unheld = {*context.outside, *_outside(context)}
-    for package in lock.packages() if lock else ():
-        if package.name in unheld:
+        versions[name] = pins[name].partition("+")[0]
+        wheels[name] = [{"digest": brought.digest, "tags": brought.tags}]
+    for package in context.lock.packages() if context.lock else ():
+        name = package.name
+        if name in not_locked:
             continue
-        expect["versions"][package.name] = _public(package.version)
-        rows = [lock.contents[digest] for digest in package.hashes if digest in lock.contents] if lock else []
-        wheels = [one for row in rows if (one := _wheel(row, package.name, image))]
-        if rows and package.name in image.from_source:
-            made = list(expectations.MADE_BY_BUILDS.get(package.name, ()))
-            expect["sources"][package.name] = {"files": rows[0].files, "made": made}
-        elif wheels and len(wheels) == len(rows):
-            expect["wheels"][package.name] = wheels
+        versions[name] = package.version.partition("+")[0]
+        rows = [contents[digest] for digest in package.hashes if digest in contents]
+        known = [one for row in rows if (one := _wheel(row, name, image))]
+        if rows and name in image.from_source:
+            sources[name] = {"files": rows[0].files, "made": list(expectations.MADE_BY_BUILDS.get(name, ()))}
+        elif known and len(known) == len(rows):
+            wheels[name] = known
         else:
-            expect["unknown"][package.name] = f"`nox -s contents -- {image.name}` reads what its wheel brings"
-    return expect
+            unknown[name] = f"`nox -s contents -- {image.name}` reads what its wheel brings"
+    return {"versions": versions, "wheels": wheels, "sources": sources, "unknown": unknown}
 
 
-def _public(version: str) -> str:
-    return version.partition("+")[0]
-
-
-def _wheel(row: FileContents, name: str, image: Image) -> LockedWheel | None:
+def _wheel(row: FileContents, name: str, image: Image) -> dict[str, object] | None:
     """What is installed of a wheel; None: it is not known."""
     found = row.wheel
     if found and row.native and image.pruning and pruner.reads(image.pruning, name):

@@ -1,149 +1,222 @@
-"""Claims about installed files: S1 to S4, S6, S7; S8 to S10 have modules of their own. Pure."""
+"""Claims about installed files: S1 to S4 and S6 to S9; S5 and S10 have modules of their own. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from images.config.platforms import Platform
-from images.planning import expectations, home
+from images.context import labels as image_labels
+from images.context.base_context import BaseContext, Origin
+from images.planning import expectations, home, system_packages
 from images.planning.image import Image, Pin
-from images.validation.claims.context import ClaimContext
+from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.device_code import device_code_claims
-from images.validation.claims.hygiene import hygiene_claims
-from images.validation.claims.provenance import provenance_claims
-from images.validation.claims.system import system_claims
-from validate.claims import Claim, Tier
+from images.validation.claims.provenance import ENTRYPOINT, provenance_claims
+from validate.claims import HOST_PROBE, Claim
 
-if TYPE_CHECKING:
-    from validate.checks.static.pins import PinExpect
+_NCCL_VERBS = (
+    *("ibv_get_device_list", "ibv_free_device_list", "ibv_get_device_name", "ibv_open_device", "ibv_close_device"),
+    *("ibv_get_async_event", "ibv_ack_async_event", "ibv_query_device", "ibv_query_port", "ibv_query_gid"),
+    *("ibv_query_qp", "ibv_alloc_pd", "ibv_dealloc_pd", "ibv_reg_mr", "ibv_dereg_mr", "ibv_create_cq"),
+    *("ibv_destroy_cq", "ibv_create_qp", "ibv_modify_qp", "ibv_destroy_qp", "ibv_fork_init", "ibv_event_type_str"),
+)
+"""Functions without which NCCL closes libibverbs again; asked for as IBVERBS_1.1 (NCCL, src/misc/ibvsymbols.cc)."""
+_OPENED = {
+    "libibverbs.so.1": {
+        "names": ["libibverbs.so", "libibverbs.so.1"],
+        "symbols": {
+            **dict.fromkeys(_NCCL_VERBS, "IBVERBS_1.1"),
+            # NCCL does without these two, but not at full speed: relaxed ordering, and GPUDirect through dma-buf.
+            "ibv_reg_mr_iova2": "IBVERBS_1.8",
+            "ibv_reg_dmabuf_mr": "IBVERBS_1.12",
+        },
+        "by_nccl": True,
+    },
+    "libmlx5.so.1": {  # since NCCL 2.27 (src/misc/mlx5dvsymbols.cc)
+        "names": ["libmlx5.so", "libmlx5.so.1"],
+        "symbols": {"mlx5dv_is_supported": "MLX5_1.8"},
+        "by_nccl": True,
+    },
+    "librdmacm.so.1": {"names": ["librdmacm.so.1"], "symbols": {}, "by_nccl": False},  # UCX, NVSHMEM, cuFile
+}
+_PROVIDERS = ("mlx5", "efa", "irdma", "bnxt_re")
+"""InfiniBand and RoCE cards of NVIDIA, AWS, Intel and Broadcom."""
 
 
 def static_claims(context: ClaimContext) -> Iterator[Claim]:
     image = context.image
     yield from (_pinned(image, pin) for pin in image.pins)
     yield _locked(context)
-    yield Claim(
-        id="S2",
-        subject="files",
-        tier=Tier.STATIC,
-        probe="static.files",
-        statement="every installed file is the one its wheel brought, and has one owner",
-        expect={"unowned": expectations.START_FILES},
+    yield claim(
+        "S2",
+        "files",
+        "static.files",
+        "every installed file is the one its wheel brought, and has one owner",
+        {"unowned": expectations.START_FILES},
     )
     yield from _linked(image)
-    yield Claim(
-        id="S4",
-        subject="symbols",
-        tier=Tier.STATIC,
-        probe="static.symbols",
-        statement="every symbol, and every version of one, that a library needs is exported by what it is linked with",
-        expect={
-            "host": list(expectations.HOST_LIBRARIES),
-            "exceptions": [dict(row) for row in expectations.SYMBOL_EXCEPTIONS],
-        },
-    )
     yield from device_code_claims(context)
-    yield Claim(
-        id="S6",
-        subject="toolkit",
-        tier=Tier.STATIC,
-        probe="static.toolkit",
-        statement=f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path",
-        expect={
+    yield claim(
+        "S6",
+        "toolkit",
+        "static.toolkit",
+        f"the CUDA {image.toolkit_cuda} toolkit is in {image.toolkit_home}, off the loader's path",
+        {
             "home": image.toolkit_home,
             "version": str(image.toolkit_cuda),
             "parts": [*expectations.TOOLKIT_PARTS, *(expectations.DEVEL_TOOLKIT_PARTS if image.devel else ())],
         },
     )
-    yield Claim(
-        id="S7",
-        subject="environment",
-        tier=Tier.STATIC,
-        probe="static.environment",
-        statement="the variables are as expected, and nothing changes what users run",
-        expect={
+    yield claim(
+        "S7",
+        "environment",
+        "static.environment",
+        "the variables are as expected, and nothing changes what users run",
+        {
             "required": {**image.environment, **home.variables(image)},
             "denied": expectations.DENIED_VARIABLES,
             "start_files": expectations.START_FILES,
         },
     )
-    yield from hygiene_claims(context)
+    yield from _hygiene(context)
     yield from system_claims(context)
     yield from provenance_claims(context)
 
 
 def _pinned(image: Image, pin: Pin) -> Claim:
-    variant = f"cu{image.wheel_cuda.digits}"
-    expect: PinExpect = {
-        "version": pin.version,
-        # PyTorch's index names the variant in the version, the default index does not: the same wheel.
-        "locals": [pin.local] if pin.local else ["", variant, *_official_locals(image, pin)],
-        "modules": list(expectations.modules_of(pin.name)),
-        "python": str(image.python),
-        "shares": list(expectations.NAMESPACES.get(pin.name, ())),
-    }
-    if image.platform is not Platform.AMD64:
-        expect["machine"] = image.platform.machine
-    if pin.name == "torch":
-        expect["cuda"] = str(image.wheel_cuda)
-    return Claim(
-        id="S1",
-        subject=pin.name,
-        tier=Tier.STATIC,
-        probe="static.pins",
-        statement=f"`import {expectations.modules_of(pin.name)[0]}` is {pin.name} {pin.version}"
-        + (f" for CUDA {image.wheel_cuda}" if pin.name == "torch" else ""),
-        expect=expect,
+    """S1. An official wheel's file name says what it was built for; its metadata may say so, too."""
+    official = [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
+    modules, is_torch = expectations.modules_of(pin.name), pin.name == "torch"
+    return claim(
+        "S1",
+        pin.name,
+        "static.pins",
+        f"`import {modules[0]}` is {pin.name} {pin.version}" + (f" for CUDA {image.wheel_cuda}" if is_torch else ""),
+        {
+            "version": pin.version,
+            # PyTorch's index names the variant in the version, the default index does not: the same wheel.
+            "locals": [pin.local] if pin.local else ["", f"cu{image.wheel_cuda.digits}", *official],
+            "modules": list(modules),
+            "python": str(image.python),
+            "shares": list(expectations.NAMESPACES.get(pin.name, ())),
+            **({} if image.platform is Platform.AMD64 else {"machine": image.platform.machine}),
+            **({"cuda": str(image.wheel_cuda)} if is_torch else {}),
+        },
     )
 
 
-def _official_locals(image: Image, pin: Pin) -> list[str]:
-    """An official wheel's file name says what it was built for; whether its metadata does is the release's affair."""
-    return [wheel.local for wheel in image.prebuilt if wheel.name == pin.name and wheel.local]
-
-
 def _locked(context: ClaimContext) -> Claim:
-    """A base from a registry may hold more than the lock; ours may not. Of a custom base the lock says nothing."""
+    """S1. A base from a registry may hold more than the lock; ours may not. Of a custom base the lock says nothing."""
     image = context.image
     versions = {pin.name: pin.version for pin in image.pins if pin.name not in context.missing}
     for layer in () if context.custom_base else image.layers:
         versions.update(context.locked.get(layer, {}))
-    return Claim(
-        id="S1",
-        subject="lock",
-        tier=Tier.STATIC,
-        probe="static.pins",
-        statement=f"the {len(versions)} distributions of the lock are installed, and no others",
-        expect={"versions": versions, "closed": image.base.suite is not None},
+    reason = "it stands on a custom base: what that holds beside the pins is not in the lock"
+    return claim(
+        "S1",
+        "lock",
+        "static.pins",
+        f"the {len(versions)} distributions of the lock are installed, and no others",
+        {"versions": versions, "closed": image.base.suite is not None},
         required=not context.custom_base,
-        unproven="it stands on a custom base: what that holds beside the pins is not in the lock"
-        if context.custom_base
-        else "",
+        unproven=reason if context.custom_base else "",
     )
 
 
 def _linked(image: Image) -> Iterator[Claim]:
-    common = {
-        "home": image.toolkit_home,
-        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major),
-        "host": list(expectations.HOST_LIBRARIES),
-        "other_platforms": list(expectations.OTHER_PLATFORMS),
+    """S3 and S4."""
+    of_environment = list(expectations.LINK_EXCEPTIONS)
+    cuda = f"of CUDA {image.wheel_cuda.major} alone"
+    for subject, statement, exceptions in (
+        ("environment", f"every library finds what it needs, {cuda}, from one owner", of_environment),
+        (
+            "toolkit",
+            "the toolkit's own libraries and programs find what they need",
+            [*of_environment, *expectations.TOOLKIT_EXCEPTIONS],
+        ),
+    ):
+        expect = {
+            "of": subject,
+            "home": image.toolkit_home,
+            "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major),
+            "host": list(expectations.HOST_LIBRARIES),
+            "other_platforms": list(expectations.OTHER_PLATFORMS),
+            "exceptions": exceptions,
+        }
+        yield claim("S3", subject, "static.libraries", statement, expect)
+    yield claim(
+        "S4",
+        "symbols",
+        "static.symbols",
+        "every symbol, and every version of one, that a library needs is exported by what it is linked with",
+        {
+            "host": list(expectations.HOST_LIBRARIES),
+            "exceptions": [dict(row) for row in expectations.SYMBOL_EXCEPTIONS],
+        },
+    )
+
+
+def _hygiene(context: ClaimContext) -> Iterator[Claim]:
+    """S8: what the engine's host measures (labels, size, settings, history), and what root finds in the files."""
+    image = context.image
+    most = expectations.MOST_BYTES
+    most += expectations.MORE_BYTES_DEVEL if image.devel else 0
+    most += expectations.MORE_BYTES_PROFILE if image.profile else 0
+    without = "" if image.entrypoint else "out an"
+    settings = {
+        "capabilities": list(expectations.DRIVER_CAPABILITIES),
+        "entrypoint": [ENTRYPOINT] if image.entrypoint else [],
     }
-    exceptions = {
-        "environment": expectations.LINK_EXCEPTIONS,
-        "toolkit": (*expectations.LINK_EXCEPTIONS, *expectations.TOOLKIT_EXCEPTIONS),
-    }
-    texts = {
-        "environment": f"every library finds what it needs, of CUDA {image.wheel_cuda.major} alone, from one owner",
-        "toolkit": "the toolkit's own libraries and programs find what they need",
-    }
-    for subject, statement in texts.items():
-        yield Claim(
-            id="S3",
-            subject=subject,
-            tier=Tier.STATIC,
-            probe="static.libraries",
-            statement=statement,
-            expect={"of": subject, **common, "exceptions": list(exceptions[subject])},
-        )
+    leftovers = {"leftovers": dict(expectations.LEFTOVERS)}
+    for subject, probe, statement, expect in (
+        ("labels", HOST_PROBE, "the labels are true", _labels(context)),
+        ("size", HOST_PROBE, f"the image is at most {most // 1000**3} GB", {"bytes": most}),
+        ("settings", HOST_PROBE, f"it runs as a user, with{without} entrypoint, and asks for the driver", settings),
+        ("history", HOST_PROBE, "no credential in variables, labels and build steps", {}),
+        (
+            "leftovers",
+            "static.hygiene",
+            "no cache, package list or temporary file of the build is left",
+            leftovers,
+        ),
+        ("secrets", "static.hygiene", "no file holds a credential", leftovers),
+        ("home", "static.hygiene", "the home is for every user to write to", leftovers),
+    ):
+        yield claim("S8", subject, probe, statement, expect)
+
+
+def _labels(context: ClaimContext) -> dict[str, object]:
+    """Labels that say what the image is. What it was built from differs from build to build."""
+    base = BaseContext(reference="", origin=Origin.CUSTOM if context.custom_base else "")
+    everything = image_labels.labels(context.image, base, context.missing)
+    ours = image_labels.LABELS
+    builds = {f"{ours}.matrix-revision", f"{ours}.missing", "org.opencontainers.image.version"}
+    labels = {name: value for name, value in everything.items() if name not in builds}
+    platform = context.image.platform
+    return {"labels": labels, **({} if platform is Platform.AMD64 else {"architecture": platform.architecture})}
+
+
+def system_claims(context: ClaimContext) -> Iterator[Claim]:
+    """S9: programs that a training job calls, and rdma-core's user space as NCCL opens it.
+
+    A custom base that has no apt-get may go without: there, the claims are not required.
+    """
+    tools = {name: ["-V"] if name == "ssh" else ["--version"] for name in system_packages.PROGRAMS}
+    libraries = {name: _OPENED[name] for name in system_packages.RDMA}
+    required = not context.custom_base
+    yield claim(
+        "S9",
+        "tools",
+        "static.system",
+        f"{', '.join(tools)} are there and run",
+        {"programs": tools},
+        required=required,
+    )
+    yield claim(
+        "S9",
+        "verbs",
+        "static.system",
+        "NCCL's own loader finds rdma-core, with every function and version that it asks for",
+        {"libraries": libraries, "providers": list(_PROVIDERS)},
+        required=required,
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
-from images.validation.claims.system import system_claims
+from images.validation.claims.static import system_claims
 from tests.support import elves
 from tests.support.judging import judge_claim
 from tests.support.sources import SOURCES
