@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from images.audit.cleaning import cleaned
 from images.audit.reading import INSIDE, Limits, record_of
-from images.engine import ContainerSpec, Engine, ImageInfo
-from images.engine.container import TimedOut, TooMuchOutput
+from images.engine import ContainerSpec, Engine, ImageInfo, TimedOut
+from images.engine.containers import TooMuchOutput
 from images.engine.gpus import Attachment
 from images.validation.run import suite_files
 from validate.claims import ClaimSet, Tier

@@ -15,7 +15,7 @@ from pathlib import Path
 from images.building import uncached
 from images.context.hosting import HostSettings
 from images.context.render import Context, content_of
-from images.engine import BuildSpec, CacheRecord, Engine
+from images.engine import CacheRecord, Engine
 from images.engine.buildkit import BuildEvent, BuildResult
 
 _STEP = re.compile(r"^(?P<indent> +(?:&& )?)(?P<command>sh /run/scripts/|\. /run/host/env)", re.MULTILINE)
@@ -60,8 +60,9 @@ class Builder:
         files = marked_with(context, self.run_id) if how.marked else context
         files = uncached.with_own_wheels(files, self.run_id) if how.no_wheels else files
         files = uncached.on_own_layer(files, self.run_id) if how.no_cache else files
-        spec = BuildSpec(no_cache=how.no_cache, target=how.target, attempts=1)
-        return self.engine.build(files, tag or None, spec, on_event=self.on_event)
+        return self.engine.build(
+            files, tag or None, no_cache=how.no_cache, target=how.target, attempts=1, on_event=self.on_event
+        )
 
     def nothing_new_kept(self) -> AbstractContextManager[None]:
         """The builder's image, and what its marked steps add to the build cache inside, are gone after it."""

@@ -21,7 +21,7 @@ from images.bench import network
 from images.config.paths import TEMPLATES
 from images.context.bootstrap import mirrors, require_mmdebstrap
 from images.context.hosting import HostSettings
-from images.engine import Engine, private_store
+from images.engine import Engine, private_engine
 from images.errors import Problem, UserError
 from images.host import apt
 
@@ -73,7 +73,7 @@ def empty_engine(version: str, home: Path, host: HostSettings, say: Callable[[st
                 yield found
     finally:
         try:
-            private_store.discard(home)
+            private_engine.discard(home)
         finally:
             shutil.rmtree(home)
 

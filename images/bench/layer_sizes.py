@@ -14,6 +14,7 @@ import zstandard
 
 from images.bench.accounting import Layer
 from images.engine import Engine
+from images.engine import layers as stored_layers
 
 _CHUNK = 1 << 20
 _EMPTY = bytes(tarfile.BLOCKSIZE * 2)
@@ -36,7 +37,7 @@ class LayerSizes:
         Read where the engine keeps them if that is here: an export needs as much room as the image, and has all layers.
         """
         wanted = engine.inspect(reference).layers
-        folders = engine.layer_folders(reference)
+        folders = stored_layers.folders(engine, reference)
         with ThreadPoolExecutor(max_workers=3) as pool:
             if folders:
                 for digest, folder in zip(wanted, folders, strict=True):

@@ -15,11 +15,11 @@ from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
-from images.engine import BuildSpec, Engine, ImageInfo, gpus
+from images.engine import Engine, ImageInfo, gpus
 from images.engine.buildkit import BuildResult
-from images.engine.facts import CLASSIC_STORE
 from images.engine.gpus import Attachment
 from images.engine.progress import Progress
+from images.engine.runtime import CLASSIC_STORE
 from images.errors import Problem, UserError, problem_of
 from images.locking import lock_file
 from images.locking.lock_file import Lock
@@ -165,7 +165,9 @@ def _build_candidate(job: _Job, files: Context) -> BuildResult:
     return job.engine.build(
         files,
         candidate,
-        BuildSpec(network_mode=network, no_cache=job.options.no_cache, platform=job.image.platform),
+        network=network,
+        no_cache=job.options.no_cache,
+        platform=job.image.platform,
         on_event=job.progress.job(job.name),
         redact=job.host.redact,
     )

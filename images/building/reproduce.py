@@ -9,14 +9,15 @@ import tarfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import IO, Any
 
 from images.building import uncached
 from images.context.render import Context
-from images.engine import BuildSpec, Engine, HistoryEntry, ImageInfo
+from images.engine import Engine, HistoryEntry, ImageInfo
+from images.engine import layers as stored_layers
 from images.engine.progress import Progress
 
 _CHUNK = 1 << 16
@@ -84,13 +85,13 @@ def reproduce(engine: Engine, name: str, context: Context, progress: Progress, n
     run = uuid.uuid4().hex[:8]
     two = f"truetag-reproduce:{run}-2"
     with _temporary(engine, f"truetag-reproduce:{run}-1") as one:
-        spec = BuildSpec(network_mode=network)
-        first = engine.build(context, one, spec, on_event=progress.job(f"{name} (first)"))
+        first = engine.build(context, one, network=network, on_event=progress.job(f"{name} (first)"))
         with uncached.nothing_new_kept(engine, two):
             second = engine.build(
                 uncached.on_own_layer(uncached.with_own_wheels(context, run), run),
                 two,
-                replace(spec, no_cache=True),
+                network=network,
+                no_cache=True,
                 on_event=progress.job(f"{name} (uncached)"),
             )
             infos = engine.inspect(one), engine.inspect(two)
@@ -203,7 +204,7 @@ def listings(engine: Engine, ref: str) -> list[Listing]:
     """Every file of every layer, bottom first, read from the image as the engine exports it."""
     by_blob: dict[str, dict[str, Member]] = {}
     order: list[str] = []
-    for file in engine.saved(ref):
+    for file in stored_layers.saved(engine, ref):
         if file.layer:
             by_blob.setdefault(file.layer, {})[file.member.name] = _member(file.member, file.data)
         elif file.member.name == "manifest.json":

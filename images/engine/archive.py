@@ -6,7 +6,6 @@ import io
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 Files = Mapping[str, bytes | Path]
 """Path inside the archive to its content; a Path is read from disk when its turn comes, a folder with all it holds."""
@@ -22,56 +21,47 @@ def pack(files: Files, *, uid: int = 0, gid: int = 0) -> Iterator[bytes]:
     GNU format: BuildKit takes a PAX archive for a Dockerfile. Parent folders are written too, because the engine makes
     missing ones readable for root alone. Raises OSError when a file can't be read or changes its size meanwhile.
     """
-    leaves = dict(_leaves(files))
-    folders = {str(parent) for path in leaves for parent in PurePosixPath(path).parents if str(parent) != "."}
-    for path in sorted(leaves.keys() | folders):
-        if path in leaves:
-            yield from _entry(path, leaves[path], uid, gid)
+    content: dict[str, bytes | Path | None] = {}
+    for name, one in files.items():
+        if isinstance(one, Path) and one.is_dir() and not one.is_symlink():
+            below = (path for path in one.rglob("*") if path.is_symlink() or path.is_file())
+            content |= {str(PurePosixPath(name) / path.relative_to(one).as_posix()): path for path in below}
         else:
-            yield _header(path, tarfile.DIRTYPE, mode=0o755, uid=uid, gid=gid)
+            content[str(PurePosixPath(name))] = one
+    for name in list(content):
+        for parent in list(PurePosixPath(name).parents)[:-1]:
+            content.setdefault(str(parent))
+    for name in sorted(content):
+        yield from _member(name, content[name], uid, gid)
     yield bytes(tarfile.BLOCKSIZE * 2)
 
 
-def _leaves(files: Files) -> Iterator[tuple[str, bytes | Path]]:
-    for path, content in files.items():
-        if isinstance(content, Path) and content.is_dir() and not content.is_symlink():
-            for child in content.rglob("*"):
-                if child.is_symlink() or child.is_file():
-                    yield str(PurePosixPath(path) / child.relative_to(content).as_posix()), child
-        else:
-            yield str(PurePosixPath(path)), content
-
-
-def _entry(path: str, content: bytes | Path, uid: int, gid: int) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        mode = 0o755 if content.startswith((b"#!", b"\x7fELF")) else 0o644
-        yield _header(path, tarfile.REGTYPE, mode=mode, uid=uid, gid=gid, size=len(content))
-        yield from _padded(io.BytesIO(content), len(content), path)
-    elif content.is_symlink():
-        yield _header(path, tarfile.SYMTYPE, mode=0o777, uid=uid, gid=gid, target=str(content.readlink()))
+def _member(name: str, content: bytes | Path | None, uid: int, gid: int) -> Iterator[bytes]:
+    """Header, bytes and padding of one file, link or (None) folder."""
+    info = tarfile.TarInfo(name)
+    info.uid, info.gid = uid, gid
+    if content is None:
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        yield info.tobuf(format=tarfile.GNU_FORMAT)
+    elif isinstance(content, Path) and content.is_symlink():
+        info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, str(content.readlink())
+        yield info.tobuf(format=tarfile.GNU_FORMAT)
+    elif isinstance(content, bytes):
+        info.mode, info.size = 0o755 if content.startswith((b"#!", b"\x7fELF")) else 0o644, len(content)
+        yield info.tobuf(format=tarfile.GNU_FORMAT) + content + bytes(-info.size % tarfile.BLOCKSIZE)
     else:
         with content.open("rb") as stream:
             status = content.stat()
-            mode = 0o755 if status.st_mode & 0o111 else 0o644
-            yield _header(path, tarfile.REGTYPE, mode=mode, uid=uid, gid=gid, size=status.st_size)
-            yield from _padded(stream, status.st_size, path)
-
-
-def _header(path: str, kind: bytes, *, mode: int, uid: int, gid: int, size: int = 0, target: str = "") -> bytes:
-    info = tarfile.TarInfo(path)
-    info.type, info.mode, info.uid, info.gid, info.size, info.linkname = kind, mode, uid, gid, size, target
-    return info.tobuf(format=tarfile.GNU_FORMAT)
-
-
-def _padded(stream: IO[bytes], size: int, path: str) -> Iterator[bytes]:
-    left = size
-    while left:
-        chunk = stream.read(min(_CHUNK, left))
-        if not chunk:
-            raise OSError(f"{path} became shorter while it was read")
-        left -= len(chunk)
-        yield chunk
-    yield bytes(-size % tarfile.BLOCKSIZE)
+            info.mode, info.size = 0o755 if status.st_mode & 0o111 else 0o644, status.st_size
+            yield info.tobuf(format=tarfile.GNU_FORMAT)
+            left = info.size
+            while left:
+                chunk = stream.read(min(_CHUNK, left))
+                if not chunk:
+                    raise OSError(f"{name} became shorter while it was read")
+                left -= len(chunk)
+                yield chunk
+        yield bytes(-info.size % tarfile.BLOCKSIZE)
 
 
 class ChunkReader(io.RawIOBase):

@@ -1,37 +1,79 @@
-"""The Docker Engine: one class with all that we ask of it. The modules beside this one do the work."""
+"""The Docker Engine: one class with all that we ask of it, and which engine that is.
+
+The SDK's session reaches an engine by a local socket and by TCP with TLS. Its own methods for builds, pushes and
+registries hide what we need (BuildKit's stream, the headers with credentials, the words of a registry), so this module,
+and no other, uses what the SDK keeps private.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
 import tarfile
+import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar, cast
 
+import docker
+import docker.errors
+import requests
+from docker import auth
+from docker.context import ContextAPI
 from docker.tls import TLSConfig
+from docker.utils import kwargs_from_env, parse_repository_tag
 
-from images.engine import containers, image_store, registries
-from images.engine.active import ActiveWork
-from images.engine.archive import Files
-from images.engine.building import build_once, transient
-from images.engine.buildkit import BuildEvent, BuildResult, Trace
-from images.engine.container import Container
-from images.engine.containers import RUN_LABEL
-from images.engine.docker_api import DockerApi
-from images.engine.facts import engine_facts
-from images.engine.failures import EngineError
-from images.engine.image_store import ImagePart
-from images.engine.responses import CacheRecord, ContainerInfo, HistoryEntry, ImageInfo, SavedFile, saved_files
-from images.engine.retrying import Retries
-from images.engine.specs import PLATFORM, BuildSpec, ContainerSpec
-from images.host import cache, file_lock
+from images.engine import containers
+from images.engine.archive import ChunkReader, Files, pack
+from images.engine.buildkit import (
+    BuildEvent,
+    BuildResult,
+    LayerPulled,
+    LogLine,
+    Retrying,
+    StepFinished,
+    StepProgress,
+    StepStarted,
+    Trace,
+)
+from images.engine.containers import OWNER_LABEL, RUN_LABEL, Container, asking
+from images.engine.failures import BuildFailed, Cancelled, EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
+from images.engine.runtime import PLATFORM, ContainerSpec, HistoryEntry, ImageInfo, engine_facts
+from images.errors import Problem, UserError, command
+from images.host import cache
 from images.host.hashing import sha256
 
+if TYPE_CHECKING:
+    from images.engine.layers import ImagePart
+
+OnEvent = Callable[[BuildEvent], None]
+T = TypeVar("T")
+
+_UNREACHABLE = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+"""What is raised when an engine does not answer."""
+_TIMEOUT = 120.0  # seconds of silence on a request that has nothing long to do
+_TAR = {"Content-Type": "application/x-tar"}
 _PUSH_ATTEMPTS = 4
+_BACKOFF = 5.0  # seconds before the second attempt; doubled before each further one
+_PULL_HINT = "check the name and that its registry can be reached; `docker login` where it asks for a password"
+_PUSH_HINT = "does the registry run, and may you write there? `docker login HOST`, then give the command again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord:
+    """Something that the engine keeps of builds. `size` in bytes."""
+
+    id: str
+    parents: tuple[str, ...]
+    made_by: str
+    """In BuildKit's words: `mount / from exec /bin/sh -c ...`."""
+    size: int
 
 
 def ignore(_: BuildEvent) -> None:
@@ -46,10 +88,15 @@ class Engine:
 
         Raises UserError when it has none, the SDK's and OS errors when it doesn't answer.
         """
-        self._api = DockerApi(base_url, tls)
-        self._active = ActiveWork(self._api)
+        self.sdk: Any = docker.APIClient(  # Any: the published types of the SDK lack most of its parameters
+            base_url=base_url, tls=tls, version="auto", timeout=cast(int, _TIMEOUT), max_pool_size=64
+        )
         self.run_id = uuid.uuid4().hex[:12]
-        self.facts = engine_facts(base_url, self._api.sdk.version(), self._api.sdk.info(), builds=builds)
+        self.facts = engine_facts(base_url, self.sdk.version(), self.sdk.info(), builds=builds)
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._builds: set[str] = set()
+        self._containers: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -58,11 +105,50 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        self._api.close()
+        self.sdk.close()
 
     def cancel(self) -> None:
         """Stop all builds and containers of this connection, from any thread: their callers get Cancelled."""
-        self._active.cancel()
+        with self._lock:
+            self._cancelled.set()
+            builds, running = tuple(self._builds), tuple(self._containers)
+        for build_id in builds:
+            self._cancel_build(build_id)
+        for container_id in running:
+            containers.remove(self.sdk, container_id)
+
+    @contextmanager
+    def _at_work(self, of: set[str], key: str, end: Callable[[str], None], *, always: bool) -> Iterator[None]:
+        """Around a build or a container: `cancel` knows of it, and `end` ends it on an error, or `always`.
+
+        Raises Cancelled.
+        """
+        with self._lock:
+            of.add(key)
+        failed = True
+        try:
+            if self._cancelled.is_set():
+                raise Cancelled
+            yield
+            if self._cancelled.is_set():
+                raise Cancelled
+            failed = False
+        except Exception as error:
+            if self._cancelled.is_set() and not isinstance(error, Cancelled):
+                raise Cancelled from error
+            raise
+        finally:
+            if failed or always:
+                end(key)
+            with self._lock:
+                of.discard(key)
+
+    def _cancel_build(self, build_id: str) -> None:
+        """An engine that doesn't answer is no error: closing the connection, which has happened, cancels it as well."""
+        try:
+            self.sdk._post(self.sdk._url("/build/cancel"), params={"id": build_id}, timeout=10)
+        except _UNREACHABLE:
+            return
 
     @contextmanager
     def alone(self, work: str, waiting: Callable[[], None]) -> Iterator[None]:
@@ -71,10 +157,15 @@ class Engine:
         `waiting` is called once if another is at it. Raises Cancelled after `cancel`, UserError where no lock can be
         written.
         """
+
+        def pause(seconds: float) -> None:
+            if self._cancelled.wait(seconds):
+                raise Cancelled
+
         where = self.facts.data_root if self.facts.local else self.facts.url
         known = f"{socket.gethostname()}\n{where}\n{work}"
         file = cache.folder() / "locks" / f"{sha256(known.encode())[:16]}.lock"
-        with file_lock.alone(file, waiting=waiting, pause=self._active.pause):
+        with cache.alone(file, waiting=waiting, pause=pause):
             yield
 
     # --- builds and containers --------------------------------------------------------------------------------------
@@ -83,29 +174,53 @@ class Engine:
         self,
         files: Files,
         tag: str | None,
-        spec: BuildSpec | None = None,
         *,
-        on_event: Callable[[BuildEvent], None] = ignore,
+        network: str | None = None,
+        target: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        no_cache: bool = False,
+        platform: str = PLATFORM,
+        attempts: int = 3,
+        on_event: OnEvent = ignore,
         redact: Callable[[str], str] = str,
         sleep: Callable[[float], object] | None = None,
     ) -> BuildResult:
-        """Build a context with BuildKit and tag the result.
+        """Build a context with BuildKit and tag the result. `network`: of its steps; None: the engine's default.
 
-        A failure of the network is retried, up to `spec.attempts` times with doubled pauses (`sleep` gets seconds). The
-        tag is set after the end, so that an interrupted build can't leave one. What steps print goes through `redact`
+        A failure of the network is retried, up to `attempts` times with doubled pauses (`sleep` gets seconds). The tag
+        is set after the end, so that an interrupted build can't leave one. What steps print goes through `redact`
         before anybody sees it. Raises BuildFailed, Cancelled (see `cancel`), UserError when the engine refuses or goes
         away. Any exception cancels the build in the engine.
         """
-        wanted = spec or BuildSpec()
+        parameters = {
+            "version": "2",  # BuildKit
+            "dockerfile": "Dockerfile",
+            "labels": json.dumps(dict(labels or {})),
+            "platform": platform,
+            "networkmode": network,
+            "target": target,
+            "nocache": "1" if no_cache else None,
+        }
+        known = self.sdk._auth_configs.get_all_credentials()  # what `docker login` stored for all registries
+        headers = {**_TAR, "X-Registry-Config": auth.encode_header(known).decode()} if known else _TAR
 
         def attempt() -> tuple[str, Trace]:
-            build_id, trace = uuid.uuid4().hex, Trace(redact)
-            with self._active.build(build_id):
-                return build_once(self._api, files, wanted, build_id, trace, on_event), trace
+            trace, build_id = Trace(redact), uuid.uuid4().hex
+            wanted = {**parameters, "buildid": build_id}
+            with (
+                self._at_work(self._builds, build_id, self._cancel_build, always=False),
+                asking("build"),
+                self._messages(self.sdk._url("/build"), wanted, headers, files) as messages,
+            ):
+                return trace.image_id(messages, on_event), trace
+
+        def transient(error: Exception) -> str:
+            """A step may be silent for as long as it likes: only what it says of the network counts."""
+            failure = error.failure if isinstance(error, BuildFailed) else None
+            return failure.line or failure.cause if failure and failure.retryable else ""
 
         start = time.monotonic()
-        retries = Retries(attempts=wanted.attempts, sleep=sleep or self._active.sleep, on_event=on_event)
-        image_id, trace = retries.run(attempt, transient)
+        image_id, trace = self._retried(attempt, transient, attempts, on_event, sleep)
         if tag:
             self.tag(image_id, tag)
         return BuildResult(image_id=image_id, steps=trace.steps(), seconds=time.monotonic() - start)
@@ -116,81 +231,144 @@ class Engine:
 
         Raises NoSuchImage, UserError, Cancelled.
         """
-        container_id = containers.create(self._api, spec, containers.labels_of(self.run_id))
-        with self._active.container(container_id):
-            yield Container(self._api, container_id, spec.name or spec.image)
-
-    def containers(self, label: str = RUN_LABEL) -> tuple[ContainerInfo, ...]:
-        """Containers that bear a label, ended ones included."""
-        return containers.listed(self._api, label)
-
-    def volumes(self, label: str = RUN_LABEL) -> tuple[str, ...]:
-        """Names of the volumes that bear a label."""
-        return tuple(containers.volumes(self._api, label))
+        labels = {RUN_LABEL: self.run_id, OWNER_LABEL: containers.owner(os.getpid())}
+        container_id = containers.create(self.sdk, spec, labels)
+        with self._at_work(self._containers, container_id, lambda key: containers.remove(self.sdk, key), always=True):
+            yield Container(self.sdk, container_id, spec.name or spec.image)
 
     def sweep(self) -> tuple[str, ...]:
         """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
-        return containers.sweep(self._api)
+        return containers.sweep(self.sdk)
+
+    def _retried(
+        self,
+        attempt: Callable[[], T],
+        transient: Callable[[Exception], str],
+        attempts: int,
+        on_event: OnEvent,
+        sleep: Callable[[float], object] | None = None,
+    ) -> T:
+        """The result of the first attempt that succeeds, after pauses that double.
+
+        `transient`: the cause of an error that may pass, empty for any other. Raises what the last attempt raised.
+        """
+        for number in range(2, attempts + 1):
+            try:
+                return attempt()
+            except Exception as error:
+                if not (cause := transient(error)):
+                    raise
+                delay = _BACKOFF * 2 ** (number - 2)
+                on_event(Retrying(attempt=number, of=attempts, delay=delay, cause=cause))
+                (sleep or self._cancelled.wait)(delay)
+        return attempt()
+
+    @contextmanager
+    def _messages(
+        self, url: str, parameters: Mapping[str, str | None], headers: Mapping[str, str], files: Files | None = None
+    ) -> Iterator[Iterator[dict[str, Any]]]:
+        """The JSON messages of a long request, which may be silent for as long as it likes."""
+        response = self.sdk._post(
+            url,
+            params=dict(parameters),
+            headers=dict(headers),
+            data=None if files is None else pack(files),
+            stream=True,
+            timeout=None,
+        )
+        try:
+            self.sdk._raise_for_status(response)
+            yield self.sdk._stream_helper(response, decode=True)
+        finally:
+            response.close()
 
     # --- images -----------------------------------------------------------------------------------------------------
 
     def inspect(self, ref: str) -> ImageInfo:
         """What the engine knows of an image (name, ID or name@digest). Raises NoSuchImage."""
-        return image_store.inspect(self._api, ref)
+        with asking(ref, image=ref):
+            data = self.sdk.inspect_image(ref)
+        config = data.get("Config") or {}
+        return ImageInfo(
+            id=data["Id"],
+            tags=tuple(data.get("RepoTags") or ()),
+            digests=tuple(data.get("RepoDigests") or ()),
+            size=data["Size"],
+            created=data.get("Created") or "",
+            architecture=data.get("Architecture") or "",
+            layers=tuple((data.get("RootFS") or {}).get("Layers") or ()),
+            labels=config.get("Labels") or {},
+            env={name: value for name, _, value in (line.partition("=") for line in config.get("Env") or ())},
+            user=config.get("User") or "",
+            workdir=config.get("WorkingDir") or "",
+            entrypoint=tuple(config.get("Entrypoint") or ()),
+            command=tuple(config.get("Cmd") or ()),
+        )
 
     def find(self, ref: str) -> ImageInfo | None:
         """The image, or None where the engine lacks it."""
-        return image_store.find(self._api, ref)
+        try:
+            return self.inspect(ref)
+        except NoSuchImage:
+            return None
 
     def history(self, ref: str) -> tuple[HistoryEntry, ...]:
         """How the image came to be, newest step first. Raises NoSuchImage."""
-        return image_store.history(self._api, ref)
+        with asking(ref, image=ref):
+            found = self.sdk.history(ref)
+        return tuple(
+            HistoryEntry(created_by=one["CreatedBy"], size=one["Size"], comment=one["Comment"]) for one in found
+        )
 
     def images(self, label: str) -> tuple[ImageInfo, ...]:
         """Images that bear a label (`key` or `key=value`)."""
-        return image_store.labelled(self._api, label)
+        with asking("list of images"):
+            found = self.sdk.images(filters={"label": label})
+        return tuple(info for image in found if (info := self.find(image["Id"])))
 
     def tag(self, source: str, name: str) -> None:
         """Give an image one more name (`repository:tag`), taking it from whatever bore it. Raises NoSuchImage."""
-        image_store.tag(self._api, source, name)
-
-    def untag(self, name: str) -> None:
-        """Take a name away; an image that has no other goes with it. One that isn't there is no error."""
-        image_store.remove(self._api, name)
+        repository, tag = parse_repository_tag(name)
+        with asking(source, image=source):
+            self.sdk.tag(source, repository, tag or "latest", force=True)
 
     def remove(self, ref: str, *, force: bool = False) -> None:
-        """Remove an image and the parents nothing else needs. One that isn't there is no error."""
-        image_store.remove(self._api, ref, force=force)
+        """Take a name away, and the image with its last one. One that isn't there is no error."""
+        try:
+            with asking(ref, image=ref):
+                self.sdk.remove_image(ref, force=force)
+        except NoSuchImage:
+            return
 
-    def saved(self, ref: str) -> Iterator[SavedFile]:
-        """Every file of every layer of an image, and its configuration, in one streaming pass. Raises NoSuchImage."""
-        for member, data in self.exported(ref):
-            yield from saved_files(member, data)
+    untag = remove
 
     def exported(self, ref: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
         """Each blob of an exported image, layers too, readable until the next is asked for. Raises NoSuchImage."""
-        return image_store.exported(self._api, ref)
-
-    def layer_folders(self, ref: str) -> tuple[Path, ...]:
-        """Where the layers lie on this machine, bottom first; nothing for an engine elsewhere, or another driver."""
-        return image_store.layer_folders(self._api, ref) if self.facts.local else ()
+        with asking(ref, image=ref):
+            stream = cast("IO[bytes]", ChunkReader(iter(self.sdk.get_image(ref))))
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as outer:
+                for member in outer:
+                    if data := outer.extractfile(member) if member.isfile() else None:
+                        yield member, data
 
     def parts(self, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
         """The configuration of an image and its wanted layers (by diff ID), as they came; readers check each digest.
 
         An export of an older engine gives all layers, unnamed. Raises NoSuchImage, EngineError.
         """
-        if self.facts.containerd_images:
-            raise image_store.no_configuration(info.id)
-        store = Path(self.facts.data_root) if self.facts.local else None
-        return image_store.parts(self._api, info, wanted, store)
+        from images.engine import layers
+
+        return layers.parts(self, info, wanted)
 
     def load(self, files: Files, name: str) -> ImageInfo:
         """An image in the form that `docker save` writes (manifest.json, its config, layers), which gives it `name`.
 
         Its ID follows from these bytes alone, where an imported one bears the time of its import. Raises UserError.
         """
-        image_store.load(self._api, files, name)
+        with asking(name), self._messages(self.sdk._url("/images/load"), {"quiet": "1"}, _TAR, files) as messages:
+            for message in messages:
+                if "error" in message:
+                    raise UserError(Problem(where=name, cause=f"can't be loaded: {message['error']}"), code=1)
         return self.inspect(name)
 
     # --- registries -------------------------------------------------------------------------------------------------
@@ -200,37 +378,178 @@ class Engine:
 
         Raises EngineError when the registry answered that there is no such image, or that we may not have it.
         """
-        return registries.digest(self._api, ref, timeout)
+        try:
+            url = self.sdk._url("/distribution/{0}/json", ref)
+            answer = self.sdk._get(url, headers=self._credentials(ref), timeout=timeout)
+            self.sdk._raise_for_status(answer)
+            return str(answer.json()["Descriptor"]["digest"])
+        except docker.errors.APIError as error:
+            reason = str(error.explanation or error)
+            kind = engine_error_kind(reason)
+            if not kind.is_refusal:
+                return None
+            cause, then = f"the registry refuses it: {reason}", "check the name, or `docker login`"
+            raise EngineError(Problem(where=ref, cause=cause, then=then), kind) from None
+        except _UNREACHABLE:
+            return None
 
-    def pull(self, ref: str, *, platform: str = PLATFORM, on_event: Callable[[BuildEvent], None] = ignore) -> ImageInfo:
+    def pull(self, ref: str, *, platform: str = PLATFORM, on_event: OnEvent = ignore) -> ImageInfo:
         """Fetch an image (`name:tag`, `name@digest`) from its registry. Raises UserError with the registry's words."""
-        registries.pull(self._api, ref, on_event, platform)
+        repository, tag = parse_repository_tag(ref)
+        with asking(ref, then=_PULL_HINT):
+            messages = self.sdk.pull(repository, tag or "latest", stream=True, decode=True, platform=platform)
+            _transfer(ref, "pulling", "can't be pulled", _PULL_HINT, messages, on_event)
         return self.inspect(ref)
 
-    def push(self, ref: str, *, on_event: Callable[[BuildEvent], None] = ignore) -> None:
+    def push(self, ref: str, *, on_event: OnEvent = ignore) -> None:
         """Send an image (`host/name:tag`) to its registry; layers that are there are not sent again.
 
         A transient error is retried with doubled pauses. Raises NoSuchImage, EngineError with the registry's words.
         """
-        retries = Retries(attempts=_PUSH_ATTEMPTS, sleep=self._active.sleep, on_event=on_event)
-        retries.run(lambda: registries.push(self._api, ref, on_event), _transient_push)
+        repository, tag = parse_repository_tag(ref)
+        url = self.sdk._url("/images/{0}/push", repository)
+        headers = self._credentials(ref) or {"X-Registry-Auth": auth.encode_header({}).decode()}
+
+        def attempt() -> None:
+            with (
+                asking(ref, image=ref, then=_PUSH_HINT),
+                self._messages(url, {"tag": tag or "latest"}, headers) as messages,
+            ):
+                _transfer(ref, "pushing", "can't be pushed", _PUSH_HINT, messages, on_event)
+
+        self._retried(attempt, _transient_push, _PUSH_ATTEMPTS, on_event)
+
+    def _credentials(self, ref: str) -> dict[str, str]:
+        """What `docker login` stored for the registry of a reference."""
+        registry, _ = auth.resolve_repository_name(ref.split("@")[0])
+        header = auth.get_config_header(self.sdk, registry)
+        return {"X-Registry-Auth": header.decode()} if header else {}
 
     # --- housekeeping -----------------------------------------------------------------------------------------------
+
+    def build_cache(self) -> tuple[CacheRecord, ...]:
+        """What the engine keeps of builds: snapshots of steps, and cache mounts."""
+        with asking("build cache"):
+            found = self.sdk.df()["BuildCache"] or ()
+        return tuple(
+            CacheRecord(
+                id=one["ID"],
+                # Newer engines say `Parents`; a step's snapshot has one.
+                parents=tuple(one.get("Parents") or filter(None, [one.get("Parent")])),
+                made_by=one.get("Description") or "",
+                size=one["Size"],
+            )
+            for one in found
+        )
+
+    def forget(self, record: CacheRecord) -> None:
+        """Remove a record of the build cache. One that something else still needs stays."""
+        with asking("build cache"):
+            self.sdk.prune_builds(filters={"id": [record.id]}, all=True)
 
     def free_bytes(self) -> int | None:
         """Free space where the engine keeps its data; None for an engine on another machine."""
         return shutil.disk_usage(self.facts.data_root).free if self.facts.local else None
 
-    def build_cache(self) -> tuple[CacheRecord, ...]:
-        """What the engine keeps of builds: snapshots of steps, and cache mounts."""
-        return image_store.build_cache(self._api)
 
-    def forget(self, record: CacheRecord) -> None:
-        """Remove a record of the build cache. One that something else still needs stays."""
-        image_store.forget(self._api, record)
+def _transfer(
+    ref: str, doing: str, failed: str, then: str, messages: Iterator[dict[str, Any]], on_event: OnEvent
+) -> None:
+    """The messages of a pull or a push, as events of one step. Raises EngineError with the registry's words."""
+    start, name = time.monotonic(), f"{doing} {ref}"
+    on_event(StepStarted(step=ref, name=name))
+    for message in messages:
+        if "error" in message:
+            cause = f"{failed}: {message['error']}"
+            raise EngineError(Problem(where=ref, cause=cause, then=then), engine_error_kind(cause))
+        if event := transfer_event(ref, name, message):
+            on_event(event)
+    on_event(StepFinished(step=ref, name=name, seconds=time.monotonic() - start, cached=False))
+
+
+def transfer_event(ref: str, name: str, message: Mapping[str, Any]) -> BuildEvent | None:
+    """The event that a message of a pull or a push amounts to. `ref` is the step's key, `name` its name."""
+    detail, status = message.get("progressDetail") or {}, message.get("status", "")
+    if "current" in detail:
+        what = f"{status} {message.get('id', '')}".strip()
+        return StepProgress(step=ref, name=name, what=what, current=detail["current"], total=detail.get("total", 0))
+    if status == "Pull complete":  # the last word on a layer; the engine may leave out those before it
+        return LayerPulled(step=ref, layer=message["id"])
+    return LogLine(step=ref, name=name, text=status) if status.startswith(("Status:", "Digest:")) else None
 
 
 def _transient_push(error: Exception) -> str:
-    if isinstance(error, EngineError) and registries.is_transient(error):
-        return error.problems[0].cause
-    return ""
+    """Why the same push may succeed a moment later: no registry refused it, and there is an image to send."""
+    if not isinstance(error, EngineError) or error.kind.is_refusal or error.kind is EngineErrorKind.NO_SUCH_IMAGE:
+        return ""
+    return error.problems[0].cause
+
+
+# --- which engine ---------------------------------------------------------------------------------------------------
+
+
+class NoEngine(UserError):  # noqa: N818  # said as an event
+    """No engine was named and none answers on the usual sockets."""
+
+
+def connect(url: str | None = None, *, builds: bool = True) -> Engine:
+    """The engine to work with: `url`, else DOCKER_HOST, else Docker's current context, else a socket that answers.
+
+    Sockets tried: the default one, the rootless one, then our private engine's; where nothing is built (`builds`), at
+    last Podman's. An engine that was named but does not answer is an error, never a reason to take another one. Raises
+    UserError, `NoEngine` when none answers at all.
+    """
+    if named := _named_engine(url):
+        source, address, tls = named
+        try:
+            return Engine(address, tls, builds=builds)
+        except _UNREACHABLE as error:
+            cause = f"no Docker Engine answers: {containers.root_cause(error)}"
+            then = "start that engine, or name another one with --engine URL"
+            raise UserError(Problem(where=f"{source}: {address}", cause=cause, then=then), code=1) from None
+    rootless = [Path(folder) for folder in [os.environ.get("XDG_RUNTIME_DIR")] if folder]
+    sockets = [Path("/var/run/docker.sock"), *(folder / "docker.sock" for folder in rootless), private_socket()]
+    if not builds:  # where Podman listens (`systemctl --user start podman.socket`): a user's own, then the machine's
+        sockets += [*(folder / "podman" / "podman.sock" for folder in rootless), Path("/run/podman/podman.sock")]
+    tried = []
+    for path in sockets:
+        try:
+            return Engine(base_url=f"unix://{path}", builds=builds)
+        except _UNREACHABLE as error:
+            tried.append(f"{path}: {containers.root_cause(error)}")
+    then = (
+        f"`{command('engine', 'start')}` installs and starts one (Debian, as root); elsewhere install Docker and "
+        "`systemctl start docker`; or name another machine's: --engine ssh://HOST"
+    )
+    cause = f"none answers ({'; '.join(tried)})"
+    raise NoEngine(Problem(where="Docker Engine", cause=cause, then=then), code=1)
+
+
+def private_home() -> Path:
+    """The folder of the private engine: its data, its log, its socket."""
+    return cache.folder() / "engine"
+
+
+def private_socket() -> Path:
+    return private_home() / "docker.sock"
+
+
+def _named_engine(url: str | None) -> tuple[str, str, TLSConfig | bool] | None:
+    """Who named an engine, its address, and how it is reached; None: nobody did."""
+    of_environment = kwargs_from_env()
+    tls = of_environment.get("tls", False)
+    if url:
+        return "--engine", url, tls
+    if os.environ.get("DOCKER_HOST"):
+        return "DOCKER_HOST", of_environment["base_url"], tls
+    try:
+        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
+    except Exception as error:  # the SDK lets every parse error of the context store through
+        cause = f"can't be read: {error}"
+        raise UserError(Problem(where="docker context", cause=cause, then="`docker context use default`")) from None
+    if context is None:
+        cause = "the current context does not exist"
+        raise UserError(Problem(where="docker context", cause=cause, then="`docker context ls`"))
+    if context.name == "default" or not context.Host:
+        return None
+    return f"docker context {context.name}", context.Host, context.TLSConfig or False

@@ -1,19 +1,29 @@
-"""Containers by their labels: made, listed, removed, and swept after a run that was killed."""
+"""Containers: made, run, listed, removed, and swept after a run that was killed."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
-from collections.abc import Mapping
+import tarfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, cast
 
 import docker.errors
 import requests
 from docker.types import LogConfig, Mount, Ulimit
 
-from images.engine.docker_api import DockerApi
-from images.engine.responses import ContainerInfo, asking
-from images.engine.specs import ContainerSpec
+from images.engine.archive import ChunkReader, Files, pack
+from images.engine.buildkit import plain_line
+from images.engine.failures import EngineError, EngineErrorKind, NoSuchImage, engine_error_kind
+from images.engine.runtime import KILLED, ContainerSpec, Exit, Line, TimedOut
+from images.errors import Problem, UserError
 
 RUN_LABEL = "dev.truetag.run"
 OWNER_LABEL = "dev.truetag.owner"
@@ -24,43 +34,236 @@ The engine resolves a container's name on a network only. `torchrun --standalone
 one node without `--master-port` (torch/distributed/run.py takes the c10d rendezvous for both), hands that name to its
 workers as the master's address, and they wait 300 s for it.
 """
+_OOM_DELAY = 0.3  # seconds by which the engine may learn of a kill for memory later than of the end of the container
+_KILLED_DELAY = 10.0  # the same where the container's end was a kill: beside load news of its cause may take long
+_USED_BY = re.compile(r"container ([0-9a-f]{12,}) is using its referenced image")
 
 
-def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
+@contextmanager
+def asking(where: str, *, image: str | None = None, missing: str | None = None, then: str = "") -> Iterator[None]:
+    """Turns what the SDK and its transport raise into EngineError; a missing `image` into NoSuchImage."""
+    try:
+        yield
+    except docker.errors.APIError as error:
+        not_found = isinstance(error, docker.errors.NotFound)
+        if not_found and missing is not None:
+            raise
+        said = str(error.explanation if not_found else error.explanation or error)
+        raise _refused(where, said, engine_error_kind(said, not_found=not_found), image, then) from None
+    except (requests.exceptions.RequestException, docker.errors.DockerException, tarfile.ReadError, OSError) as error:
+        root = root_of(error)
+        if isinstance(root, OSError) and root.filename:  # a file of ours, read while the request was sent
+            problem = Problem(where=where, cause=f"{root.strerror}: {root.filename}")
+            raise EngineError(problem, EngineErrorKind.LOCAL_FILE) from None
+        cause = f"the connection to the engine broke: {root_cause(error)}"
+        then = "is the engine still running (`docker info`), and its disk not full?"
+        raise EngineError(Problem(where=where, cause=cause, then=then), EngineErrorKind.CONNECTION) from None
+
+
+def _refused(where: str, said: str, kind: EngineErrorKind, image: str | None, then: str) -> EngineError:
+    if image is not None and kind is EngineErrorKind.NO_SUCH_IMAGE:
+        return NoSuchImage(image)
+    if image is not None and kind is EngineErrorKind.BAD_REFERENCE:
+        then = "write NAME, NAME:TAG, NAME@sha256:... or an image ID; `docker images` lists what is there"
+        return EngineError(Problem(where=where, cause="is no name of an image", then=then), kind, code=2)
+    if not then and (used := _USED_BY.search(said)):
+        then = f"`docker rm --force {used[1]}` removes that container, if nobody needs it; then run the command again"
+    return EngineError(Problem(where=where, cause=f"the engine says: {said}", then=then), kind)
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The innermost error: the SDK and requests wrap an OSError four times over."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
+
+
+def root_cause(error: BaseException) -> str:
+    """What the innermost error says."""
+    error = root_of(error)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A whole run of a container."""
+
+    exit: Exit
+    stdout: str
+    stderr: str
+
+
+class TooMuchOutput(UserError):  # noqa: N818  # said as an event
+    """A container printed more than was asked for and was killed."""
+
+    def __init__(self, where: str, most: int) -> None:
+        cause = f"printed more than {most / 1e6:.0f} MB and was stopped"
+        super().__init__(Problem(where=where, cause=cause, then="run it alone to see what it prints"), code=1)
+
+
+class Container:
+    """One container, made by `Engine.container`, which also removes it."""
+
+    def __init__(self, sdk: Any, container_id: str, name: str) -> None:
+        self._sdk = sdk
+        self.id = container_id
+        self.name = name
+        self._output: Iterator[tuple[bytes | None, bytes | None]] | None = None
+
+    def put(self, files: Files, to: str, *, uid: int = 0, gid: int = 0) -> None:
+        """Copy files into the folder `to`, before or after the start. Raises UserError.
+
+        With a read-only root, `to` must lie in one of the spec's volumes: the engine refuses all other places.
+        """
+        with asking(self.name):
+            self._sdk.put_archive(self.id, to, pack(files, uid=uid, gid=gid))
+
+    def get_file(self, path: str, *, most: int = -1) -> bytes:
+        """The content of a file, or its first `most` bytes, also after the end (but a tmpfs is gone then).
+
+        Raises FileNotFoundError where there is no file, or something else: a link, a folder.
+        """
+        try:
+            with asking(self.name, missing=path):
+                chunks, _ = self._sdk.get_archive(self.id, path)
+                with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(iter(chunks))), mode="r|") as archive:
+                    for member in archive:
+                        if member.isreg() and (data := archive.extractfile(member)):
+                            return data.read(most)
+        except docker.errors.NotFound:
+            pass
+        raise FileNotFoundError(path)
+
+    def start(self) -> None:
+        """Start it. What it prints is kept for `lines` from the first byte on. Raises UserError."""
+        with asking(self.name):
+            self._output = self._sdk.attach(self.id, stream=True, demux=True, stdout=True, stderr=True, logs=False)
+            self._sdk.start(self.id)
+
+    def lines(self, timeout: float | None = None, *, most: int | None = None) -> Iterator[Line]:
+        """What it prints, line by line, until it ends.
+
+        Kills it and raises TimedOut after `timeout` seconds, TooMuchOutput after `most` bytes of both streams.
+        """
+        if self._output is None:
+            raise RuntimeError("lines() of a container that was not started")
+        begun = {"stdout": bytearray(), "stderr": bytearray()}
+        printed, ended = 0, False
+        try:
+            with self._deadline(timeout), asking(self.name):
+                for both in self._output:
+                    printed += sum(len(data or b"") for data in both)
+                    if most is not None and printed > most:
+                        raise TooMuchOutput(self.name, most)
+                    for stream, data in zip(begun, both, strict=True):
+                        if b"\n" not in (data or b""):  # a line without end must not be copied with each part of it
+                            begun[stream] += data or b""
+                            continue
+                        *whole, rest = (bytes(begun[stream]) + (data or b"")).split(b"\n")
+                        begun[stream] = bytearray(rest)
+                        yield from (Line(stream=stream, text=plain_line(line)) for line in whole)
+                ended = True
+        finally:
+            if not ended:
+                self._kill_while_reading(self._output)
+        yield from (Line(stream=stream, text=plain_line(bytes(rest))) for stream, rest in begun.items() if rest)
+
+    def _kill_while_reading(self, output: Iterator[object]) -> None:
+        """Kill it, and take what it still prints.
+
+        An engine ends no container whose output nobody takes, and other calls wait for it meanwhile (seen with 20.10).
+        """
+        with ThreadPoolExecutor(max_workers=1) as pool, suppress(OSError, docker.errors.DockerException):
+            killing = pool.submit(self.kill)
+            for _ in output:
+                if killing.done() and killing.exception():
+                    break
+
+    def wait(self, timeout: float | None = None) -> Exit:
+        """Wait for its end. Kills it and raises TimedOut after `timeout` seconds."""
+        with self._deadline(timeout), asking(self.name):
+            code = self._sdk.wait(self.id, timeout=None)["StatusCode"]
+            details = self._sdk.inspect_container(self.id)
+            until = time.monotonic() + (_KILLED_DELAY if code == KILLED else _OOM_DELAY)
+            bounded = details["HostConfig"].get("Memory")
+            while bounded and not details["State"]["OOMKilled"] and time.monotonic() < until:
+                time.sleep(_OOM_DELAY)
+                details = self._sdk.inspect_container(self.id)
+        state = details["State"]
+        return Exit(code=code, oom=bool(state["OOMKilled"]), error=state["Error"])
+
+    def run(self, timeout: float | None = None) -> Finished:
+        """Start it, collect what it prints, wait for its end. Raises TimedOut, UserError."""
+        self.start()
+        printed = {"stdout": "", "stderr": ""}
+        for line in self.lines(timeout):
+            printed[line.stream] += f"{line.text}\n"
+        return Finished(exit=self.wait(timeout), **printed)
+
+    def kill(self) -> None:
+        """End it at once. One that has ended is no error."""
+        try:
+            self._sdk.kill(self.id)
+        except docker.errors.APIError as error:
+            if error.status_code not in (requests.codes.conflict, requests.codes.not_found):
+                raise
+
+    @contextmanager
+    def _deadline(self, seconds: float | None) -> Iterator[None]:
+        """Kills the container when time is up: the only interruption that reaches a blocked read on any transport."""
+        if seconds is None:
+            yield
+            return
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.kill()
+
+        timer = threading.Timer(seconds, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+        if expired.is_set():
+            raise TimedOut(self.name, seconds)
+
+
+def create(sdk: Any, spec: ContainerSpec, labels: Mapping[str, str]) -> str:
     """Create a container with a volume for each of the spec's paths; the labels are on both. Returns its ID.
 
     Raises NoSuchImage, EngineError.
     """
-    mounts = [
-        *(Mount(target=path, source=None, type="volume", no_copy=True, labels=dict(labels)) for path in spec.volumes),
-        *(Mount(target=path, source=None, type="volume", labels=dict(labels)) for path in spec.copied_volumes),
-        *(Mount(target=inside, source=path, type="bind", read_only=True) for path, inside in spec.binds.items()),
-    ]
-    limits = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
+    alone = spec.network == "none"
+    limits: dict[str, Any] = {"mem_limit": spec.memory, "memswap_limit": spec.memory} if spec.memory else {}
     if spec.processes:
         limits["pids_limit"] = spec.processes
-    rights: dict[str, list[str]] = {}
     if spec.capabilities is not None:
-        rights = {"cap_drop": ["ALL"], "cap_add": [*spec.capabilities], "security_opt": ["no-new-privileges"]}
-    requests_of_gpus = {"device_requests": [dict(one) for one in spec.device_requests]} if spec.device_requests else {}
-    alone = spec.network == "none"
-    host = api.sdk.create_host_config(
+        limits |= {"cap_drop": ["ALL"], "cap_add": [*spec.capabilities], "security_opt": ["no-new-privileges"]}
+    if spec.device_requests:
+        limits["device_requests"] = [dict(one) for one in spec.device_requests]
+    host = sdk.create_host_config(
         network_mode=spec.network,
         extra_hosts={HOST_NAME: "127.0.0.1"} if alone else None,
         read_only=spec.read_only,
         tmpfs=dict(spec.tmpfs),
-        mounts=mounts,
+        mounts=[
+            *(Mount(path, None, type="volume", no_copy=True, labels=dict(labels)) for path in spec.volumes),
+            *(Mount(path, None, type="volume", labels=dict(labels)) for path in spec.copied_volumes),
+            *(Mount(inside, path, type="bind", read_only=True) for path, inside in spec.binds.items()),
+        ],
         devices=list(spec.devices),
         shm_size=spec.shm_size,
         ulimits=[Ulimit(name=one, soft=most, hard=most) for one, most in spec.ulimits.items()],
         init=True,  # reaps what the command leaves behind, and passes signals on
         log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": "64m", "max-file": "1"}),
-        **requests_of_gpus,
         **limits,
-        **rights,
     )
     with asking(spec.name or spec.image, image=spec.image):
-        created = api.sdk.create_container(
+        created = sdk.create_container(
             spec.image,
             list(spec.cmd),
             entrypoint=[""],
@@ -74,10 +277,10 @@ def create(api: DockerApi, spec: ContainerSpec, labels: Mapping[str, str]) -> st
     return str(created["Id"])
 
 
-def remove(api: DockerApi, container_id: str) -> None:
+def remove(sdk: Any, container_id: str) -> None:
     """Remove a container with its volumes. One that is gone, or is being removed, is no error."""
     try:
-        api.sdk.remove_container(container_id, v=True, force=True)
+        sdk.remove_container(container_id, v=True, force=True)
     except docker.errors.NotFound:
         return
     except docker.errors.APIError as error:
@@ -85,69 +288,39 @@ def remove(api: DockerApi, container_id: str) -> None:
             raise
 
 
-def listed(api: DockerApi, label: str) -> tuple[ContainerInfo, ...]:
-    """Containers that bear a label, ended ones included."""
-    with asking("list of containers"):
-        found = api.sdk.containers(all=True, filters={"label": label})
-    return tuple(
-        ContainerInfo(
-            id=one["Id"],
-            name=one["Names"][0].lstrip("/") if one["Names"] else one["Id"][:12],
-            image=one["Image"],
-            state=one["State"],
-            labels=one["Labels"] or {},
-        )
-        for one in found
-    )
-
-
-def volumes(api: DockerApi, label: str) -> dict[str, Mapping[str, str]]:
-    """Names of the volumes that bear a label, and all their labels."""
-    with asking("list of volumes"):
-        found = api.sdk.volumes(filters={"label": label})["Volumes"] or []
-    return {volume["Name"]: volume["Labels"] or {} for volume in found}
-
-
-def sweep(api: DockerApi) -> tuple[str, ...]:
+def sweep(sdk: Any) -> tuple[str, ...]:
     """Remove containers and volumes that killed runs of this machine left behind. Returns their names."""
     gone = []
-    for container in listed(api, RUN_LABEL):
-        if _is_orphan(container.labels):
-            remove(api, container.id)
-            gone.append(container.name)
-    for name, labels in volumes(api, RUN_LABEL).items():
-        if _is_orphan(labels):
-            api.sdk.remove_volume(name, force=True)
-            gone.append(name)
+    with asking("what killed runs left behind"):
+        for container in sdk.containers(all=True, filters={"label": RUN_LABEL}):
+            if is_orphan(container["Labels"] or {}):
+                remove(sdk, container["Id"])
+                gone.append(container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12])
+        for volume in sdk.volumes(filters={"label": RUN_LABEL})["Volumes"] or ():
+            if is_orphan(volume["Labels"] or {}):
+                sdk.remove_volume(volume["Name"], force=True)
+                gone.append(volume["Name"])
     return tuple(gone)
 
 
-def labels_of(run_id: str) -> dict[str, str]:
-    """What a run of this process puts on its containers and volumes."""
-    return {RUN_LABEL: run_id, OWNER_LABEL: _owner(os.getpid())}
+def owner(pid: int) -> str:
+    """A process: its machine since its last start, its number, and when it started (jiffies since boot).
+
+    Others that share the engine may have the machine's name, and a later process the number.
+    """
+    found = []
+    for file in ("/proc/sys/kernel/random/boot_id", f"/proc/{pid}/stat"):
+        try:
+            found.append(Path(file).read_text().strip())
+        except OSError:
+            found.append("")
+    started = found[1].rpartition(")")[2].split()[19:20]
+    return f"{socket.gethostname()}/{found[0]}:{pid}:{''.join(started)}"
 
 
-def _owner(pid: int) -> str:
-    """A process, told from a later one with the same number by the time it started (jiffies since boot)."""
-    try:
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        started = ""
-    return f"{_machine()}:{pid}:{started}"
-
-
-def _machine() -> str:
-    """This machine since its last start: others that share the engine may have the same name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
-
-
-def _is_orphan(labels: Mapping[str, str]) -> bool:
+def is_orphan(labels: Mapping[str, str]) -> bool:
     """Whether the process that made it ran on this machine and has ended."""
-    owner = labels.get(OWNER_LABEL, "")
-    host, _, rest = owner.partition(":")
+    made_by = labels.get(OWNER_LABEL, "")
+    machine, _, rest = made_by.partition(":")
     pid = rest.partition(":")[0]
-    return host == _machine() and pid.isdigit() and _owner(int(pid)) != owner
+    return machine == owner(os.getpid()).partition(":")[0] and pid.isdigit() and owner(int(pid)) != made_by

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from images.errors import Problem, UserError
+import yaml
+
+from images.config.paths import DATA
+from images.errors import Problem, UserError, command
 
 
 class FailureKind(StrEnum):
@@ -45,183 +48,28 @@ class Failure:
         return self.kind is FailureKind.NETWORK
 
 
-@dataclass(frozen=True)
-class _Sign:
-    kind: FailureKind
-    pattern: re.Pattern[str]
-    cause: str
-    then: str
-
-
-def _sign(kind: FailureKind, cause: str, then: str, *alternatives: str) -> _Sign:
-    return _Sign(kind, re.compile("|".join(alternatives), re.IGNORECASE), cause, then)
-
-
-_MORE_MEMORY = "give the engine more memory, or lower MAX_JOBS and --jobs"
-
-# The first sign that fits wins, so the definite ones come first: a compile whose log also holds a download that was
-# repeated with success is a compile error; a wheel "failed to build" because its index was away is a network error.
-_SIGNS = (
-    _sign(
-        FailureKind.DISK,
-        "the disk of the engine is full",
-        "free space (`docker system df`, `docker builder prune`), then build again",
-        r"no space left on device",
-        r"\bENOSPC\b",
-        r"disk quota exceeded",
-        r"not enough free space in /var/cache/apt",
-    ),
-    _sign(
-        FailureKind.HASH,
-        "a file is not the one that the lock names",
-        "find out why before anything else: a mirror that serves other files, or a lock that is older than its index; "
-        "`nox -s lock -- NAME` makes a new lock",
-        r"hash mismatch for",
-        r"do not match the hashes from the requirements file",
-        r"hash sum mismatch",
-        r"hashes are required in --require-hashes mode",
-    ),
-    _sign(
-        FailureKind.MEMORY,
-        "the step ran out of memory",
-        _MORE_MEMORY,
-        r"virtual memory exhausted",
-        r"cannot allocate memory",  # BuildKit adds it to an exit code of 137 where the kernel says so
-        r"\bMemoryError\b",
-    ),
-    _sign(
-        FailureKind.MEMORY,
-        "the step was killed, which is often for lack of memory",
-        f"does the kernel say why (`dmesg | grep -i oom`)? If memory was short, {_MORE_MEMORY}",
-        r"killed signal terminated program",
-        r"exit code:? 137\b",
-    ),
-    _sign(
-        FailureKind.COMPILE,
-        "code did not compile",
-        "read the first error above: the compiler or the headers do not fit this source",
-        r"\bfatal error: .+(?:no such file|not found)",
-        r"command '?\S*(?:gcc|g\+\+|cc|c\+\+|nvcc|clang)\S*'? failed with",
-        r"^nvcc (?:fatal|error)",
-        r"ninja: build stopped",
-        r"^collect2: error",
-        r"^\S+\.(?:c|cc|cpp|cu|cuh|h|hpp):\d+(?::\d+)?: error:",
-        r"^\S+\.(?:cu|cuh|h|hpp)\(\d+\): error",
-        r"make(?:\[\d+\])?: \*\*\* .+ error \d+",
-        r"cargo build.+exited|could not compile `",
-    ),
-    _sign(
-        FailureKind.TLS,
-        "a server's certificate is not trusted inside the build",
-        "name your network's CA bundle in SSL_CERT_FILE (or PIP_CERT) on the host, and build again",
-        r"certificate verify failed",
-        r"certificate verification failed",
-        r"invalid peer certificate",
-        r"unknownissuer",
-        r"x509: certificate signed by unknown authority",
-        r"unable to get local issuer certificate",
-    ),
-    _sign(
-        FailureKind.ACCESS,
-        "a server asks for other credentials",
-        "check the name and password in the index address or proxy settings of the host (UV_*, PIP_INDEX_URL), "
-        "for a base image `docker login`",
-        r"\b401 (?:client error|unauthorized)",
-        r"\b403 (?:client error|forbidden)",
-        r"status code 40[13]\b",
-        r"\(40[13] (?:unauthorized|forbidden)\)",
-        r"\b407 proxy authentication",
-        r"unauthorized: (?:authentication|incorrect)",
-    ),
-    _sign(
-        FailureKind.NETWORK,
-        "the network failed",
-        "can the index, the Debian mirror and the proxy be reached? building again keeps what is finished",
-        r"temporary failure (?:in name resolution|resolving)",
-        r"name or service not known",
-        r"could not resolve(?: host)?\b",
-        r"no such host",
-        r"failed to lookup address",
-        r"dns error",
-        r"connection (?:timed out|reset|refused|aborted)",
-        r"connect timeout|read timed out|timed out waiting for|connection broken by|operation timed out",
-        r"i/o timeout|tls handshake timeout",
-        r"network is unreachable|no route to host",
-        r"newconnectionerror|remotedisconnected|incompleteread|protocolerror",
-        r"error sending request for url",
-        r"error decoding response body|request or response body error|end of file before message length",
-        r"unexpected eof|connection closed before",
-        r"failed to download distribution due to network timeout",
-        r"\b(?:429|500|502|503|504) (?:client error|server error|too many|internal|bad gateway|service|gateway)",
-        r"\((?:429|50[0234]) [a-z ]+\)",
-        r"unable to connect to \S+:http|could not connect to \S+",
-        r"mirror sync in progress",
-    ),
-    _sign(
-        FailureKind.APT,
-        "apt could not install the Debian packages",
-        "does the base's Debian suite have them? `--no-cache` fetches a new package list",
-        r"^e: unable to locate package",
-        r"^e: package .+ has no installation candidate",
-        r"^e: version .+ was not found",
-        r"^e: unable to correct problems",
-        r"^e: failed to fetch .+ 404",
-        r"^e: the repository .+ (?:is not signed|does not have a release file)",
-        r"^e: release file for .+ is (?:expired|not valid yet)",
-        r"^e: sub-process .*dpkg returned an error",
-        r"^e: ",
-    ),
-    _sign(
-        FailureKind.RESOLVE,
-        "a package that the lock names can't be had from this index",
-        "is the index complete for these versions? `nox -s lock -- NAME` makes a new lock",
-        r"no solution found when resolving",
-        r"was not found in the package registry",
-        r"could not find a version that satisfies",
-        r"no matching distribution found",
-        r"is not a supported wheel on this platform",
-        r"doesn't have a (?:source distribution or )?wheel",
-    ),
-    _sign(
-        FailureKind.BASE,
-        "the base image can't be had",
-        "check its name and that its registry can be reached, or build on an image you have: `--base REF`",
-        r"pull access denied",
-        r"failed to (?:resolve source metadata|load metadata|load cache key)",
-        r"manifest unknown|manifest for .+ not found",
-        r"repository does not exist",
-    ),
-    _sign(
-        FailureKind.COMPILE,
-        "a package did not build from source",
-        "read the log above: it names what the build lacks",
-        r"failed to build (?:installable wheels|`|the)",
-        r"failed building wheel for",
-        r"build backend failed",
-        r"metadata-generation-failed",
-    ),
-    _sign(
-        FailureKind.DOCKERFILE,
-        "BuildKit does not accept the Dockerfile",
-        "compare with `nox -s render -- NAME`; this engine may be too old for what a template uses",
-        r"dockerfile parse error",
-        r"failed to (?:solve with frontend|create llb definition|read dockerfile)",
-        r"unknown (?:instruction|flag)",
-        r"failed to (?:compute cache key|calculate checksum)",
-        r"target stage .+ could not be found",
-    ),
-)
-
-
 def classify(error: str, log: Sequence[str]) -> Failure:
-    """What `error` (BuildKit's) and `log` (the failed step's last lines) say about the cause."""
+    """What `error` (BuildKit's) and `log` (the failed step's last lines) say about the cause.
+
+    The known texts are in images/data/build_failures.yaml.
+    """
     lines = [line.strip() for line in (*log, *error.splitlines()) if line.strip()]
-    for sign in _SIGNS:
+    for row in yaml.safe_load((DATA / "build_failures.yaml").read_text(encoding="utf-8")):
+        pattern = re.compile("|".join(row["patterns"]), re.IGNORECASE)
         for line in lines:
-            if sign.pattern.search(line):
-                return Failure(kind=sign.kind, cause=sign.cause, then=sign.then, line=_plain(line))
+            if pattern.search(line):
+                then = re.sub(r"{(\w+) (\w+)}", lambda found: command(found[1], found[2]), row["then"])
+                return Failure(kind=FailureKind(row["kind"]), cause=row["cause"], then=then, line=_plain(line))
     last = lines[-1] if lines else "BuildKit gave no reason"
     return Failure(kind=FailureKind.OTHER, cause=last, then="read the log of the step above")
+
+
+def _plain(line: str) -> str:
+    """What pip's retries say, without the names of its objects."""
+    if "after connection broken by" not in line:
+        return line
+    broken_by = line.partition("after connection broken by")[2]
+    return re.sub(r"\w+\('<[^>]*>: ", "", broken_by).replace("')'", "").strip(" '")
 
 
 class EngineErrorKind(StrEnum):
@@ -245,35 +93,29 @@ class EngineErrorKind(StrEnum):
         return self in (EngineErrorKind.REGISTRY_REFUSAL, EngineErrorKind.BAD_REFERENCE)
 
 
-def _any_of(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives), re.IGNORECASE)
-
-
 # The first that fits wins. A registry's refusal has words of its own: a socket's and a file's "permission denied" and
 # "not found" are none of it.
 _ENGINE_SIGNS = (
-    (EngineErrorKind.ULIMIT, _any_of(r"rlimit")),
-    (EngineErrorKind.NO_COMMAND, _any_of(r"executable file not found")),
-    (EngineErrorKind.BAD_REFERENCE, _any_of(r"invalid reference")),
+    (EngineErrorKind.ULIMIT, r"rlimit"),
+    (EngineErrorKind.NO_COMMAND, r"executable file not found"),
+    (EngineErrorKind.BAD_REFERENCE, r"invalid reference"),
+    (EngineErrorKind.REGISTRY_REFUSAL, r"(?:manifest|name) unknown"),
+    (EngineErrorKind.REGISTRY_REFUSAL, r"\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found"),
+    # containerd: a whole reference
     (
         EngineErrorKind.REGISTRY_REFUSAL,
-        _any_of(
-            r"(?:manifest|name) unknown",
-            r"\b(?:manifest|repository|tag|page|http 404)\s.*\bnot found",
-            # containerd: a whole reference
-            r"(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found",
-            r"(?<!permission )\bdenied(?::|\W*$)",
-            r"no basic auth credentials|403 forbidden",
-            r"access (?:to the resource is )?denied",
-            r"\bunauthorized\b|authentication required",
-        ),
+        r"(?<![\w./-])\w[\w.-]*(?::\d+)?/[\w./-]+(?::[\w.-]+|@sha256:\w+): not found",
     ),
+    (EngineErrorKind.REGISTRY_REFUSAL, r"(?<!permission )\bdenied(?::|\W*$)"),
+    (EngineErrorKind.REGISTRY_REFUSAL, r"no basic auth credentials|403 forbidden"),
+    (EngineErrorKind.REGISTRY_REFUSAL, r"access (?:to the resource is )?denied"),
+    (EngineErrorKind.REGISTRY_REFUSAL, r"\bunauthorized\b|authentication required"),
 )
 
 
 def engine_error_kind(text: str, *, not_found: bool = False) -> EngineErrorKind:
     """The kind of an error from the engine's words. `not_found`: it answered with status 404."""
-    kinds = [kind for kind, sign in _ENGINE_SIGNS if sign.search(text)]
+    kinds = [kind for kind, sign in _ENGINE_SIGNS if re.search(sign, text, re.IGNORECASE)]
     of_container = EngineErrorKind.ULIMIT in kinds or EngineErrorKind.NO_COMMAND in kinds
     if not_found and "image" in text.lower() and not of_container:
         return EngineErrorKind.NO_SUCH_IMAGE
@@ -292,14 +134,6 @@ def step_name(name: str, width: int = 96) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _plain(line: str) -> str:
-    """What pip's retries say, without the names of its objects."""
-    if "after connection broken by" not in line:
-        return line
-    broken_by = line.partition("after connection broken by")[2]
-    return re.sub(r"\w+\('<[^>]*>: ", "", broken_by).replace("')'", "").strip(" '")
-
-
 class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFailed`
     """A build step failed: which one, what BuildKit says, the end of its log, and what it amounts to."""
 
@@ -307,10 +141,8 @@ class BuildFailed(UserError):  # noqa: N818  # said as an event: `except BuildFa
         self.step, self.error, self.log = step, error, tuple(log)
         self.failure = classify(error, log)
         detail = f" ({self.failure.line})" if self.failure.line else ""
-        super().__init__(
-            Problem(where=step_name(step), cause=f"{self.failure.cause}{detail}", then=self.failure.then),
-            code=1,
-        )
+        cause = f"{self.failure.cause}{detail}"
+        super().__init__(Problem(where=step_name(step), cause=cause, then=self.failure.then), code=1)
 
 
 class EngineError(UserError):
@@ -325,7 +157,7 @@ class NoSuchImage(EngineError):  # noqa: N818  # said as an event
     """The engine does not have this image."""
 
     def __init__(self, ref: str) -> None:
-        then = "build it (`nox -s build -- NAME`) or pull it"
+        then = f"build it (`{command('build', 'NAME')}`) or pull it"
         problem = Problem(where=ref, cause="the engine has no such image", then=then)
         super().__init__(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
 

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from images.engine.docker_types import DeviceRequest
 from images.engine.runtime import Runtime
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.hardware.inventory import SMI_FIELDS, Inventory, names, of_nvml, parse_smi
 from validate.environment import nvml
 
@@ -28,19 +27,19 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _CDI_SINCE = (1, 44)
 """The API version (engine 25) that takes CDI device names."""
 _CDI_ALL = "nvidia.com/gpu=all"
+_ALL_GPUS = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
+"""The request of `docker run --gpus all`."""
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _LIBRARY_FOLDERS = ("lib64", "lib")
 _SMI_SECONDS = 120
 APPTAINER_DRIVER = "/.singularity.d/libs"
 """Where `apptainer exec --nv` puts the driver's libraries."""
-
-
 INJECTED = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 """Variables of the host that are set in its containers, too: NVLink's multicast must stay off on such a host."""
 
 
 class GpuMode(StrEnum):
-    """How a container gets GPUs."""
+    """How a container gets GPUs, in the order in which `auto` tries them."""
 
     NONE = "none"
     NVIDIA = "nvidia"
@@ -69,16 +68,6 @@ class HostState:
     """Device nodes: /dev/nvidia0 and the like."""
 
 
-class AttachmentRecord(TypedDict):
-    """An attachment in the evidence."""
-
-    mode: str
-    reason: str
-    devices: list[str]
-    library_path: str
-    environment: dict[str, str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
     """How a container gets GPUs: fields of a ContainerSpec, and what they are called in the report."""
@@ -87,7 +76,7 @@ class Attachment:
     reason: str
     """Why this mode; for `none` why there is no GPU."""
     inventory: Inventory | None = None
-    device_requests: tuple[DeviceRequest, ...] = ()
+    device_requests: tuple[Mapping[str, Any], ...] = ()
     devices: tuple[str, ...] = ()
     binds: Mapping[str, str] = field(default_factory=dict)
     library_path: str = ""
@@ -103,18 +92,17 @@ class Attachment:
         """Variables of the container, given the image's."""
         if not self.library_path:
             return dict(self.injected)
-        own = image.get("LD_LIBRARY_PATH", "")
-        return {**self.injected, "LD_LIBRARY_PATH": f"{self.library_path}:{own}" if own else self.library_path}
+        folders = [self.library_path, *filter(None, [image.get("LD_LIBRARY_PATH")])]
+        return {**self.injected, "LD_LIBRARY_PATH": ":".join(folders)}
 
     def __str__(self) -> str:
         if not self.attached:
             return f"no GPU: {self.reason}"
-        what = names(self.inventory.gpus) if self.inventory else "GPUs"
-        driver = f", driver {self.inventory.driver}" if self.inventory else ""
-        return f"{what}{driver}, attached by {self.mode} ({self.reason})"
+        found = f"{names(self.inventory.gpus)}, driver {self.inventory.driver}" if self.inventory else "GPUs"
+        return f"{found}, attached by {self.mode} ({self.reason})"
 
-    def as_json(self) -> AttachmentRecord:
-        """For the evidence: what the trial itself added to the container."""
+    def as_json(self) -> dict[str, Any]:
+        """For the evidence: what the validation run itself added to the container."""
         return {
             "mode": str(self.mode),
             "reason": self.reason,
@@ -127,45 +115,6 @@ class Attachment:
 NO_GPU = Attachment(mode=GpuMode.NONE, reason="no GPU was asked for")
 
 
-def attach(engine: Runtime, wanted: str, *, min_driver: str) -> Attachment:
-    """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
-    parse(wanted)
-    if wanted == GpuMode.NONE:
-        return NO_GPU
-    chosen = _by_apptainer(wanted) if engine.facts.apptainer else choose(wanted, look(engine, folder_of(wanted)))
-    if chosen.inventory is not None and chosen.attached:
-        require_driver(chosen.inventory, min_driver)
-    return replace(chosen, injected=injected_from(os.environ)) if chosen.attached and engine.facts.local else chosen
-
-
-def _by_apptainer(wanted: str) -> Attachment:
-    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU.
-
-    Raises UserError for another mode, and for `nvidia` without a GPU.
-    """
-    found = inventory()
-    cause = "Apptainer attaches GPUs by `--nv` alone" if wanted not in (AUTO, GpuMode.NVIDIA) else ""
-    if wanted == GpuMode.NVIDIA and found is None:
-        cause = "no GPU was found on this machine"
-    if cause:
-        raise UserError(Problem(where=f"--gpus {wanted}", cause=cause, then="`--gpus auto` takes what there is"))
-    if found is None:
-        return replace(NO_GPU, reason="no GPU was found on this machine")
-    request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})
-    return Attachment(
-        mode=GpuMode.NVIDIA,
-        reason="`apptainer exec --nv`",
-        inventory=found,
-        device_requests=(request,),
-        library_path=APPTAINER_DRIVER,
-    )
-
-
-def injected_from(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the host's environment must hold in its containers."""
-    return {name: environment[name] for name in INJECTED if name in environment}
-
-
 def parse(wanted: str) -> str:
     """The mode that `--gpus` names, without its folder. Raises UserError for anything else."""
     mode = wanted.partition(":")[0]
@@ -174,9 +123,42 @@ def parse(wanted: str) -> str:
     return mode
 
 
-def folder_of(wanted: str) -> str:
-    """The FOLDER of `host-driver:FOLDER`, else nothing."""
-    return wanted.partition(":")[2]
+def attach(engine: Runtime, wanted: str, *, min_driver: str) -> Attachment:
+    """Look at the host and choose. Raises UserError for a mode that can't be had, or a driver below the minimum."""
+    if parse(wanted) == GpuMode.NONE:
+        return NO_GPU
+    chosen = _by_apptainer(wanted) if engine.facts.apptainer else choose(wanted, look(engine, wanted.partition(":")[2]))
+    if not chosen.attached:
+        return chosen
+    if chosen.inventory is not None:
+        require_driver(chosen.inventory, min_driver)
+    host = os.environ if engine.facts.local else {}
+    return replace(chosen, injected={name: host[name] for name in INJECTED if name in host})
+
+
+def _by_apptainer(wanted: str) -> Attachment:
+    """`apptainer exec --nv` takes the libraries that this machine's `ldconfig` knows, and every GPU.
+
+    Raises UserError for another mode, and for `nvidia` without a GPU.
+    """
+    found = inventory()
+    if wanted not in (AUTO, GpuMode.NVIDIA):
+        raise _not_to_be_had(wanted, "Apptainer attaches GPUs by `--nv` alone")
+    if found is None:
+        if wanted == GpuMode.NVIDIA:
+            raise _not_to_be_had(wanted, "no GPU was found on this machine")
+        return replace(NO_GPU, reason="no GPU was found on this machine")
+    return Attachment(
+        mode=GpuMode.NVIDIA,
+        reason="`apptainer exec --nv`",
+        inventory=found,
+        device_requests=(_ALL_GPUS,),
+        library_path=APPTAINER_DRIVER,
+    )
+
+
+def _not_to_be_had(wanted: str, cause: str) -> UserError:
+    return UserError(Problem(where=f"--gpus {wanted}", cause=cause, then="`--gpus auto` takes what there is"))
 
 
 def choose(wanted: str, host: HostState) -> Attachment:
@@ -188,23 +170,17 @@ def choose(wanted: str, host: HostState) -> Attachment:
     tried = {one: _unavailable(one, host) for one in (GpuMode.NVIDIA, GpuMode.CDI, GpuMode.HOST_DRIVER)}
     if mode != AUTO:
         if cause := tried[GpuMode(mode)]:
-            raise UserError(Problem(where=f"--gpus {wanted}", cause=cause, then="`--gpus auto` takes what there is"))
+            raise _not_to_be_had(wanted, cause)
         return _attachment(GpuMode(mode), "asked for", host)
     if host.inventory is None and not host.runtime and not host.cdi:
-        return Attachment(mode=GpuMode.NONE, reason="no GPU was found on the engine's host")
+        return replace(NO_GPU, reason="no GPU was found on the engine's host")
+    refused: list[str] = []
     for one, cause in tried.items():
         if not cause:
-            refused = [f"not {other}: {why}" for other, why in tried.items() if why and _before(other, one)]
-            return _attachment(one, "; ".join(["chosen by auto", *refused]), host)
-    reasons = "; ".join(f"{one}: {why}" for one, why in tried.items())
-    return Attachment(
-        mode=GpuMode.NONE, reason=f"the host's GPUs can't be attached ({reasons})", inventory=host.inventory
-    )
-
-
-def _before(one: GpuMode, other: GpuMode) -> bool:
-    order = list(GpuMode)
-    return order.index(one) < order.index(other)
+            return _attachment(one, "; ".join(["chosen by auto", *(f"not {text}" for text in refused)]), host)
+        refused.append(f"{one}: {cause}")
+    reason = f"the host's GPUs can't be attached ({'; '.join(refused)})"
+    return replace(NO_GPU, reason=reason, inventory=host.inventory)
 
 
 def _unavailable(mode: GpuMode, host: HostState) -> str:
@@ -223,22 +199,18 @@ def _unavailable(mode: GpuMode, host: HostState) -> str:
 def _attachment(mode: GpuMode, reason: str, host: HostState) -> Attachment:
     found = Attachment(mode=mode, reason=reason, inventory=host.inventory)
     if mode is GpuMode.NVIDIA:
-        request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})
-        return replace(found, device_requests=(request,))
+        return replace(found, device_requests=(_ALL_GPUS,))
     if mode is GpuMode.CDI:
         devices = [_CDI_ALL] if _CDI_ALL in host.cdi else list(host.cdi)
-        request = DeviceRequest(Driver="cdi", Count=0, DeviceIDs=devices, Capabilities=None, Options={})
+        request = {"Driver": "cdi", "Count": 0, "DeviceIDs": devices, "Capabilities": None, "Options": {}}
         return replace(found, device_requests=(request,))
-    return replace(
-        found,
-        devices=host.nodes,
-        binds={host.folder: host.folder},
-        library_path=f"{host.folder}/{_library_folder(host.folder)}",
-    )
+    libraries = f"{host.folder}/{_libraries(host.folder) or _LIBRARY_FOLDERS[0]}"
+    return replace(found, devices=host.nodes, binds={host.folder: host.folder}, library_path=libraries)
 
 
-def _library_folder(folder: str) -> str:
-    return next((name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), _LIBRARY_FOLDERS[0])
+def _libraries(folder: str) -> str:
+    """Which folder below holds the driver's library; empty: none."""
+    return next((name for name in _LIBRARY_FOLDERS if Path(folder, name, "libcuda.so.1").exists()), "")
 
 
 def require_driver(inventory: Inventory, minimum: str) -> None:
@@ -248,14 +220,9 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
     except InvalidVersion:
         return
     if old:
-        raise UserError(
-            Problem(
-                where=f"driver {inventory.driver}",
-                cause=f"is older than {minimum}, which this image's CUDA needs",
-                then="update the host's driver, or take an image of an older CUDA (`nox -s plan` lists them)",
-            ),
-            code=1,
-        )
+        cause = f"is older than {minimum}, which this image's CUDA needs"
+        then = f"update the host's driver, or take an image of an older CUDA (`{command('plan')}` lists them)"
+        raise UserError(Problem(where=f"driver {inventory.driver}", cause=cause, then=then), code=1)
 
 
 # --- looking at the host --------------------------------------------------------------------------------------------
@@ -264,17 +231,18 @@ def require_driver(inventory: Inventory, minimum: str) -> None:
 def look(engine: Runtime, folder: str = "") -> HostState:
     """What the engine's host has. Of another machine only what the engine says. Raises UserError for a wrong folder."""
     runtime = "nvidia" in engine.facts.runtimes
+    cdi = tuple(name for name in engine.facts.cdi_devices if name.startswith("nvidia.com/gpu="))
     if not engine.facts.local:
-        return HostState(local=False, runtime=runtime, cdi=_discovered(engine))
-    if folder and not _holds_driver(folder):
+        return HostState(local=False, runtime=runtime, cdi=cdi)
+    if folder and not _libraries(folder):
         cause = f"{folder} has no lib64/libcuda.so.1"
         raise UserError(Problem(where="--gpus host-driver", cause=cause, then="name the folder that holds the driver"))
-    found = folder or next((one for one in DRIVER_FOLDERS if _holds_driver(one)), "")
+    found = folder or next(filter(_libraries, DRIVER_FOLDERS), "")
     return HostState(
         local=True,
         inventory=inventory(found),
         runtime=runtime or any(shutil.which(name) for name in _HOOKS),
-        cdi=_discovered(engine) or _cdi_of_this_machine(engine),
+        cdi=cdi or _cdi_of_this_machine(engine.facts.api),
         folder=found,
         nodes=device_nodes(),
     )
@@ -290,9 +258,9 @@ def inventory(folder: str = "") -> Inventory | None:
     program = shutil.which("nvidia-smi") or (shutil.which("nvidia-smi", path=f"{folder}/bin") if folder else None)
     if program is None:
         return None
-    command = [program, f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"]
+    arguments = [program, f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SMI_SECONDS)
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=_SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_smi(done.stdout) if done.returncode == 0 else None
@@ -305,18 +273,9 @@ def device_nodes() -> tuple[str, ...]:
     return (*nodes, *(node for node in control if Path(node).exists())) if nodes else ()
 
 
-def _holds_driver(folder: str) -> bool:
-    return any(Path(folder, name, "libcuda.so.1").exists() for name in _LIBRARY_FOLDERS)
-
-
-def _discovered(engine: Runtime) -> tuple[str, ...]:
-    """CDI devices that the engine itself reports (28.2 and later)."""
-    return tuple(name for name in engine.facts.cdi_devices if name.startswith("nvidia.com/gpu="))
-
-
-def _cdi_of_this_machine(engine: Runtime) -> tuple[str, ...]:
+def _cdi_of_this_machine(api: str) -> tuple[str, ...]:
     """Engines from 25 on take CDI names where it is switched on; specifications of NVIDIA's tell that it was set up."""
-    if tuple(int(part) for part in engine.facts.api.split(".")) < _CDI_SINCE:
+    if tuple(map(int, api.split("."))) < _CDI_SINCE:
         return ()
     files = (file for folder in CDI_FOLDERS for file in sorted(Path(folder).glob("*")) if file.is_file())
     named = any("nvidia.com/gpu" in file.read_text(errors="replace") for file in files)

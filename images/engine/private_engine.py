@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
-from images.engine import Engine, NoEngine, connect, private_home, private_socket, private_store
+from images.engine.client import Engine, NoEngine, connect, private_home, private_socket
 from images.errors import Problem, UserError
-from images.host import file_lock
-from images.host.apt import install
+from images.host import cache
 from images.host.hashing import sha256
 
 _SUBNETS = tuple(f"172.{second}.200.0/24" for second in range(31, 17, -1))
@@ -27,6 +29,9 @@ _START_SECONDS = 180.0
 _STOP_SECONDS = 180.0
 _SOCKET_PATH_MAX = 107  # sizeof(sockaddr_un.sun_path) - 1, unix(7)
 _LONGEST_SOCKET = "exec/containerd/containerd-debug.sock"  # dockerd's own, below the folder
+_DISCARDED = "discarded-"
+_OF_CONTAINERS = ("overlay", "tmpfs", "nsfs")
+"""Kinds of file systems that an engine mounts below its store: a container's root, its /dev/shm, its network."""
 
 
 def open_engine(url: str | None, *, say: Callable[[str], None], builds: bool = True) -> Engine:
@@ -37,16 +42,20 @@ def open_engine(url: str | None, *, say: Callable[[str], None], builds: bool = T
     try:
         return connect(url, builds=builds)
     except NoEngine:
-        if os.geteuid() != 0 or not (is_debian(_os_release()) and shutil.which("apt-get")):
+        release = Path("/etc/os-release")
+        debian = release.is_file() and is_debian(release.read_text()) and shutil.which("apt-get")
+        if os.geteuid() != 0 or not debian:
             raise
     with _locked():
         if not shutil.which("dockerd"):
+            from images.host import apt
+
             say("no Docker Engine answers: installing docker.io with apt-get")
-            install("docker.io", "iptables", "iproute2", "ca-certificates")
+            apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
         try:
             return connect()  # somebody else started it while we waited, or the package did
         except NoEngine:
-            _mend_store(say)
+            mend_store(say)
             say(f"starting a private Docker Engine in {private_home()}")
             return _start()
 
@@ -64,8 +73,13 @@ def wipe() -> bool:
     """
     with _locked():
         ended = _end()
-        private_store.discard(private_home())
+        discard(private_home())
         return ended
+
+
+def _locked() -> AbstractContextManager[None]:
+    """One process at a time: two builds started together must not start two engines."""
+    return cache.alone(private_home() / "lock")
 
 
 def is_debian(os_release: str) -> bool:
@@ -75,20 +89,47 @@ def is_debian(os_release: str) -> bool:
     return "debian" in family
 
 
-def free_subnet(taken: Sequence[str]) -> str:
-    """A subnet for the bridge that overlaps none of the machine's (in CIDR form). Raises UserError."""
-    networks = [ipaddress.ip_network(network, strict=False) for network in taken]
-    for subnet in _SUBNETS:
-        if not any(ipaddress.ip_network(subnet).overlaps(network) for network in networks):
-            return subnet
-    raise UserError(
-        Problem(
-            where="private engine",
-            cause=f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})",
-            then="install and start an engine yourself: `apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`",
-        ),
-        code=1,
-    )
+# --- the process ----------------------------------------------------------------------------------------------------
+
+
+def _start() -> Engine:
+    home = private_home()
+    if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
+        cause = f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)"
+        raise UserError(Problem(where=str(home), cause=cause, then="set XDG_CACHE_HOME to a shorter one"), code=1)
+    if _running() is None:
+        _pid_file().unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
+    make_bridge()
+    program = [
+        "dockerd",
+        f"--data-root={home / 'data'}",
+        f"--exec-root={home / 'exec'}",
+        f"--pidfile={_pid_file()}",
+        f"--host=unix://{private_socket()}",
+        f"--bridge={bridge(home)}",
+        f"--mtu={_mtu()}",
+        # Apart from another engine's, should this machine run a containerd that both find.
+        "--containerd-namespace=truetag",
+        "--containerd-plugins-namespace=truetag-plugins",
+    ]
+    with _log().open("wb") as log:
+        process = subprocess.Popen(
+            program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+        )
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return Engine(base_url=f"unix://{private_socket()}")
+        except UserError:
+            raise
+        except Exception:  # it is not there yet: each stage of the start fails in a way of its own
+            time.sleep(0.2)
+    process.terminate()
+    process.wait()
+    _remove_bridge()
+    cause = f"dockerd did not start: {last_errors(_log().read_text(errors='replace'))}"
+    then = f"its log is {_log()}; or name an engine elsewhere: --engine ssh://HOST"
+    raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
 
 
 def last_errors(log: str, count: int = 3) -> str:
@@ -107,77 +148,32 @@ def _end() -> bool:
     deadline = time.monotonic() + _STOP_SECONDS
     while _running() is not None:
         if time.monotonic() > deadline:
-            raise UserError(
-                Problem(where="private engine", cause=f"process {pid} does not end", then=f"read {_log()}"), code=1
-            )
+            cause = f"process {pid} does not end"
+            raise UserError(Problem(where="private engine", cause=cause, then=f"read {_log()}"), code=1)
         time.sleep(0.2)
     _remove_bridge()
     return True
 
 
-def _mend_store(say: Callable[[str], None]) -> None:
-    """Before a start: an engine whose records name layers that are gone fails at everything, and never says so."""
-    if _running() is not None:
-        return
-    private_store.sweep(private_home())
-    lost = private_store.lost_layers(private_home())
-    if lost:
-        say(f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store")
-        private_store.discard(private_home())
+def _running() -> int | None:
+    """The process id of our dockerd, if the number in its file is still it."""
+    try:
+        pid = int(_pid_file().read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if f"--data-root={private_home() / 'data'}".encode() in words else None
 
 
-def _start() -> Engine:
-    home = private_home()
-    if len(os.fsencode(home / _LONGEST_SOCKET)) > _SOCKET_PATH_MAX:
-        raise UserError(
-            Problem(
-                where=str(home),
-                cause=f"is too long a path for sockets ({_SOCKET_PATH_MAX} bytes at most)",
-                then="set XDG_CACHE_HOME to a shorter one",
-            ),
-            code=1,
-        )
-    if _running() is None:
-        _pid_file().unlink(missing_ok=True)  # a number left from before a reboot may belong to anything now
-    _make_bridge()
-    with _log().open("wb") as log:
-        process = subprocess.Popen(
-            _command(home), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
-        )
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            return Engine(base_url=f"unix://{private_socket()}")
-        except Exception as error:  # it is not there yet: each stage of the start fails in a way of its own
-            if isinstance(error, UserError):
-                raise
-            time.sleep(0.2)
-    process.terminate()
-    process.wait()
-    _remove_bridge()
-    raise UserError(
-        Problem(
-            where="private engine",
-            cause=f"dockerd did not start: {last_errors(_log().read_text(errors='replace'))}",
-            then=f"its log is {_log()}; or name an engine elsewhere: --engine ssh://HOST",
-        ),
-        code=1,
-    )
+def _pid_file() -> Path:
+    return private_home() / "dockerd.pid"
 
 
-def _command(home: Path) -> list[str]:
-    return [
-        "dockerd",
-        f"--data-root={home / 'data'}",
-        f"--exec-root={home / 'exec'}",
-        f"--pidfile={_pid_file()}",
-        f"--host=unix://{private_socket()}",
-        f"--bridge={bridge(home)}",
-        f"--mtu={_mtu()}",
-        # Apart from another engine's, should this machine run a containerd that both find.
-        "--containerd-namespace=truetag",
-        "--containerd-plugins-namespace=truetag-plugins",
-    ]
+def _log() -> Path:
+    return private_home() / "dockerd.log"
+
+
+# --- its network ----------------------------------------------------------------------------------------------------
 
 
 def bridge(home: Path) -> str:
@@ -199,33 +195,36 @@ def mac_address(home: Path) -> str:
     return ":".join(["02", *(digest[start : start + 2] for start in range(0, 10, 2))])
 
 
-def _make_bridge() -> None:
+def free_subnet(taken: Sequence[str]) -> str:
+    """A subnet for the bridge that overlaps none of the machine's (in CIDR form). Raises UserError."""
+    networks = [ipaddress.ip_network(network, strict=False) for network in taken]
+    for subnet in _SUBNETS:
+        if not any(ipaddress.ip_network(subnet).overlaps(network) for network in networks):
+            return subnet
+    cause = f"every subnet it could use is taken ({_SUBNETS[-1]} to {_SUBNETS[0]})"
+    then = "install and start an engine yourself: `apt-get install docker.io`, `dockerd --bip ADDRESS/24 &`"
+    raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
+
+
+def make_bridge() -> None:
     """dockerd would make `docker0`, which another engine may hold; a bridge of another name must exist beforehand."""
     name, mac = bridge(private_home()), mac_address(private_home())
     if _ip("link", "show", "dev", name):
-        _configure(["link", "set", name, "address", mac])  # one that an earlier version left has none of its own
-        return
-    subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
-    _configure(
-        ["link", "add", name, "address", mac, "type", "bridge"],
-        ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
-        ["link", "set", name, "up"],
-    )
-
-
-def _configure(*commands: Sequence[str]) -> None:
-    """Run `ip` with each. Raises UserError."""
-    for command in commands:
-        done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
+        # One that an earlier version left has no address of its own.
+        commands = [["link", "set", name, "address", mac]]
+    else:
+        subnet = ipaddress.ip_network(free_subnet([words[0] for words in _route_table() if words[0][0].isdigit()]))
+        commands = [
+            ["link", "add", name, "address", mac, "type", "bridge"],
+            ["address", "add", f"{next(iter(subnet.hosts()))}/{subnet.prefixlen}", "dev", name],
+            ["link", "set", name, "up"],
+        ]
+    for arguments in commands:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise UserError(
-                Problem(
-                    where="private engine",
-                    cause=f"`ip {' '.join(command)}` failed: {done.stderr.strip()}",
-                    then="this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST",
-                ),
-                code=1,
-            )
+            cause = f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}"
+            then = "this machine forbids what an engine needs; name one elsewhere: --engine ssh://HOST"
+            raise UserError(Problem(where="private engine", cause=cause, then=then), code=1)
 
 
 def _remove_bridge() -> None:
@@ -248,31 +247,90 @@ def _ip(*arguments: str) -> str:
     return subprocess.run(["ip", "-4", "-o", *arguments], capture_output=True, text=True, check=False).stdout
 
 
-def _running() -> int | None:
-    """The process id of our dockerd, if the number in its file is still it."""
-    try:
-        pid = int(_pid_file().read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return None
-    return pid if f"--data-root={private_home() / 'data'}".encode() in command else None
+# --- what it keeps on the disk --------------------------------------------------------------------------------------
 
 
-def _locked() -> AbstractContextManager[None]:
-    """One process at a time: two builds started together must not start two engines."""
-    return file_lock.alone(private_home() / "lock")
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo (proc(5))."""
+
+    device: str
+    root: Path
+    """What of the device is mounted."""
+    point: Path
+    kind: str
 
 
-def _pid_file() -> Path:
-    return private_home() / "dockerd.pid"
+def mend_store(say: Callable[[str], None]) -> None:
+    """Before a start: an engine whose records name layers that are gone fails at everything, and never says so.
+
+    A folder is gone after a deletion that was interrupted, or a disk that was repaired. Nothing in the store is
+    anybody's only copy, so one like that is replaced by an empty one.
+    """
+    if _running() is not None:
+        return
+    delete_discarded(private_home())
+    if lost := lost_layers(private_home()):
+        say(f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store")
+        discard(private_home())
 
 
-def _log() -> Path:
-    return private_home() / "dockerd.log"
+def lost_layers(home: Path) -> list[str]:
+    """Folders of layers that the engine's records name and the disk lacks (layerdb: moby `layer/filestore.go`)."""
+    recorded = (file.read_text().strip() for file in home.glob("data/image/overlay2/layerdb/sha256/*/cache-id"))
+    # A record that a crash left empty names none.
+    return sorted(name for name in recorded if not (name and (home / "data/overlay2" / name).is_dir()))
 
 
-def _os_release() -> str:
-    try:
-        return Path("/etc/os-release").read_text()
-    except OSError:
-        return ""
+def discard(home: Path) -> None:
+    """Take the store of an engine that doesn't run away. Cut off at any moment, it leaves a whole store or none.
+
+    The store is renamed before anything in it is deleted; what an earlier call left half deleted goes too. Raises
+    UserError: somebody else mounted something in there, or it can't be deleted.
+    """
+    store = home / "data"
+    every = mounts(Path("/proc/self/mountinfo").read_text())
+    for mount in mounts_of_others(every, store.resolve()):
+        cause = f"is a file system of its own ({mount.kind}), not this engine's"
+        raise UserError(Problem(where=str(mount.point), cause=cause, then=f"`umount {mount.point}`"), code=1)
+    for mount in reversed(every):
+        if mount.point.is_relative_to(store.resolve()):
+            subprocess.run(["umount", "--lazy", mount.point], capture_output=True, check=False)
+    if store.exists():
+        store.rename(Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=home)) / store.name)
+    if left := delete_discarded(home):
+        cause = f"could not be deleted: {left[0]}"
+        raise UserError(Problem(where=str(home), cause=cause, then=f"`rm -rf {home}/{_DISCARDED}*`"), code=1)
+
+
+def delete_discarded(home: Path) -> list[str]:
+    """Delete what `discard` set aside and could not finish. Returns what can't be deleted."""
+    failed: list[str] = []
+    for folder in home.glob(f"{_DISCARDED}*"):
+        shutil.rmtree(folder, onerror=lambda _call, path, error: failed.append(f"{path}: {error[1]}"))
+    return failed
+
+
+def mounts(mountinfo: str) -> list[Mount]:
+    """The mounts that a text of /proc/self/mountinfo names, in its order: each below those before it."""
+
+    def path(text: str) -> Path:
+        return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))  # blanks
+
+    lines = [line.split() for line in mountinfo.splitlines() if line.strip()]
+    # Optional fields stand before the hyphen.
+    return [Mount(one[2], path(one[3]), path(one[4]), one[one.index("-", 6) + 1]) for one in lines]
+
+
+def mounts_of_others(every: Iterable[Mount], store: Path) -> Iterator[Mount]:
+    """Mounts at or below the store that no engine made: a disk of a person's."""
+    every = list(every)
+    for mount in every:
+        if not mount.point.is_relative_to(store) or mount.kind in _OF_CONTAINERS:
+            continue
+        around = [other for other in every if other is not mount and mount.point.is_relative_to(other.point)]
+        # dockerd mounts its store onto itself, so as to set how mounts spread from there.
+        itself = any(
+            mount.device == o.device and mount.root == o.root / mount.point.relative_to(o.point) for o in around
+        )
+        if not itself:
+            yield mount

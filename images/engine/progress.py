@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, RenderableType
@@ -17,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from images.engine.buildkit import BuildEvent, LogLine, Retrying, StepFinished, StepProgress, StepStarted
-from images.engine.failures import step_name
+from images.engine.failures import is_cancelled, step_name
 
 LOG_TAIL = 20
 """Lines shown of a step that failed."""
 
 
 @dataclass(kw_only=True)
-class StepView:
+class _StepView:
     """One step as it stands now."""
 
     name: str
@@ -34,57 +33,44 @@ class StepView:
     log: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """A line that is printed once and stays."""
-
-    text: str
-    style: str = ""
-
-
 class JobView:
     """The state of one build, made from its events. Holds no clock: times come in with the events."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.running: dict[str, StepView] = {}
+    def __init__(self) -> None:
+        self.running: dict[str, _StepView] = {}
 
-    def take(self, event: BuildEvent, now: float) -> tuple[Message, ...]:
-        """Note an event; `now` in seconds of any steady clock. Returns what is to be printed for good."""
+    def take(self, event: BuildEvent, now: float) -> list[tuple[str, str]]:
+        """Note an event; `now` in seconds of any steady clock. Returns lines to print for good, each with its style."""
         match event:
             case StepStarted():
-                self.running.setdefault(event.step, StepView(name=event.name, since=now))
+                self.running.setdefault(event.step, _StepView(name=event.name, since=now))
             case LogLine():
                 if view := self.running.get(event.step):
                     view.log.append(event.text)
                     view.last = event.text
             case StepProgress():
                 if view := self.running.get(event.step):
-                    view.last = f"{event.what} {_share(event.current, event.total)}"
+                    of = f" of {event.total / 1e6:.0f}" if event.total else ""
+                    view.last = f"{event.what} {event.current / 1e6:.0f}{of} MB"
             case StepFinished():
                 return self._finish(event)
             case Retrying():
                 self.running.clear()
                 text = f"the network failed ({event.cause}); attempt {event.attempt} of {event.of} in {event.delay:g} s"
-                return (Message(text=text, style="yellow"),)
-        return ()
+                return [(text, "yellow")]
+        return []
 
-    def _finish(self, event: StepFinished) -> tuple[Message, ...]:
+    def _finish(self, event: StepFinished) -> list[tuple[str, str]]:
         view = self.running.pop(event.step, None)
+        if is_cancelled(event.error):
+            return []
         if event.error:
-            if event.cancelled:
-                return ()
-            tail = (Message(text=f"  | {line}", style="dim") for line in (view.log if view else ()))
-            head = Message(text=f"{'FAILED':>9}  {step_name(event.name)}", style="bold red")
-            return (head, *tail, Message(text=f"  {event.error}", style="red"))
-        if event.name.startswith("[internal]") or event.name.startswith("copy /context"):
-            return ()
+            tail = [(f"  | {line}", "dim") for line in (view.log if view else ())]
+            return [(f"{'FAILED':>9}  {step_name(event.name)}", "bold red"), *tail, (f"  {event.error}", "red")]
+        if event.name.startswith(("[internal]", "copy /context")):
+            return []
         took = "cached" if event.cached else f"{event.seconds:.1f} s"
-        return (Message(text=f"{took:>9}  {step_name(event.name)}", style="dim" if event.cached else ""),)
-
-
-def _share(current: int, total: int) -> str:
-    return f"{current / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{current / 1e6:.0f} MB"
+        return [(f"{took:>9}  {step_name(event.name)}", "dim" if event.cached else "")]
 
 
 class Progress:
@@ -110,22 +96,20 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self.plain:
             self._live.stop()
 
     def job(self, name: str) -> Callable[[BuildEvent], None]:
         """Take up a build; the answer is its `on_event`."""
-        view = JobView(name)
+        view = JobView()
         with self._lock:
             self._jobs[name] = view
 
         def on_event(event: BuildEvent) -> None:
             with self._lock:
-                for message in view.take(event, time.monotonic()):
-                    self.say(name, message.text, style=message.style)
+                for text, style in view.take(event, time.monotonic()):
+                    self.say(name, text, style=style)
 
         return on_event
 
@@ -141,12 +125,12 @@ class Progress:
             self.say(name, summary, style="bold green" if ok else "bold red")
 
     def _render(self) -> RenderableType:
+        table = Table.grid(padding=(0, 1), expand=False)
         with self._lock:
-            rows = [(job.name, step) for job in self._jobs.values() for step in job.running.values()]
-            table = Table.grid(padding=(0, 1), expand=False)
-            for job, step in rows:
-                seconds = time.monotonic() - step.since
-                table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(step.name, 60)))
-                if step.last:
-                    table.add_row("", "", Text(step.last[:100], style="dim", no_wrap=True, overflow="ellipsis"))
+            for job, view in self._jobs.items():
+                for step in view.running.values():
+                    seconds = time.monotonic() - step.since
+                    table.add_row(f"[cyan]{escape(job)}[/]", f"{seconds:6.0f} s", escape(step_name(step.name, 60)))
+                    if step.last:
+                        table.add_row("", "", Text(step.last[:100], style="dim", no_wrap=True, overflow="ellipsis"))
         return table

@@ -1,28 +1,200 @@
-"""What a trial asks of whatever runs containers: a Docker Engine, Podman by Docker's interface, or Apptainer."""
+"""What a validation run asks of a container runtime, and what it answers with: Docker Engine, Podman, Apptainer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, Self
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from images.engine.archive import Files
-from images.engine.container import Exit, Line
-from images.engine.facts import EngineFacts
-from images.engine.responses import HistoryEntry, ImageInfo
-from images.engine.specs import PLATFORM, ContainerSpec
+from images.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from images.engine.archive import Files
+
+PLATFORM = "linux/amd64"
+"""What is built and pulled unless something else is said; an engine on another processor emulates it."""
+KILLED = 128 + signal.SIGKILL
+"""Status of a container whose process somebody killed: a person, the engine, or the kernel for memory."""
+CLASSIC_STORE = (
+    'set `{"features": {"containerd-snapshotter": false}}` in /etc/docker/daemon.json and restart the engine'
+)
+"""For engines that keep images in containerd's store, as new installations of 29 and later do
+(docs.docker.com/engine/storage/containerd)."""
+_BUILDKIT_SINCE = (1, 39)  # the API version (engine 18.09) that serves BuildKit at /build?version=2
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """A container without entrypoint; unless asked for, without network, and its root read-only. Sizes in bytes."""
+
+    image: str
+    cmd: Sequence[str]
+    _: KW_ONLY
+    name: str = ""
+    """For messages; the image where it is empty."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    """None: the image's own."""
+    volumes: Sequence[str] = ()
+    """Paths that get a fresh volume, writable by root, where `put` works although the root is read-only."""
+    copied_volumes: Sequence[str] = ()
+    """Paths that get a fresh volume as users' volumes are: with the image's content, owner and mode of that folder."""
+    tmpfs: Mapping[str, str] = field(default_factory=dict)
+    """Path to mount options; "" alone means noexec, so say `exec` where code is compiled and loaded."""
+    binds: Mapping[str, str] = field(default_factory=dict)
+    """Folder of the engine's machine to path in the container, read-only."""
+    network: str = "none"
+    read_only: bool = True
+    """Of the root."""
+    devices: Sequence[str] = ()
+    device_requests: Sequence[Mapping[str, Any]] = ()
+    """As Docker's API has them."""
+    memory: int | None = None
+    """Without swap."""
+    processes: int | None = None
+    """The most at once, threads counted."""
+    capabilities: Sequence[str] | None = None
+    """Those that remain, and no program gains others. None: the engine's defaults."""
+    shm_size: int | None = None
+    ulimits: Mapping[str, int] = field(default_factory=dict)
+    """`memlock` and the like, -1 for no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInfo:
+    """An image as the engine holds it. `size` in bytes, `layers` are diff IDs, bottom first."""
+
+    id: str
+    tags: tuple[str, ...]
+    digests: tuple[str, ...]
+    """`name@sha256:...` for each registry it came from or went to."""
+    size: int
+    created: str
+    architecture: str
+    layers: tuple[str, ...]
+    labels: Mapping[str, str]
+    env: Mapping[str, str]
+    user: str
+    workdir: str
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryEntry:
+    """One line of an image's history. `size` in bytes."""
+
+    created_by: str
+    size: int
+    comment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line that a container printed; `stream` is stdout or stderr."""
+
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a container ended. `oom`: the kernel killed something in it for memory."""
+
+    code: int
+    oom: bool
+    error: str
+
+
+class TimedOut(UserError):  # noqa: N818  # said as an event
+    """A container did not end in time and was killed."""
+
+    def __init__(self, where: str, seconds: float) -> None:
+        cause = f"did not end within {seconds:g} s and was stopped"
+        super().__init__(Problem(where=where, cause=cause, then="run it alone, or longer"), code=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """What the engine says about itself. `memory` in bytes."""
+
+    url: str
+    version: str
+    api: str
+    data_root: str
+    local: bool
+    """It runs on this machine, on this file system."""
+    cgroup: str
+    cpus: int
+    memory: int
+    storage: str
+    """Driver of its layers, and the file system below: `overlay2 on extfs`."""
+    runtimes: tuple[str, ...]
+    cdi_devices: tuple[str, ...] = ()
+    """Devices that the engine found specifications of (28.2 and later), `nvidia.com/gpu=0`."""
+    architecture: str = "amd64"
+    """Of its processor, in Docker's words. Images of another run emulated."""
+    os: str = "linux"
+    podman: bool = False
+    """It is Podman, by its Docker interface: it runs containers and has no BuildKit."""
+    apptainer: bool = False
+    """It is Apptainer: containers of the user who starts them, of unpacked images."""
+    containerd_images: bool = False
+    """It keeps images in containerd's store: their IDs are those of manifests, not of configurations."""
+
+
+def engine_facts(url: str, version: Mapping[str, Any], info: Mapping[str, Any], *, builds: bool = True) -> EngineFacts:
+    """The facts in the answers of `GET /version` and `GET /info`.
+
+    Raises UserError for an engine without BuildKit, unless nothing is to be built with it (`builds`).
+    """
+    data_root, driver = info.get("DockerRootDir") or "", info.get("Driver", "")
+    podman = any("podman" in one.get("Name", "").lower() for one in version.get("Components") or ())
+    status = dict(info.get("DriverStatus") or ())
+    devices = info.get("DiscoveredDevices") or ()
+    facts = EngineFacts(
+        url=url,
+        version=f"{'podman ' if podman else ''}{version.get('Version', '?')}",
+        api=version["ApiVersion"],
+        data_root=data_root,
+        # A socket can be a tunnel, or lead into Docker Desktop's virtual machine.
+        local=url.startswith("unix://") and info.get("Name") == socket.gethostname() and Path(data_root).is_dir(),
+        cgroup=info.get("CgroupVersion", "1"),
+        cpus=info.get("NCPU", 1),
+        memory=info.get("MemTotal", 0),
+        storage=f"{driver} on {status['Backing Filesystem']}" if status.get("Backing Filesystem") else driver,
+        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        cdi_devices=tuple(one.get("ID", "") for one in devices if one.get("Source") == "cdi"),
+        architecture=version.get("Arch", "amd64"),
+        os=version.get("Os", "linux"),
+        podman=podman,
+        containerd_images=status.get("driver-type", "").startswith("io.containerd."),
+    )
+    cause = ""
+    if podman:
+        cause = "this is Podman, whose Docker interface has no BuildKit"
+    elif facts.os != "linux":
+        cause = f"this engine makes {facts.os} images"
+    elif tuple(map(int, facts.api.split("."))) < _BUILDKIT_SINCE:
+        cause = f"engine {facts.version} is too old to have BuildKit (18.09 is the first)"
+    if builds and cause:
+        then = "name a Docker Engine (20.10 or newer) with --engine URL"
+        raise UserError(Problem(where=url, cause=cause, then=then), code=1)
+    return facts
 
 
 class RunningContainer(Protocol):
-    """One container: files in, start, lines out, how it ended. See images/engine/container.py."""
+    """One container: files in, start, lines out, how it ended."""
 
     def put(self, files: Files, to: str) -> None:
         """Copy files into the folder `to`, one of the spec's volumes, before the start. Raises UserError."""
-        ...
 
     def start(self) -> None:
         """Start it. Raises UserError."""
-        ...
 
     def lines(self, timeout: float | None = None) -> Iterator[Line]:
         """What it prints, line by line, until it ends. Kills it and raises TimedOut after `timeout` seconds."""
@@ -34,38 +206,16 @@ class RunningContainer(Protocol):
 
 
 class Runtime(Protocol):
-    """Runs containers of images that are there, or that it fetches. `Engine` is one."""
+    """Runs containers of images that are there, or that it fetches. What each method raises: see `Engine`."""
 
     facts: EngineFacts
 
     def __enter__(self) -> Self: ...
-
     def __exit__(self, *_: object) -> None: ...
-
-    def cancel(self) -> None:
-        """Stop all containers, from any thread: their callers get Cancelled."""
-        ...
-
-    def sweep(self) -> tuple[str, ...]:
-        """Remove what killed runs of this machine left behind. Returns names."""
-        ...
-
-    def inspect(self, ref: str) -> ImageInfo:
-        """What is known of an image. Raises EngineError where there is none."""
-        ...
-
-    def find(self, ref: str) -> ImageInfo | None:
-        """The image, or None where it is not there."""
-        ...
-
-    def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo:
-        """Fetch an image from its registry. Raises UserError with the registry's words."""
-        ...
-
-    def history(self, ref: str) -> tuple[HistoryEntry, ...]:
-        """How the image came to be, newest step first. Raises EngineError."""
-        ...
-
-    def container(self, spec: ContainerSpec) -> AbstractContextManager[RunningContainer]:
-        """A container that is not started yet, and gone on every way out. Raises UserError, Cancelled."""
-        ...
+    def cancel(self) -> None: ...
+    def sweep(self) -> tuple[str, ...]: ...
+    def inspect(self, ref: str) -> ImageInfo: ...
+    def find(self, ref: str) -> ImageInfo | None: ...
+    def pull(self, ref: str, *, platform: str = PLATFORM) -> ImageInfo: ...
+    def history(self, ref: str) -> tuple[HistoryEntry, ...]: ...
+    def container(self, spec: ContainerSpec) -> AbstractContextManager[RunningContainer]: ...

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from images.errors import Problem, UserError
-from images.host import cache, file_lock
+from images.host import cache
 
 _WAIT = "-oDPkg::Lock::Timeout=600"
 """Seconds to wait for another program that installs packages, such as unattended-upgrades."""
@@ -44,7 +44,7 @@ def unpack(package: str, folder: Path) -> Path:
 
 def _alone() -> AbstractContextManager[None]:
     """One process of ours at a time: `apt-get update` does not wait for its locks, it fails."""
-    return file_lock.alone(cache.folder() / "apt.lock")
+    return cache.alone(cache.folder() / "apt.lock")
 
 
 def _run(*command: str, then: str, beside: Path | None = None) -> None:

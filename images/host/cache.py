@@ -1,17 +1,55 @@
-"""The folder of what can be made again, outside the project: clones share it (XDG Base Directory Specification)."""
+"""The folder of what can be made again, outside the project: clones share it. And locks between a user's processes."""
 
 from __future__ import annotations
 
-import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import platformdirs
+from filelock import FileLock, Timeout
+
 from images.errors import Problem, UserError
+
+_PAUSE = 0.2
+"""Seconds between two looks at a lock that somebody holds."""
 
 
 def folder() -> Path:
     """Raises UserError for a user without a home."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "truetag"
-    except RuntimeError:  # an unknown uid without HOME
+    found = platformdirs.user_cache_path("truetag")
+    if not found.is_absolute():  # an unknown uid without HOME
         then = "set HOME or XDG_CACHE_HOME to a folder that can be written"
-        raise UserError(Problem(where="HOME", cause="this user has no home folder", then=then)) from None
+        raise UserError(Problem(where="HOME", cause="this user has no home folder", then=then))
+    return found
+
+
+@contextmanager
+def alone(
+    file: Path, *, waiting: Callable[[], None] = lambda: None, pause: Callable[[float], object] = time.sleep
+) -> Iterator[None]:
+    """Hold the lock of a file; it ends with the process. Threads of one process wait for each other, too.
+
+    `waiting` is called once if somebody holds it. `pause` waits the seconds between two looks: what it raises ends
+    the waiting. Raises UserError where the file can't be written, or its file system has no locks.
+    """
+    lock = FileLock(file, timeout=0)
+    said = False
+    while not lock.is_locked:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            if not said:
+                waiting()
+            said = True
+            pause(_PAUSE)
+        except (OSError, NotImplementedError) as error:
+            cause = f"can't be locked: {getattr(error, 'strerror', None) or error}"
+            then = "name a folder of a local disk that you may write to (XDG_CACHE_HOME=/var/tmp/cache), then try again"
+            raise UserError(Problem(where=str(file), cause=cause, then=then), code=1) from None
+    try:
+        yield
+    finally:
+        lock.release()

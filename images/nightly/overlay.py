@@ -17,7 +17,7 @@ from images.context import templates
 from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
 from images.context.render import Context
-from images.engine import BuildSpec, Engine, ImageInfo
+from images.engine import Engine, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.progress import Progress
 from images.errors import UserError
@@ -59,7 +59,7 @@ def over(
                 built = engine.build(
                     context(control, locked, parent, host, below),
                     tag,
-                    BuildSpec(network_mode=network),
+                    network=network,
                     on_event=progress.job(tag),
                     redact=host.redact,
                 )

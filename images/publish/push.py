@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from images.engine import Engine, ImageInfo, ImagePart
+from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
 from images.engine.failures import Cancelled
+from images.engine.layers import ImagePart
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
 from images.publish.chunked.tar_entries import UnknownTarError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from images.engine.facts import EngineFacts
+from images.engine.runtime import EngineFacts
 from validate.claims import AS_ARBITRARY_UID, AS_ROOT, HOST_PROBE, IN_OWN_CONTAINER, Claim, ClaimSet
 from validate.evidence import Evidence
 

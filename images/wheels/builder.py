@@ -21,7 +21,7 @@ from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
-from images.engine import BuildSpec, ContainerSpec, Engine
+from images.engine import ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.failures import BuildFailed
 from images.engine.progress import Progress
@@ -242,7 +242,6 @@ def _compile(job: _Compilation, files: Context) -> bool:
     """Whether anything was compiled: a step that the engine has cached compiles nothing."""
     job.progress.say(job.label, f"compiling {job.recipe.key}, {job.jobs} at once", "dim")
     network = job.host.network(local=job.engine.facts.local, offline=job.options.offline)
-    spec = BuildSpec(network_mode=network)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     shown = job.progress.job(job.label)
     with job.log.open("w", encoding="utf-8", buffering=1) as stream:
@@ -255,7 +254,7 @@ def _compile(job: _Compilation, files: Context) -> bool:
                     job.progress.say(job.label, f"object {counted['done']} of {counted['all']}", "dim")
 
         try:
-            result = job.engine.build(files, job.tag, spec, on_event=on_event, redact=job.host.redact)
+            result = job.engine.build(files, job.tag, network=network, on_event=on_event, redact=job.host.redact)
         except BuildFailed as failed:
             if _STEP not in failed.step:
                 raise

@@ -17,7 +17,7 @@ from images.context import labels as image_labels
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo, private_engine
-from images.host import file_lock
+from images.host import cache as host_cache
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -25,6 +25,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
+from tests.support.engine_contents import containers
 from tests.support.other_engine import Other, other_engine
 from tests.support.sources import SOURCES
 from validate.claims import ClaimSet
@@ -36,7 +37,7 @@ say = logging.getLogger("truetag.tests").warning
 def engine() -> Iterator[Engine]:
     with private_engine.open_engine(None, say=say) as found:
         yield found
-        left = [container.id for container in found.containers(f"dev.truetag.run={found.run_id}")]
+        left = [container.id for container in containers(found, f"dev.truetag.run={found.run_id}")]
         assert not left, f"containers left behind: {left}"
 
 
@@ -77,7 +78,7 @@ def built(engine: Engine, out: Path) -> Mapping[str, Any]:
     The worker that comes first builds it, once for all.
     """
     kept = out / "parent.json"
-    with file_lock.alone(out / "parent.lock"):
+    with host_cache.alone(out / "parent.lock"):
         if not kept.is_file():
             environment = {**os.environ, "DOCKER_HOST": engine.facts.url}
             command = [sys.executable, "-m", "images", "build", NAME, "--out", str(out)]

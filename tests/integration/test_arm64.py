@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from images.config.platforms import Platform, of_machine
-from images.engine import BuildSpec, ContainerSpec, Engine
+from images.engine import ContainerSpec, Engine
 from images.host import emulation
 from images.validation.run import is_emulated
 
@@ -31,7 +31,7 @@ def test_an_arm64_image_is_built_as_such_and_its_program_runs(engine: Engine) ->
     files = {"Dockerfile": b"FROM scratch\nCOPY --chmod=755 program /program\n", "program": program()}
     name = "truetag-test-arm64"
     try:
-        engine.build(files, name, BuildSpec(platform=Platform.ARM64))
+        engine.build(files, name, platform=Platform.ARM64)
         info = engine.inspect(name)
         assert info.architecture == "arm64"
         assert is_emulated(engine, info) is (engine.facts.architecture != "arm64")
@@ -45,7 +45,7 @@ def test_an_arm64_image_is_built_as_such_and_its_program_runs(engine: Engine) ->
 def test_a_build_is_of_the_platform_that_it_was_asked_for(engine: Engine, platform: Platform) -> None:
     name = f"truetag-test-{platform.architecture}-empty"
     try:
-        engine.build({"Dockerfile": b"FROM scratch\nLABEL a=b\n"}, name, BuildSpec(platform=platform))
+        engine.build({"Dockerfile": b"FROM scratch\nLABEL a=b\n"}, name, platform=platform)
         assert engine.inspect(name).architecture == platform.architecture
     finally:
         engine.untag(name)

@@ -17,7 +17,7 @@ from images.context import base_images
 from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import BuildSpec, ContainerSpec, Engine, connect
+from images.engine import ContainerSpec, Engine, connect
 from images.planning import plan
 from tests.support.checkout import ROOT
 from tests.support.debian_tools import BUILDX, unpacked
@@ -113,7 +113,7 @@ def test_a_shared_stage_is_built_once_and_the_image_is_that_of_its_own_context(
     try:
         for name, files in contexts.items():
             baked = modern.inspect(f"{name}-candidate")
-            plain = modern.inspect(modern.build(files, f"{name}-plain", BuildSpec(network_mode="none")).image_id)
+            plain = modern.inspect(modern.build(files, f"{name}-plain", network="none").image_id)
             assert (len(baked.layers), baked.labels, baked.env) == (len(plain.layers), plain.labels, plain.env)
             assert _holds(modern, baked.id) == _holds(modern, plain.id) == f"shared\n{name}\n"
     finally:

@@ -23,7 +23,7 @@ from images.bench.parts.sizes import Sizes
 from images.context.base_images import AcquiredBase
 from images.context.hosting import HostSettings
 from images.context.render import Context
-from images.engine import Engine, ignore
+from images.engine import Engine, ignore, layers
 from images.engine.buildkit import LogLine
 from images.engine.progress import Progress
 from images.errors import UserError
@@ -211,7 +211,7 @@ def test_layers_weigh_the_same_where_they_lie_and_exported(
         "mkdir /many; for n in $(seq 300); do echo $n >/many/$n; done; ln /many/1 /one; ln -s /many /link; rm /bin/ls"
     )
     builder.build(context(base, script), builder.run_id)
-    assert engine.layer_folders(builder.run_id), "this engine keeps its layers elsewhere: only the export is tested"
+    assert layers.folders(engine, builder.run_id), "this engine keeps its layers elsewhere: only the export is tested"
     here = LayerSizes().of(engine, builder.run_id)
     with ThreadPoolExecutor(3) as pool:
         exported = {layer.digest: layer for layer in layer_sizes._exported(engine, builder.run_id, pool)}

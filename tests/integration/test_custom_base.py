@@ -10,7 +10,7 @@ from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.custom_base import read_python
 from images.context.hosting import HostSettings, host_settings
-from images.engine import BuildSpec, ContainerSpec, Engine
+from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Base
@@ -49,7 +49,7 @@ def given_base(engine: Engine, base: AcquiredBase, host: HostSettings) -> Iterat
 
 def _build(engine: Engine, dockerfile: str, tag: str, host: HostSettings) -> None:
     network = "host" if host.loopback else None
-    engine.build({"Dockerfile": dockerfile.encode(), **host.files()}, tag, BuildSpec(network_mode=network))
+    engine.build({"Dockerfile": dockerfile.encode(), **host.files()}, tag, network=network)
 
 
 def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(

@@ -24,12 +24,12 @@ from images.context.base_images import AcquiredBase, acquire
 from images.context.hosting import HostSettings
 from images.engine import (
     RUN_LABEL,
-    BuildSpec,
     ContainerSpec,
     Engine,
     NoSuchImage,
     TimedOut,
     connect,
+    layers,
     private_engine,
     private_home,
 )
@@ -38,12 +38,12 @@ from images.engine.failures import BuildFailed, Cancelled, FailureKind
 from images.errors import UserError
 from images.planning.image import Base
 from tests.support.checkout import ROOT
+from tests.support.engine_contents import containers, volumes
 
 pytestmark = pytest.mark.engine
 
 MIB = 1 << 20
-OFFLINE = BuildSpec(network_mode="none")
-LABELLED = BuildSpec(network_mode="none", labels={"dev.truetag.test": "1"})
+LABELS = {"dev.truetag.test": "1"}
 
 
 @pytest.fixture
@@ -98,16 +98,16 @@ def test_a_build_with_mounts_and_its_second_run_from_the_cache(engine: Engine, b
         "host/word": b"from the context\n",
     }
     events: list[BuildEvent] = []
-    first = engine.build(files, tag, LABELLED, on_event=events.append)
+    first = engine.build(files, tag, network="none", labels=LABELS, on_event=events.append)
     assert engine.inspect(tag).id == first.image_id
     assert engine.inspect(tag).labels["dev.truetag.test"] == "1"
     printed = [event.text for event in events if isinstance(event, LogLine)]
     assert printed == ["from the context", "half a line"]
-    steps = [step for step in first.steps if step.stage == "test" and "RUN" in step.name]
+    steps = [step for step in first.steps if "[test" in step.name and "RUN" in step.name]
     assert [step.cached for step in steps] == [False, False]
     assert all(step.seconds > 0 for step in steps)
 
-    second = engine.build(files, tag, LABELLED)
+    second = engine.build(files, tag, network="none", labels=LABELS)
     assert second.image_id == first.image_id
     assert all(step.cached for step in second.steps if "RUN" in step.name), second.steps
 
@@ -124,7 +124,7 @@ def test_a_failed_step_is_named_with_its_last_words_and_leaves_no_tag(
         engine.build(
             {"Dockerfile": dockerfile(base, f"RUN {nonce()} echo before; apt-get install -y nosuchpackage")},
             tag,
-            OFFLINE,
+            network="none",
             on_event=events.append,
         )
     failed = caught.value
@@ -144,13 +144,15 @@ def test_network_trouble_is_tried_again_with_longer_pauses_and_nothing_else_is(
     events: list[BuildEvent] = []
     step = f"RUN {nonce()} echo 'Temporary failure resolving mirror.test'; exit 100"
     with pytest.raises(BuildFailed):
-        engine.build({"Dockerfile": dockerfile(base, step)}, tag, OFFLINE, sleep=pauses.append, on_event=events.append)
+        engine.build(
+            {"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append, on_event=events.append
+        )
     assert pauses == [5, 10]
     assert [event.attempt for event in events if isinstance(event, Retrying)] == [2, 3]
 
     step = f"RUN {nonce()} echo 'error: Hash mismatch for x'; exit 1"
     with pytest.raises(BuildFailed):
-        engine.build({"Dockerfile": dockerfile(base, step)}, tag, OFFLINE, sleep=pauses.append)
+        engine.build({"Dockerfile": dockerfile(base, step)}, tag, network="none", sleep=pauses.append)
     assert pauses == [5, 10]
 
 
@@ -169,7 +171,7 @@ def test_a_large_context_is_streamed(engine: Engine, base: AcquiredBase, tag: st
     engine.build(
         {"Dockerfile": dockerfile(base, "RUN --mount=type=bind,target=/c wc -c < /c/big > /n"), "big": big},
         tag,
-        OFFLINE,
+        network="none",
     )
     with engine.container(ContainerSpec(tag, ["cat", "/n"])) as box:
         assert box.run(300).stdout == f"{300 * MIB}\n"
@@ -205,7 +207,7 @@ def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, b
         def build() -> None:
             try:
                 other.build(
-                    {"Dockerfile": dockerfile(base, f"RUN {nonce()} sleep 600")}, tag, OFFLINE, on_event=started
+                    {"Dockerfile": dockerfile(base, f"RUN {nonce()} sleep 600")}, tag, network="none", on_event=started
                 )
             except BaseException as error:
                 raised.append(error)
@@ -228,12 +230,12 @@ def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, b
             thread.start()
         label = f"{RUN_LABEL}={other.run_id}"
         assert at_work.wait(120)
-        assert wait_until(lambda: any(one.state == "running" for one in other.containers(label)))
+        assert wait_until(lambda: any(one.state == "running" for one in containers(other, label)))
         other.cancel()
         for thread in threads:
             thread.join(120)
         assert [type(error) for error in raised] == [Cancelled, Cancelled]
-        assert other.containers(label) == ()
+        assert containers(other, label) == []
         with pytest.raises(Cancelled):
             other.build({"Dockerfile": dockerfile(base)}, tag)
     assert engine.find(tag) is None
@@ -243,7 +245,7 @@ def test_cancel_from_another_thread_ends_builds_and_containers(engine: Engine, b
 
 
 def mine(engine: Engine) -> int:
-    return len(engine.containers(f"{RUN_LABEL}={engine.run_id}"))
+    return len(containers(engine, f"{RUN_LABEL}={engine.run_id}"))
 
 
 def test_files_get_into_a_read_only_container_through_a_volume(engine: Engine, base: AcquiredBase) -> None:
@@ -298,10 +300,10 @@ def test_a_container_and_its_volume_go_on_every_way_out(
         engine.container(ContainerSpec(base.reference, ["sleep", "600"], volumes=["/s"])) as box,
     ):
         box.start()
-        assert len(engine.volumes(f"{RUN_LABEL}={engine.run_id}")) == 1
+        assert len(volumes(engine, f"{RUN_LABEL}={engine.run_id}")) == 1
         raise way_out
     assert mine(engine) == 0
-    assert not engine.volumes(f"{RUN_LABEL}={engine.run_id}")
+    assert not volumes(engine, f"{RUN_LABEL}={engine.run_id}")
 
 
 def test_too_long_a_run_is_stopped(engine: Engine, base: AcquiredBase) -> None:
@@ -367,7 +369,7 @@ def test_what_a_killed_run_left_is_swept_and_nothing_of_the_living(engine: Engin
     with engine.container(ContainerSpec(base.reference, ["sleep", "600"])) as living:
         with trials.open_engine(engine.facts.url):  # as every verb does
             pass
-        remaining = [container.id for container in engine.containers()]
+        remaining = [container.id for container in containers(engine)]
     assert left not in remaining
     assert living.id in remaining
 
@@ -394,7 +396,7 @@ def test_a_bridge_that_an_earlier_version_left_gets_an_address_of_its_own(
     subprocess.run(["ip", "link", "add", name, "type", "bridge"], check=True)
     there = Path("/sys/class/net", name)
     try:
-        private_engine._make_bridge()
+        private_engine.make_bridge()
         assert (there / "address").read_text().strip() == private_engine.mac_address(private_home())
         assert (there / "addr_assign_type").read_text().strip() == "3", "set, and not taken from a port"
     finally:
@@ -426,20 +428,20 @@ def test_the_hosts_settings_stay_in_no_layer_and_no_label(engine: Engine, base: 
             **host.files(),
         },
         tag,
-        OFFLINE,
+        network="none",
         on_event=seen.append,
     )
     text = "\n".join(event.text for event in seen if isinstance(event, LogLine))
     assert all(word in text for word in planted), "the step did not see the settings"
 
-    layers, names = set(), set()
-    for file in engine.saved(tag):
+    found, names = set(), set()
+    for file in layers.saved(engine, tag):
         data = file.data.read()
-        layers.add(file.layer)
+        found.add(file.layer)
         names.add(file.member.name.removeprefix("./"))
         where = f"{file.layer} {file.member.name}"
         assert not any(word.encode() in data or word in where for word in planted), where
-    assert len(layers) == len(engine.inspect(tag).layers) + 1  # and the configuration
+    assert len(found) == len(engine.inspect(tag).layers) + 1  # and the configuration
     assert "done" in names
     assert "etc/debian_version" in names
     assert not any(name.startswith("run/host/") for name in names)
@@ -451,7 +453,7 @@ def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:
     built = engine.build(
         {"Dockerfile": dockerfile(base, "ENV A=b", "USER 12", "WORKDIR /tmp", 'CMD ["x"]')},
         tag,
-        BuildSpec(labels={key: value}),
+        labels={key: value},
     )
     info = engine.inspect(tag)
     assert (info.env["A"], info.user, info.workdir, info.command) == ("b", "12", "/tmp", ("x",))
@@ -526,7 +528,7 @@ def test_an_image_in_the_form_of_docker_save_is_loaded_with_its_bytes_for_an_id(
     loaded = engine.load(files, tag)
     assert loaded.id == f"sha256:{hashlib.sha256(config).hexdigest()}"
     assert (loaded.layers, loaded.labels) == ((digest,), {"dev.truetag.test": "1"})
-    (found,) = [file.data.read() for file in engine.saved(tag) if file.member.name == "word"]
+    (found,) = [file.data.read() for file in layers.saved(engine, tag) if file.member.name == "word"]
     assert found == word
 
 

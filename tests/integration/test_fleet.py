@@ -21,6 +21,7 @@ from images.registry.reference import Repository
 from images.validation import run
 from tests.support import fleet_faults, fleet_images
 from tests.support.broken_images import NAME
+from tests.support.engine_contents import containers
 from tests.support.fleet_faults import FleetCommand
 from tests.support.ray_cluster import ray_cluster
 from tests.support.rootless_podman import rootless_podman
@@ -228,7 +229,7 @@ def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
 
     def running() -> list[str]:
         ours = (thin[0], engine.inspect(thin[0]).id)
-        return [one.id for one in engine.containers(RUN_LABEL) if one.image in ours]
+        return [one.id for one in containers(engine, RUN_LABEL) if one.image in ours]
 
     def kill(_record: Record) -> None:
         (container,) = running()

@@ -12,11 +12,12 @@ import pytest
 from images.context import base_images, render
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import OWNER_LABEL, Engine, ImageInfo
+from images.engine import OWNER_LABEL, Engine, ImageInfo, layers
 from images.locking import lock_file
 from images.planning.image import Image
 from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
+from tests.support.engine_contents import containers
 from validate.claims import ClaimSet
 from validate.judging import Status
 
@@ -63,7 +64,7 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
     engine.build(render.render(image, locks, base_images.base_context(base), render.Extras(host=host)), tag)
     try:
         names = set()
-        for file in engine.saved(tag):
+        for file in layers.saved(engine, tag):
             names.add(file.member.name)
             content = file.data.read() if file.member.isfile() else b""
             assert b"planted-" not in content, f"{file.member.name} in layer {file.layer}"
@@ -118,7 +119,7 @@ def test_an_interrupt_leaves_nothing_running_and_no_name(engine: Engine, parent:
         rest = interrupt(first, begun)
     assert "nothing is left running" in rest
     assert engine.inspect(NAME).id == parent.id and engine.find(f"{NAME}-candidate") is None
-    owners = [one.labels.get(OWNER_LABEL, "") for one in engine.containers()]
+    owners = [one.labels.get(OWNER_LABEL, "") for one in containers(engine)]
     assert not [one for one in owners if f":{first.pid}:" in one or f":{second.pid}:" in one]
 
 

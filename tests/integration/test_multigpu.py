@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from images.context.base_images import AcquiredBase
-from images.engine import BuildSpec, ContainerSpec, Engine
+from images.engine import ContainerSpec, Engine
 from images.engine.gpus import Attachment, GpuMode
 from images.hardware.inventory import Gpu, Inventory
 from images.planning.image import Image
@@ -88,7 +88,7 @@ def broken(engine: Engine, image: Image) -> Iterator[str]:
     settings = "NCCL_P2P_DISABLE=1\\nNCCL_SHM_DISABLE=1\\n"
     user = engine.inspect(NAME).user
     dockerfile = f"FROM {NAME}\nUSER root\nRUN printf '{settings}' > /etc/nccl.conf\nUSER {user}\n"
-    engine.build({"Dockerfile": dockerfile.encode()}, BROKEN, BuildSpec(network_mode="none"))
+    engine.build({"Dockerfile": dockerfile.encode()}, BROKEN, network="none")
     yield BROKEN
     engine.remove(BROKEN, force=True)
 

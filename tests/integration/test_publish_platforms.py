@@ -15,7 +15,7 @@ from images.building import records, validating
 from images.commands import trials
 from images.config.names import ImageName
 from images.config.platforms import Platform
-from images.engine import BuildSpec, Engine, ImageInfo, connect
+from images.engine import Engine, ImageInfo, connect
 from images.errors import UserError
 from images.host import emulation
 from images.publish import attachments, attestation, index, publication, signing
@@ -122,7 +122,7 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     for name in ROW:
         platform = ImageName.parse(name).platform
         tag = f"truetag-test-platforms:{platform.architecture}"
-        engine.build(_context(name, platform), tag, BuildSpec(platform=platform))
+        engine.build(_context(name, platform), tag, platform=platform)
         info = engine.inspect(tag)
         folder = tmp_path_factory.mktemp("attestation")
         evidence, verdict = validating.validate_image(engine, info.id, claims(name), (Tier.STATIC, Tier.CPU))

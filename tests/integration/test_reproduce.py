@@ -15,7 +15,7 @@ from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.context.render import Context
 from images.context.templates import EPOCH
-from images.engine import BuildSpec, Engine, ImageInfo
+from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent, LogLine
 from images.engine.progress import Progress
 from images.locking import lock_file
@@ -77,7 +77,7 @@ def test_packages_venv_and_user_have_normalised_timestamps(
 
 def layers(engine: Engine, context: Context, tag: str) -> tuple[str, ...]:
     """Of the system stage, built without any cache."""
-    engine.build(context, tag, BuildSpec(target="system", no_cache=True))
+    engine.build(context, tag, target="system", no_cache=True)
     return engine.inspect(tag).layers
 
 

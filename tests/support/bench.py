@@ -9,7 +9,7 @@ from images.bench.accounting import Layer
 from images.bench.builder import Builder
 from images.bench.parts import BenchmarkRun
 from images.context.hosting import HostSettings
-from images.engine import BuildSpec, CacheRecord, HistoryEntry, ignore
+from images.engine import CacheRecord, HistoryEntry, ignore
 from tests.support.sources import SOURCES
 
 MACHINE = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}
@@ -28,8 +28,10 @@ class Cache:
         self.parents: dict[str, str] = {}
         self.asked: list[tuple[Mapping[str, Any], bool]] = []
 
-    def build(self, files: Mapping[str, Any], tag: str | None, spec: BuildSpec, **_: object) -> SimpleNamespace:
-        self.asked.append((files, spec.no_cache))
+    def build(
+        self, files: Mapping[str, Any], tag: str | None, *, no_cache: bool = False, **_: object
+    ) -> SimpleNamespace:
+        self.asked.append((files, no_cache))
         step = next(line for line in files["Dockerfile"].decode().splitlines() if "sh /run" in line)
         self.records |= {"ours": f"mount / from exec {step}", "theirs": "mount / from exec theirs"}
         return SimpleNamespace(image_id="sha256:1")

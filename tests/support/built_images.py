@@ -7,7 +7,7 @@ from images.building.contexts import ContextOptions
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import BuildSpec, Engine
+from images.engine import Engine
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -21,5 +21,5 @@ def build_without_trial(engine: Engine, name: str, base: AcquiredBase, cache: Pa
     assert planned.image is not None
     options = ContextOptions(facts=sources.facts, host=host, cache=cache, compiled=lambda _image, _pin: None)
     prepared = contexts.prepare(planned.image, lock_file.read(planned.image), base_images.base_context(base), options)
-    engine.build(prepared.files, name, BuildSpec(network_mode=host.network(local=engine.facts.local)))
+    engine.build(prepared.files, name, network=host.network(local=engine.facts.local))
     return planned.image

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from images.engine import connect
-from images.engine.connection import private_socket
+from images.engine import connect, layers
+from images.engine.client import private_socket
 from validate.binaries import fatbin
 
 Code = Counter[str]
@@ -85,7 +85,7 @@ def _libraries(image: str) -> Iterator[tuple[str, Path]]:
         yield from _below(Path(image), Path(image))
         return
     with connect(f"unix://{private_socket()}") as engine:
-        for layer in engine.layer_folders(image):
+        for layer in layers.folders(engine, image):
             yield from _below(layer / "opt" / "venv", layer)
 
 

@@ -28,6 +28,7 @@ from images.fleet.ledger import Ledger
 from tests.support import fleet_images
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
+from tests.support.engine_contents import containers
 from tests.support.slurm_cluster import Slurm, slurm_cluster
 from validate.evidence import Evidence
 from validate.judge import judge
@@ -200,7 +201,7 @@ class Killing:
     def _containers(self, *states: str) -> list[str]:
         """Of trials of these images, those that ended and were not removed among them; or those in some states."""
         ours = {*self.command.images, *(self.engine.inspect(image).id for image in self.command.images)}
-        found = [container for container in self.engine.containers(RUN_LABEL) if container.image in ours]
+        found = [container for container in containers(self.engine, RUN_LABEL) if container.image in ours]
         return [container.id for container in found if not states or container.state in states]
 
     def _until(self, holds: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:

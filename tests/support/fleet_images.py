@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from images.engine import BuildSpec, Engine
+from images.engine import Engine
 from tests.support.broken_images import NAME, SITE
 
 PACKAGES = ("einops", "safetensors")
@@ -51,15 +51,14 @@ def thin_images(
     `also`: a command in all. `parent`: what they lie over; empty: the small image.
     """
     below = parent or f"{prefix}-small"
-    spec = BuildSpec(network_mode="none")
     commands = {**{f"{number:02}": "true" for number in range(count)}, **broken}
     tags = tuple(f"{prefix}-{word}" for word in commands)
     try:
         if not parent:
-            engine.build({"Dockerfile": dockerfile().encode()}, below, spec)
+            engine.build({"Dockerfile": dockerfile().encode()}, below, network="none")
         for tag, command in zip(tags, commands.values(), strict=True):
             text = f"FROM {below}\nUSER root\nRUN echo {tag} >/var/log/own && {command}\nRUN {also}\nUSER 1001\n"
-            engine.build({"Dockerfile": text.encode()}, tag, spec)
+            engine.build({"Dockerfile": text.encode()}, tag, network="none")
         yield tags
     finally:
         for tag in (*tags, *(() if parent else (below,))):

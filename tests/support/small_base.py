@@ -8,7 +8,7 @@ from dataclasses import replace
 from images.config.paths import TEMPLATES
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import BuildSpec, Engine
+from images.engine import Engine
 
 SCRIPTS = TEMPLATES / "scripts"
 _NAME = "truetag-test-small-base"
@@ -41,7 +41,7 @@ def small_base(engine: Engine, base: AcquiredBase) -> Iterator[AcquiredBase]:
     """The programs of a base that steps of tests call, in one layer; the name is gone afterwards."""
     tag = f"{_NAME}:{uuid.uuid4().hex[:12]}"  # several workers have one at a time
     dockerfile = _DOCKERFILE.format(base=base.reference).encode()
-    engine.build({"Dockerfile": dockerfile}, tag, BuildSpec(network_mode="none"))
+    engine.build({"Dockerfile": dockerfile}, tag, network="none")
     try:
         yield replace(base, reference=tag, digest=engine.inspect(tag).id)
     finally:

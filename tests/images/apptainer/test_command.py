@@ -9,7 +9,6 @@ import pytest
 from images.apptainer import command
 from images.apptainer.published import image_info
 from images.engine import ContainerSpec
-from images.engine.docker_types import DeviceRequest
 
 REFERENCE = "registry.test/lab/images@sha256:" + "1" * 64
 CONFIG = {
@@ -112,7 +111,7 @@ def test_what_can_not_be_given_has_a_name(spec: ContainerSpec, word: str) -> Non
 
 
 def test_gpus_come_by_nv() -> None:
-    request = DeviceRequest(Driver="", Count=-1, DeviceIDs=None, Capabilities=[["gpu"]], Options={})
+    request = {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
     found = words(replace(SPEC, device_requests=(request,), binds={"/driver": "/driver"}))
     assert "--nv" in found and "--no-nv" not in found
     assert "type=bind,source=/driver,destination=/driver,ro" in after("--mount", found)

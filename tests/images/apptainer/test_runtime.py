@@ -15,7 +15,7 @@ from images.apptainer import Apptainer, published, runtime
 from images.apptainer.published import Published, image_info
 from images.engine import ContainerSpec, EngineError, EngineErrorKind, NoEngine
 from images.engine.failures import Cancelled
-from images.errors import UserError
+from images.errors import Problem, UserError
 
 REFERENCE = "registry.test/lab/images@sha256:" + "1" * 64
 PROGRAM = """#!/bin/sh
@@ -124,7 +124,7 @@ def test_it_is_taken_where_no_engine_answers_and_never_by_root(
     apptainer: Apptainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nobody(*_: object, **__: object) -> None:
-        raise NoEngine([])
+        raise NoEngine(Problem(where="engine", cause="none answers"))
 
     monkeypatch.setattr(runtime, "connect", nobody)
     with runtime.open_runtime(None) as found:

@@ -10,7 +10,8 @@ import pytest
 
 from images.engine import buildkit
 from images.engine.archive import ChunkReader, pack
-from images.engine.buildkit import LogLine, Step, StepFinished, StepProgress, StepStarted, Trace, plain_line, stage_of
+from images.engine.buildkit import LogLine, Step, StepFinished, StepProgress, StepStarted, Trace, plain_line
+from images.engine.buildkit_pb2 import StatusResponse
 
 
 def report(
@@ -22,7 +23,7 @@ def report(
     stream: int = 1,
     progress: tuple[str, int, int] | None = None,
 ) -> bytes:
-    message = buildkit._STATUS_RESPONSE()
+    message = StatusResponse()
     if vertex is not None:
         one = message.vertexes.add(digest="d", name="[torch 2/5] RUN pip", **vertex)
         for field, value in (("started", started), ("completed", completed)):
@@ -95,7 +96,7 @@ def test_a_failed_step_tells_its_error_and_its_log() -> None:
 
 
 def test_a_step_stopped_because_of_another_is_not_the_failed_one() -> None:
-    message = buildkit._STATUS_RESPONSE()
+    message = StatusResponse()
     message.vertexes.add(digest="a", name="bystander", error="context canceled")
     message.vertexes.add(digest="b", name="culprit", error="exit code: 1")
     trace, _ = feed(message.SerializeToString())
@@ -123,20 +124,6 @@ def test_other_bytes_are_no_report() -> None:
 )
 def test_lines_read_as_a_terminal_would_leave_them(line: bytes, shown: str) -> None:
     assert plain_line(line) == shown
-
-
-@pytest.mark.parametrize(
-    ("name", "stage"),
-    [
-        ("[torch 2/5] RUN pip", "torch"),
-        ("[torch  2/15] RUN pip", "torch"),
-        ("[base] FROM x", "base"),
-        ("[internal] load build definition", ""),
-        ("exporting to image", ""),
-    ],
-)
-def test_stages(name: str, stage: str) -> None:
-    assert stage_of(name) == stage
 
 
 def unpack(chunks: bytes) -> dict[str, tarfile.TarInfo]:

@@ -124,10 +124,10 @@ def test_only_the_drivers_folder_changes_the_environment() -> None:
 
 
 def test_a_folder_is_the_drivers_by_what_it_holds(tmp_path: Path) -> None:
-    assert not gpus._holds_driver(str(tmp_path))
+    assert not gpus._libraries(str(tmp_path))
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libcuda.so.1").touch()
-    assert gpus._holds_driver(str(tmp_path))
+    assert gpus._libraries(str(tmp_path))
     chosen = gpus.choose("host-driver", HostState(local=True, folder=str(tmp_path), nodes=NODES))
     assert chosen.library_path == f"{tmp_path}/lib"
 

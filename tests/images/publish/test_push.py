@@ -17,8 +17,9 @@ from typing import Any, cast
 
 import pytest
 
-from images.engine import Engine, ImageInfo, ImagePart
+from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent, StepProgress
+from images.engine.layers import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
 from images.publish import compression, variants

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from images.engine.docker_types import VersionResponse
-from images.engine.facts import engine_facts
+from images.engine.runtime import engine_facts
 from images.validation import limits
 from tests.support.claims import bare_claims
 from validate.claims import AS_ARBITRARY_UID, AS_ROOT, IN_OWN_CONTAINER, ClaimSet, Tier
@@ -13,8 +12,8 @@ from validate.evidence import Evidence
 from validate.judge import judge
 from validate.judging import Status
 
-PODMAN: VersionResponse = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
-DOCKER: VersionResponse = {**PODMAN, "Components": []}
+PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
+DOCKER = {**PODMAN, "Components": []}
 APPTAINER = replace(engine_facts("apptainer", DOCKER, {}, builds=False), apptainer=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from images.bench import loopback
 from images.bench.parts import base_pull
-from images.engine import registries
+from images.engine import client
 from images.errors import Problem, UserError
 from images.registry.distribution import Descriptor, Manifest
 from tests.support.bench import Cache, bench_on
@@ -27,7 +27,7 @@ def pulled(monkeypatch: pytest.MonkeyPatch, *messages: dict[str, Any]) -> dict[s
 
     def pull(name: str, on_event: Callable[[Any], None]) -> None:
         for message in messages:
-            if event := registries.transfer_event(name, "pulling", message):
+            if event := client.transfer_event(name, "pulling", message):
                 on_event(event)
 
     engine: Any = SimpleNamespace(facts=SimpleNamespace(url="unix:///e.sock"), untag=lambda _name: None, pull=pull)

@@ -9,7 +9,7 @@ from images.bench import network
 from images.bench.data import DeliveryData
 from images.bench.parts import delivery
 from images.engine import Finished
-from images.engine.container import Exit
+from images.engine.containers import Exit
 from images.errors import Problem, UserError
 from tests.support.bench import bench_on
 

@@ -38,8 +38,14 @@ class Shelf:
         layers = tuple(self.folders)
         return SimpleNamespace(id=reference, layers=layers[:1] if reference == "base:1" else layers, size=6_000)
 
-    def layer_folders(self, _reference: str) -> tuple[Path, ...]:
-        return tuple(self.folders.values())
+    @property
+    def sdk(self) -> SimpleNamespace:
+        *lower, upper = map(str, self.folders.values())
+        data = {"UpperDir": upper, "LowerDir": ":".join(reversed(lower))}
+        driver = {"Name": "overlay2", "Data": data}
+        return SimpleNamespace(
+            inspect_image=lambda _ref: {"GraphDriver": driver, "RootFS": {"Layers": [*self.folders]}}
+        )
 
     def history(self, _reference: str) -> tuple[HistoryEntry, ...]:
         made = {

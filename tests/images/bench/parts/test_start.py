@@ -13,7 +13,7 @@ from images.bench.data import StartData
 from images.bench.parts import PARTS, UNASKED, start
 from images.config.paths import TEMPLATES
 from images.engine import ContainerSpec, Finished
-from images.engine.container import Exit
+from images.engine.containers import Exit
 from images.engine.gpus import NO_GPU, Attachment, GpuMode
 from images.errors import UserError
 from tests.support.bench import bench_on

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from images.errors import UserError
-from images.host import file_lock
+from images.host import cache
 from tests.support.checkout import ROOT
 
 HOLDER = """
 import sys
 from pathlib import Path
-from images.host import file_lock
-with file_lock.alone(Path(sys.argv[1])):
+from images.host import cache
+with cache.alone(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -37,7 +37,7 @@ def test_another_process_is_waited_for_and_it_is_said_once(tmp_path: Path) -> No
         if len(pauses) == 3:
             process.communicate()
 
-    with file_lock.alone(file, waiting=lambda: told.append("waits"), pause=pause):
+    with cache.alone(file, waiting=lambda: told.append("waits"), pause=pause):
         assert told == ["waits"] and len(pauses) == 3
 
 
@@ -45,7 +45,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     process = holder(tmp_path / "x.lock")
     process.kill()
     process.communicate()
-    with file_lock.alone(tmp_path / "x.lock", waiting=lambda: pytest.fail("nobody holds it")):
+    with cache.alone(tmp_path / "x.lock", waiting=lambda: pytest.fail("nobody holds it")):
         pass
 
 
@@ -56,16 +56,16 @@ def test_what_a_pause_raises_ends_the_waiting(tmp_path: Path) -> None:
         raise InterruptedError
 
     with (
-        file_lock.alone(tmp_path / "x.lock"),
+        cache.alone(tmp_path / "x.lock"),
         pytest.raises(InterruptedError),
-        file_lock.alone(tmp_path / "x.lock", pause=cancelled),  # a second opening of the file: as another thread's
+        cache.alone(tmp_path / "x.lock", pause=cancelled),  # a second opening of the file: as another thread's
     ):
         pytest.fail("two hold it")
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(UserError) as caught, file_lock.alone(tmp_path / "cache" / "locks" / "x.lock"):
+    with pytest.raises(UserError) as caught, cache.alone(tmp_path / "cache" / "locks" / "x.lock"):
         pytest.fail("there is no lock")
     (problem,) = caught.value.problems
     assert str(tmp_path / "cache") in problem.where and "XDG_CACHE_HOME" in problem.then

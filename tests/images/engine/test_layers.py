@@ -9,12 +9,12 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from images.engine import ImageInfo, image_store, layer_store
-from images.engine.docker_api import DockerApi
+from images.engine import Engine, ImageInfo, layers
 from images.host.hashing import oci_digest
 
 FILES = {"bin/program": b"x" * 3000, "bin/empty": b"", b"caf\xe9".decode(errors="surrogateescape"): b"latin"}
@@ -66,9 +66,9 @@ def store(tmp_path: Path) -> tuple[Path, list[str], bytes]:
 
 def test_a_layers_tar_comes_back_byte_for_byte(store: tuple[Path, list[str], bytes]) -> None:
     root, diff_ids, whole = store
-    found = layer_store.layers(root, diff_ids)
+    found = layers.stored(root, diff_ids)
     assert list(found) == diff_ids
-    assert b"".join(layer_store.tar(found[diff_ids[1]])) == whole
+    assert b"".join(layers.stored_tar(found[diff_ids[1]])) == whole
 
 
 def test_what_the_engine_gives_is_said_before(store: tuple[Path, list[str], bytes]) -> None:
@@ -78,8 +78,10 @@ def test_what_the_engine_gives_is_said_before(store: tuple[Path, list[str], byte
     config.write_bytes(b"{}")
     values: dict[str, Any] = dict.fromkeys(ImageInfo.__dataclass_fields__, "")
     info = ImageInfo(**{**values, "id": oci_digest(b"{}"), "layers": tuple(diff_ids)})
+    facts = SimpleNamespace(containerd_images=False, local=True, data_root=str(root))
+    engine = cast("Engine", SimpleNamespace(facts=facts))
     for wanted in (diff_ids, diff_ids[1:], []):
-        parts = list(image_store.parts(cast("DockerApi", None), info, wanted, root))
+        parts = list(layers.parts(engine, info, wanted))
         assert [part.following for part in parts] == [len(whole) * left for left in reversed(range(len(wanted) + 1))]
 
 
@@ -87,16 +89,16 @@ def test_an_image_of_which_a_layer_cannot_be_read_is_not_read_here_at_all(
     store: tuple[Path, list[str], bytes],
 ) -> None:
     root, diff_ids, _ = store
-    assert layer_store.layers(root, [*diff_ids, oci_digest(b"another")]) == {}
+    assert layers.stored(root, [*diff_ids, oci_digest(b"another")]) == {}
     (root / "overlay2/cache0/diff").rename(root / "overlay2/elsewhere")
-    assert layer_store.layers(root, diff_ids) == {}
+    assert layers.stored(root, diff_ids) == {}
 
 
 def test_a_file_that_became_shorter_is_told(store: tuple[Path, list[str], bytes]) -> None:
     root, diff_ids, _ = store
     (root / "overlay2/cache1/diff/bin/program").write_bytes(b"short")
     with pytest.raises(ValueError, match="bin/program has fewer bytes"):
-        list(layer_store.tar(layer_store.layers(root, diff_ids)[diff_ids[1]]))
+        list(layers.stored_tar(layers.stored(root, diff_ids)[diff_ids[1]]))
 
 
 def test_a_configuration_is_read_by_the_image_id(tmp_path: Path) -> None:
@@ -104,5 +106,5 @@ def test_a_configuration_is_read_by_the_image_id(tmp_path: Path) -> None:
     folder = tmp_path / "image/overlay2/imagedb/content/sha256"
     folder.mkdir(parents=True)
     (folder / oci_digest(content).removeprefix("sha256:")).write_bytes(content)
-    assert layer_store.config(tmp_path, oci_digest(content)) == content
-    assert layer_store.config(tmp_path, oci_digest(b"another")) is None
+    assert layers.stored_config(tmp_path, oci_digest(content)) == content
+    assert layers.stored_config(tmp_path, oci_digest(b"another")) is None

@@ -1,6 +1,8 @@
-"""What the SDK raises, as errors of ours with a kind; and that nobody else uses what the SDK keeps private."""
+"""What the SDK raises, as errors of ours with a kind; and whose containers are swept."""
 
-import re
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,9 +10,8 @@ import docker.errors
 import pytest
 import requests
 
-from images.engine import EngineError, EngineErrorKind, NoSuchImage
-from images.engine.responses import asking
-from tests.support.checkout import ROOT
+from images.engine import OWNER_LABEL, EngineError, EngineErrorKind, NoSuchImage
+from images.engine.containers import asking, is_orphan, owner
 
 
 def answered(status: int, said: str) -> docker.errors.APIError:
@@ -49,11 +50,31 @@ def test_a_missing_file_stays_the_sdks_error_where_that_is_asked_for() -> None:
         raise answered(404, "Could not find the file")
 
 
-def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
-    private = re.compile(r"\b(?:sdk|_sdk|_api|api)\._[a-z]|\._auth_configs|\._raise_for_status|\._stream_helper")
-    found = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "images").rglob("*.py")
-        if private.search(path.read_text())
-    }
-    assert found == {"images/engine/docker_api.py"}
+# --- containers of processes that ended: those of this machine are swept, and nobody else's --------------------------
+
+
+def owner_of_a_process_that_ended() -> str:
+    program = "import os; from images.engine.containers import owner; print(owner(os.getpid()))"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_living_process_keeps_its_containers() -> None:
+    assert not is_orphan({OWNER_LABEL: owner(os.getpid())})
+
+
+def test_a_process_that_ended_leaves_orphans() -> None:
+    assert is_orphan({OWNER_LABEL: owner_of_a_process_that_ended()})
+
+
+def test_a_later_process_of_the_same_number_is_another_one() -> None:
+    mine = owner(os.getpid())
+    assert is_orphan({OWNER_LABEL: f"{mine}1"})
+
+
+def test_a_process_of_another_machine_is_not_ours_to_judge() -> None:
+    """Two machines of one name may share an engine: the same number lives there, or may."""
+    machine, rest = owner_of_a_process_that_ended().split(":", 1)
+    host, boot = machine.split("/")
+    assert not is_orphan({OWNER_LABEL: f"{host}/another{boot}:{rest}"})
+    assert not is_orphan({OWNER_LABEL: f"another{host}/{boot}:{rest}"})
+    assert not is_orphan({}) and not is_orphan({OWNER_LABEL: f"{machine}:{os.getpid()}x:"})

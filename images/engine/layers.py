@@ -1,0 +1,218 @@
+"""The layers of images that the engine holds: as the very tars that they came as, and as files.
+
+An export (`docker save`) copies the whole image to the engine's disk first, and hands all of it out. The engine's own
+store (overlay2) gives single layers, at the speed of the disk, to who may read it: root on the engine's machine. Beside
+each layer's files it keeps the tar without their contents ("tar-split": github.com/vbatts/tar-split, `tar/storage`;
+moby `layer/filestore.go` has the paths). Whether a tar is the right one is told by its digest, which readers check.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import tarfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from images.engine.archive import ChunkReader
+from images.engine.containers import asking
+from images.engine.failures import EngineError, EngineErrorKind
+from images.engine.runtime import CLASSIC_STORE, ImageInfo
+from images.errors import Problem, UserError
+from images.host.hashing import oci_digest
+
+if TYPE_CHECKING:
+    from images.engine.client import Engine
+
+_CHUNK = 1 << 20
+_FILE, _SEGMENT = 1, 2
+"""Kinds of entries of a tar-split: the content of a file, and bytes as they are (headers, padding)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePart:
+    """A layer's tar, or the configuration, on its way out of the engine. Readers check its digest."""
+
+    digest: str
+    """Of the tar (its diff ID) or the configuration (the image ID); empty where only the content can tell."""
+    size: int
+    chunks: Iterator[bytes]
+    """In any size. Of an export, they can be read until the next part is asked for."""
+    following: int = 0
+    """The sizes of all layers that come after this part; 0 where they are not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLayer:
+    """A layer in the store. `diff_id` is the digest of its tar, `size` the bytes of its files, no headers."""
+
+    diff_id: str
+    size: int
+    split: Path
+    files: Path
+
+
+def parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+    """The configuration of an image, and the wanted layers (by diff ID), each once.
+
+    From the engine's own folder, where it can be read: the largest layer first. Else from an export, in its order;
+    engines before 25 do not say there which layer is which, and all of them come. Raises NoSuchImage, EngineError: the
+    engine names images by something else than their configuration (the containerd image store).
+    """
+    if engine.facts.containerd_images:
+        raise no_configuration(info.id)
+    root = Path(engine.facts.data_root)
+    found = stored(root, info.layers) if engine.facts.local else {}
+    config = stored_config(root, info.id) if engine.facts.local else None
+    if not found or config is None:
+        yield from _exported_parts(engine, info, wanted)
+        return
+    layers = [found[diff_id] for diff_id in dict.fromkeys(wanted)]
+    left = sum(layer.size for layer in layers)
+    yield ImagePart(digest=info.id, size=len(config), chunks=iter([config]), following=left)
+    for layer in sorted(layers, key=lambda one: one.size, reverse=True):
+        left -= layer.size
+        chunks = _readable(stored_tar(layer), info.id)
+        yield ImagePart(digest=layer.diff_id, size=layer.size, chunks=chunks, following=left)
+
+
+def _exported_parts(engine: Engine, info: ImageInfo, wanted: Collection[str]) -> Iterator[ImagePart]:
+    digits, has_config = info.id.removeprefix("sha256:"), False
+    for member, data in engine.exported(info.id):
+        digest = f"sha256:{member.name.removeprefix('blobs/sha256/')}" if member.name.startswith("blobs/") else ""
+        if digest == info.id or member.name == f"{digits}.json":
+            content = data.read()
+            has_config = b'"rootfs"' in content
+            yield ImagePart(digest=info.id, size=len(content), chunks=iter([content]))
+        elif digest in wanted or member.name.endswith("/layer.tar"):
+            yield ImagePart(digest=digest, size=member.size, chunks=_readable(_chunks(data), info.id))
+    if not has_config:
+        raise no_configuration(info.id)
+
+
+def no_configuration(image_id: str) -> EngineError:
+    """What a verdict names is the digest of a configuration: with other IDs nothing can be published."""
+    then = f"{CLASSIC_STORE}; then build again"
+    problem = Problem(where=image_id, cause="the engine's image ID is not the digest of a configuration", then=then)
+    return EngineError(problem, EngineErrorKind.OTHER)
+
+
+def _chunks(data: IO[bytes], head: bytes = b"") -> Iterator[bytes]:
+    if head:
+        yield head
+    while chunk := data.read(_CHUNK):
+        yield chunk
+
+
+def _readable(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    """What can't be read of a layer, as an error of the engine."""
+    with asking(where):
+        try:
+            yield from chunks
+        except (ValueError, LookupError) as error:
+            then = "is its disk whole? build the image anew, or take another engine with --engine"
+            problem = Problem(where=where, cause=f"a layer can't be read: {error}", then=then)
+            raise EngineError(problem, EngineErrorKind.LOCAL_FILE) from None
+
+
+# --- the engine's store ---------------------------------------------------------------------------------------------
+
+
+def stored(data_root: Path, diff_ids: Sequence[str]) -> dict[str, StoredLayer]:
+    """The layers of an image, given bottom first, by diff ID; nothing unless each of them can be read here."""
+    found: dict[str, StoredLayer] = {}
+    chain = ""
+    for diff_id in diff_ids:
+        chain = oci_digest(f"{chain} {diff_id}".encode()) if chain else diff_id
+        record = data_root / "image/overlay2/layerdb/sha256" / chain.removeprefix("sha256:")
+        try:
+            files = data_root / "overlay2" / (record / "cache-id").read_text().strip() / "diff"
+            size = int((record / "size").read_text())
+        except (OSError, ValueError):
+            return {}
+        split = record / "tar-split.json.gz"
+        if not (os.access(split, os.R_OK) and os.access(files, os.R_OK | os.X_OK)):
+            return {}
+        found[diff_id] = StoredLayer(diff_id=diff_id, size=size, split=split, files=files)
+    return found
+
+
+def stored_config(data_root: Path, image_id: str) -> bytes | None:
+    """An image's configuration; None where it can't be read here."""
+    try:
+        return (data_root / "image/overlay2/imagedb/content/sha256" / image_id.removeprefix("sha256:")).read_bytes()
+    except OSError:
+        return None
+
+
+def stored_tar(layer: StoredLayer) -> Iterator[bytes]:
+    """The tar of a layer, in chunks of any size. Raises OSError, ValueError for a store that is damaged."""
+    with gzip.open(layer.split, "rb") as lines:
+        for line in lines:
+            entry = json.loads(line)
+            if entry["type"] == _SEGMENT:
+                yield base64.b64decode(entry["payload"])
+            elif entry["type"] == _FILE and entry.get("size"):
+                raw = entry.get("name_raw")  # of names that are no UTF-8
+                name = base64.b64decode(raw) if raw else os.fsencode(entry["name"].lstrip("/"))
+                yield from _content(os.path.join(os.fsencode(layer.files), name), entry["size"])  # noqa: PTH118
+
+
+def _content(path: bytes, size: int) -> Iterator[bytes]:
+    left = size
+    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123  # pathlib has no paths of bytes
+        while left:
+            chunk = stream.read(min(_CHUNK, left))
+            if not chunk:
+                raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
+            left -= len(chunk)
+            yield chunk
+
+
+def folders(engine: Engine, ref: str) -> tuple[Path, ...]:
+    """Where the layers of an image lie on this machine, bottom first; nothing where they can't be read here."""
+    with asking(ref, image=ref):
+        found = engine.sdk.inspect_image(ref)
+    data = (found.get("GraphDriver") or {}).get("Data") or {}
+    if not engine.facts.local or found["GraphDriver"]["Name"] != "overlay2" or "UpperDir" not in data:
+        return ()
+    lower = [folder for folder in data.get("LowerDir", "").split(":") if folder]
+    places = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
+    readable = all(os.access(place, os.R_OK) for place in places)
+    return places if readable and len(places) == len(found["RootFS"]["Layers"] or ()) else ()
+
+
+# --- single files ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedFile:
+    """One file of an exported image: in a layer, or (`layer` empty) its configuration and manifests."""
+
+    layer: str
+    member: tarfile.TarInfo
+    data: IO[bytes]
+    """Readable until the next file is asked for; empty for links and folders."""
+
+
+def saved(engine: Engine, ref: str) -> Iterator[SavedFile]:
+    """Every file of every layer of an image, and its configuration, in one streaming pass. Raises NoSuchImage."""
+    for member, data in engine.exported(ref):
+        head = data.read(512)
+        whole = cast("IO[bytes]", ChunkReader(_chunks(data, head)))
+        is_gzip = head[:2] == b"\x1f\x8b"
+        if head[:4] == b"\x28\xb5\x2f\xfd":
+            cause = "a layer compressed with zstd can't be read here"
+            raise UserError(Problem(where=member.name, cause=cause), code=1)
+        if head[257:262] != b"ustar" and not is_gzip:
+            yield SavedFile(layer="", member=member, data=whole)
+            continue
+        with tarfile.open(fileobj=whole, mode="r|gz" if is_gzip else "r|", bufsize=_CHUNK) as layer:
+            for entry in layer:
+                content = layer.extractfile(entry) if entry.isfile() else None
+                empty = cast("IO[bytes]", ChunkReader(iter(())))
+                yield SavedFile(layer=member.name, member=entry, data=content or empty)

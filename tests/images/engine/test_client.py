@@ -1,0 +1,162 @@
+"""Which engine is taken, what it is taken for, who waits for whom, and what is tried again."""
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.engine import Engine, EngineError, EngineErrorKind, client, layers
+from images.engine.buildkit import BuildEvent, Retrying
+from images.engine.runtime import engine_facts
+from images.errors import Problem, UserError
+from tests.support.checkout import ROOT
+
+DOCKER = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
+PODMAN = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
+
+
+def unconnected() -> Engine:
+    engine = Engine.__new__(Engine)
+    engine._cancelled = threading.Event()
+    return engine
+
+
+def test_podman_is_known_and_refused_only_where_something_is_built() -> None:
+    facts = engine_facts("unix:///p", PODMAN, {}, builds=False)
+    assert facts.podman and facts.version == "podman 4.3.1"
+    with pytest.raises(UserError, match="Podman, whose Docker interface has no BuildKit"):
+        engine_facts("unix:///p", PODMAN, {})
+    assert not engine_facts("unix:///d", DOCKER, {}).podman
+
+
+def test_a_store_that_names_images_by_their_manifests_is_known() -> None:
+    """What engine 29 answers after a new installation."""
+    facts = engine_facts("unix:///d", DOCKER, {"DriverStatus": [("driver-type", "io.containerd.snapshotter.v1")]})
+    assert facts.containerd_images
+    assert not engine_facts("unix:///d", DOCKER, {"DriverStatus": [("Backing Filesystem", "extfs")]}).containerd_images
+    told = layers.no_configuration("sha256:abc").problems[0]
+    assert "containerd-snapshotter" in told.then and "daemon.json" in told.then
+
+
+def test_an_engine_that_is_too_old_to_build_can_judge() -> None:
+    old = {**DOCKER, "ApiVersion": "1.38"}
+    with pytest.raises(UserError, match="too old to have BuildKit"):
+        engine_facts("unix:///d", old, {})
+    assert engine_facts("unix:///d", old, {}, builds=False).api == "1.38"
+
+
+def test_podman_is_looked_for_after_docker_and_not_where_something_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    asked: list[str] = []
+
+    def refuse(*, base_url: str, builds: bool) -> None:
+        asked.append(base_url)
+        raise OSError("nobody listens")
+
+    monkeypatch.setattr(client, "Engine", refuse)
+    for builds, last in ((True, "docker.sock"), (False, "podman.sock")):
+        asked.clear()
+        with pytest.raises(UserError, match="none answers"):
+            client.connect(builds=builds)
+        assert asked[-1].endswith(last) and asked[0] == "unix:///var/run/docker.sock"
+        assert (f"unix://{tmp_path}/podman/podman.sock" in asked) is not builds
+
+
+class AtWorkError(Exception):
+    """Another one is."""
+
+
+def test_machines_that_share_a_home_do_not_wait_for_each_others_engines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every node has its engine's data in /var/lib/docker."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = unconnected()
+    engine.facts = replace(engine_facts("unix:///d", DOCKER, {"DockerRootDir": "/var/lib/docker"}), local=True)
+
+    def at_work() -> None:
+        raise AtWorkError
+
+    @contextmanager
+    def work_on(machine: str) -> Iterator[None]:
+        monkeypatch.setattr(socket, "gethostname", lambda: machine)
+        with engine.alone("build a", at_work):
+            yield
+
+    with work_on("n1"), work_on("n2"), pytest.raises(AtWorkError), work_on("n1"):
+        pytest.fail("two build one name on one engine")
+
+
+def failing(*kinds: EngineErrorKind) -> Callable[[], str]:
+    """Fails with each of these kinds in turn, then succeeds."""
+    left = list(kinds)
+
+    def attempt() -> str:
+        if left:
+            raise EngineError(Problem(where="here", cause="it failed"), left.pop(0))
+        return "done"
+
+    return attempt
+
+
+def retried(attempt: Callable[[], str], attempts: int, pauses: list[float], events: list[BuildEvent]) -> str:
+    return unconnected()._retried(attempt, client._transient_push, attempts, events.append, pauses.append)
+
+
+def test_a_transient_error_is_retried_after_pauses_that_double() -> None:
+    pauses: list[float] = []
+    events: list[BuildEvent] = []
+    assert retried(failing(EngineErrorKind.OTHER, EngineErrorKind.CONNECTION), 3, pauses, events) == "done"
+    assert pauses == [5, 10]
+    assert events == [Retrying(attempt=number, of=3, delay=5 * (number - 1), cause="it failed") for number in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([EngineErrorKind.NO_SUCH_IMAGE], []),
+        ([EngineErrorKind.REGISTRY_REFUSAL], []),
+        ([EngineErrorKind.BAD_REFERENCE], []),
+        ([EngineErrorKind.OTHER, EngineErrorKind.OTHER], [5]),
+    ],
+)
+def test_a_refusal_is_not_retried_and_the_last_error_is_raised(
+    kinds: list[EngineErrorKind], expected: list[float]
+) -> None:
+    pauses: list[float] = []
+    with pytest.raises(EngineError):
+        retried(failing(*kinds), 2, pauses, [])
+    assert pauses == expected
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_work_that_is_given_up_is_ended_and_raises_cancelled(cancelled: bool) -> None:
+    engine, ended, at_work = unconnected(), [], set[str]()
+    engine._lock = threading.Lock()
+    with (
+        pytest.raises(client.Cancelled if cancelled else ValueError),
+        engine._at_work(at_work, "a", ended.append, always=False),
+    ):
+        assert at_work == {"a"}
+        if cancelled:
+            engine._cancelled.set()
+        raise ValueError
+    assert ended == ["a"] and not at_work
+
+
+def test_one_module_alone_uses_what_the_sdk_keeps_private() -> None:
+    private = re.compile(r"\b(?:sdk|_sdk|_api|api)\._[a-z]|\._auth_configs|\._raise_for_status|\._stream_helper")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "images").rglob("*.py")
+        if private.search(path.read_text())
+    }
+    assert found == {"images/engine/client.py"}
