@@ -11,7 +11,7 @@ import pytest
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from images.validation.contract_schemas import Definitions
+from images.validation.schemas import Definitions
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
@@ -75,10 +75,10 @@ def test_what_raised_may_lack_the_rest_and_nothing_else_may() -> None:
     assert definitions.found["Fact"]["properties"]["kind"] == {"enum": ["a", "b"]}
 
 
-def test_two_contracts_of_one_name_and_types_without_a_schema_are_errors() -> None:
+def test_two_types_of_one_name_and_types_without_a_schema_are_errors() -> None:
     definitions = Definitions()
     definitions.of(Fact)
-    with pytest.raises(TypeError, match="two contracts have the name Fact"):
+    with pytest.raises(TypeError, match="two types have the name Fact"):
         definitions.of(TypedDict("Fact", {"other": int}))
     with pytest.raises(TypeError, match="has no schema"):
         definitions.of(complex)
