@@ -1,5 +1,25 @@
-"""Apptainer, where a node has neither a Docker Engine nor Podman: the containers of a trial, of an image by digest."""
+"""Apptainer, where a node has neither a Docker Engine nor Podman: containers of a registry's images, by digest."""
 
-from images.apptainer.runtime import Apptainer, open_runtime
+from __future__ import annotations
 
-__all__ = ["Apptainer", "open_runtime"]
+import os
+import shutil
+
+from images.engine import NoEngine, connect
+from images.engine.runtime import Runtime
+
+PROGRAM = "apptainer"
+
+
+def open_runtime(url: str | None) -> Runtime:
+    """What runs the containers of a validation run: what `url` names (`apptainer`, or an engine's address), else an
+    engine that answers, else Apptainer where it is installed. Raises UserError, NoEngine."""
+    if url != PROGRAM:
+        try:
+            return connect(url, builds=False)
+        except NoEngine:
+            if not shutil.which(PROGRAM) or os.geteuid() == 0:
+                raise
+    from images.apptainer.runtime import Apptainer
+
+    return Apptainer()

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from images.apptainer import PROGRAM
 from images.engine import ContainerSpec, ImageInfo
 from images.engine.containers import HOST_NAME
 
-PROGRAM = "apptainer"
 HOSTS = f"127.0.0.1\tlocalhost {HOST_NAME}\n::1\tlocalhost\n"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Docker's, for images that set none."""
@@ -35,19 +36,16 @@ _ALONE = (
     "--hostname",
     HOST_NAME,
 )
-_OWN = ("APPTAINER", "SINGULARITY")
-_KEPT = tuple(
-    f"{own}_{name}"
-    for own in _OWN
-    for name in ("CACHEDIR", "CONFIGDIR", "TMPDIR", "DISABLE_CACHE", "AUTH_FILE", "DOCKER_USERNAME", "DOCKER_PASSWORD")
+_OPTION = re.compile(
+    "(APPTAINER|SINGULARITY)(?!_(CACHEDIR|CONFIGDIR|TMPDIR|DISABLE_CACHE|AUTH_FILE|DOCKER_USERNAME|DOCKER_PASSWORD)$)"
 )
-"""Where Apptainer keeps its files and how it logs in: nothing of a container depends on them."""
+"""Not where Apptainer keeps its files and how it logs in: nothing of a container depends on those."""
 
 
 def host_variables(caller: Mapping[str, str]) -> dict[str, str]:
     """The caller's variables without Apptainer's options: a site's APPTAINER_BIND is added to `--mount`, and others
     make the root writable or set variables inside."""
-    return {name: value for name, value in caller.items() if name in _KEPT or not name.startswith(_OWN)}
+    return {name: value for name, value in caller.items() if not _OPTION.match(name)}
 
 
 def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str]:
@@ -56,12 +54,11 @@ def pull_command(reference: str, sandbox: Path, *, plain_http: bool) -> list[str
     Apptainer holds each layer to the digests of the manifest.
     """
     http = ["--no-https"] if plain_http else []
-    scratch = f"APPTAINER_TMPDIR={sandbox.parent}"
     build = [PROGRAM, "--silent", "build", "--sandbox", *http, str(sandbox), f"docker://{reference}"]
-    return ["env", scratch, *build]
+    return ["env", f"APPTAINER_TMPDIR={sandbox.parent}", *build]
 
 
-def not_given(spec: ContainerSpec) -> str:
+def unsupported(spec: ContainerSpec) -> str:
     """What of a specification Apptainer can't give a container; empty: nothing. Bounds (memory, processes, /dev/shm)
     are no part of it: nobody has them there (docs/podman-apptainer.md)."""
     wanted = {
@@ -74,42 +71,27 @@ def not_given(spec: ContainerSpec) -> str:
     return ", ".join(name for name, asked in wanted.items() if asked)
 
 
-def exec_command(
-    spec: ContainerSpec, workdir: str, sandbox: Path, folders: Mapping[str, Path], variables: Mapping[str, str]
-) -> list[str]:
+def exec_command(spec: ContainerSpec, image: ImageInfo, sandbox: Path, folders: Mapping[str, Path]) -> list[str]:
     """Runs the command of a container. The root is read-only, as Apptainer has it without `--writable`.
 
+    Its variables are those that Docker would set: Apptainer's own (LD_LIBRARY_PATH, PS1, ...) are no part of the image.
     `folders`: path in the container -> folder of this machine, for the spec's volumes (read-only inside: the caller
-    fills them), for its tmpfs, and for /etc/hosts. `variables`: `environment`.
+    fills them), for its tmpfs, and for /etc/hosts.
     """
-    binds = {path: str(folder) for path, folder in folders.items()}
     read_only = {*spec.volumes, "/etc/hosts"}
-    mounts = [_mount(folder, path, read_only=path in read_only) for path, folder in binds.items()]
+    mounts = [_mount(str(folder), path, read_only=path in read_only) for path, folder in folders.items()]
     mounts += [_mount(outside, inside, read_only=True) for outside, inside in spec.binds.items()]
+    home = "/root" if image.user.partition(":")[0] in ("", "0", "root") else "/"
+    variables = {"PATH": _PATH, "HOSTNAME": HOST_NAME, "HOME": home, **image.env, **spec.env}
     return [
         *(PROGRAM, "--silent", "exec", *_ALONE),
         "--nv" if spec.device_requests else "--no-nv",  # without a word it is for apptainer.conf to say
-        *("--pwd", workdir or "/"),
+        *("--pwd", image.workdir or "/"),
         *(word for one in mounts for word in ("--mount", one)),
         str(sandbox),
         *("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())),
         *spec.cmd,
     ]
-
-
-def environment(spec: ContainerSpec, image: ImageInfo, passwd: str) -> dict[str, str]:
-    """The variables that Docker would set: Apptainer's own (LD_LIBRARY_PATH, PS1, ...) are no part of the image.
-
-    `passwd`: the image's /etc/passwd, which has the home of its user.
-    """
-    return {"PATH": _PATH, "HOSTNAME": HOST_NAME, "HOME": _home(image.user, passwd), **image.env, **spec.env}
-
-
-def _home(user: str, passwd: str) -> str:
-    """As runc has it: `/` for a user without an entry."""
-    name = user.partition(":")[0] or "0"
-    rows = (line.split(":") for line in passwd.splitlines())
-    return next((row[5] for row in rows if len(row) > 5 and row[5] and name in (row[0], row[2])), "/")
 
 
 def _mount(source: str, destination: str, *, read_only: bool) -> str:

@@ -1,22 +1,27 @@
-"""Apptainer as a runtime of trials: images of a registry by digest, unpacked for as long as they are tried."""
+"""Apptainer as a runtime of validation runs: images of a registry, unpacked for as long as containers of them run."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import platform
+import queue
 import shutil
+import signal
 import subprocess
+import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Any, Self, cast
 
-from images.apptainer import published, sandboxes
-from images.apptainer.command import HOSTS, PROGRAM, environment, exec_command, not_given, pull_command
-from images.apptainer.container import ApptainerContainer
-from images.apptainer.published import Published
+from images.apptainer import PROGRAM
+from images.apptainer.command import HOSTS, exec_command, host_variables, pull_command, unsupported
 from images.config.platforms import of_machine
 from images.engine import (
     PLATFORM,
@@ -24,29 +29,33 @@ from images.engine import (
     EngineError,
     EngineErrorKind,
     EngineFacts,
+    Exit,
     HistoryEntry,
     ImageInfo,
-    NoEngine,
-    connect,
+    Line,
+    TimedOut,
 )
+from images.engine.archive import ChunkReader, Files, pack
+from images.engine.buildkit import plain_line
 from images.engine.failures import Cancelled
-from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
+from images.registry.client import Registry
+from images.registry.reference import Reference, is_loopback
 
-_NO_RANKS = "Apptainer gives the limits of the user who starts it"
-
-
-def open_runtime(url: str | None) -> Runtime:
-    """What runs a trial's containers: what `url` names (`apptainer`, or an engine's address), else an engine that
-    answers, else Apptainer where it is installed. Raises UserError, NoEngine."""
-    if url == PROGRAM:
-        return Apptainer()
-    try:
-        return connect(url, builds=False)
-    except NoEngine:
-        if shutil.which(PROGRAM) and os.geteuid() != 0:
-            return Apptainer()
-        raise
+_PREFIX, _LOCK = "truetag-apptainer-", "lock"
+_GUARD = """
+exec 3<&0
+"$@" 3<&- </dev/null &
+child=$!
+{ read -r _ <&3; kill -9 $child; } >/dev/null 2>&1 &
+exec 3<&- 2>/dev/null
+wait $child
+status=$?
+kill -9 $!
+exit $status
+"""
+"""Runs a command until its standard input ends, as it does when whoever holds the other end is killed. The kernel's
+signal for that (`setpriv --pdeathsig`) is lost where Apptainer makes its user namespace."""
 
 
 class Apptainer:
@@ -79,7 +88,7 @@ class Apptainer:
             container.kill()
 
     def sweep(self) -> tuple[str, ...]:
-        return sandboxes.sweep()
+        return sweep()
 
     def inspect(self, ref: str) -> ImageInfo:
         return self._published(ref).info
@@ -99,17 +108,22 @@ class Apptainer:
     def container(self, spec: ContainerSpec) -> Iterator[ApptainerContainer]:
         """Raises UserError, Cancelled, EngineError for what Apptainer can't give."""
         if spec.ulimits:
-            then = "`ulimit` before the command, or the site's limits"
-            raise EngineError(Problem(where=PROGRAM, cause=_NO_RANKS, then=then), EngineErrorKind.ULIMIT)
-        if lacking := not_given(spec):
+            cause, then = "Apptainer gives the limits of the user who starts it", "`ulimit` before the command"
+            raise EngineError(Problem(where=PROGRAM, cause=cause, then=then), EngineErrorKind.ULIMIT)
+        if lacking := unsupported(spec):
             then = "judge this with Docker: leave `--engine apptainer` out"
             raise UserError(Problem(where=PROGRAM, cause=f"can't give a container {lacking}", then=then), code=1)
         found = self._published(spec.image)
         sandbox = self._sandbox(found)
         with tempfile.TemporaryDirectory(prefix="truetag-container-", dir=sandbox.parent) as name:
-            folders = _folders(spec, Path(name))
-            variables = environment(spec, found.info, _passwd(sandbox))
-            command = exec_command(spec, found.info.workdir, sandbox, folders, variables)
+            # A folder for each path that the container may write, or that is filled for it.
+            folders = {}
+            for number, path in enumerate([*spec.volumes, *spec.tmpfs]):
+                folders[path] = Path(name, str(number))
+                folders[path].mkdir()
+            folders["/etc/hosts"] = Path(name, "hosts")
+            folders["/etc/hosts"].write_text(HOSTS)
+            command = exec_command(spec, found.info, sandbox, folders)
             container = ApptainerContainer(spec.name or found.reference, command, folders)
             with self._active(container):
                 yield container
@@ -137,57 +151,33 @@ class Apptainer:
         if found := self._read(ref):
             return found
         cause = "no registry has such an image, and Apptainer keeps none"
-        problem = Problem(
-            where=ref, cause=cause, then="name one with its registry: HOST/NAME@sha256:... or HOST/NAME:TAG"
-        )
+        then = "name one with its registry: HOST/NAME@sha256:... or HOST/NAME:TAG"
+        problem = Problem(where=ref, cause=cause, then=then)
         raise EngineError(problem, EngineErrorKind.NO_SUCH_IMAGE, code=2)
 
     def _read(self, ref: str) -> Published | None:
         with self._fetching:
-            if ref not in self._images and "/" in ref and (found := published.read(ref)):
+            if ref not in self._images and "/" in ref and (found := read_published(ref)):
                 self._images |= {ref: found, found.info.id: found}
             return self._images.get(ref)
 
     def _sandbox(self, found: Published) -> Path:
+        """The unpacked image."""
         with self._fetching:
             if found.reference not in self._sandboxes:
-                target = self._stack.enter_context(sandboxes.folder()) / "root"
-                self._unpack(found, target)
+                target = self._stack.enter_context(scratch_folder()) / "root"
+                command = pull_command(found.reference, target, plain_http=found.plain_http)
+                process = ApptainerContainer(found.reference, command, {})
+                with self._active(process):
+                    process.start()
+                    said = " ".join(line.text for line in process.lines())
+                    code = process.wait().code
+                if code:
+                    then = f"`{' '.join(command)}` says more; it needs room for the whole image in {scratch_home()}"
+                    cause = f"can't be unpacked (status {code}): {said[-600:]}"
+                    raise UserError(Problem(where=found.reference, cause=cause, then=then), code=1)
                 self._sandboxes[found.reference] = target
             return self._sandboxes[found.reference]
-
-    def _unpack(self, found: Published, target: Path) -> None:
-        command = pull_command(found.reference, target, plain_http=found.plain_http)
-        process = ApptainerContainer(found.reference, command, {})
-        with self._active(process):
-            process.start()
-            said = " ".join(line.text for line in process.lines())
-            code = process.wait().code
-        if code:
-            then = f"`{' '.join(command)}` says more; it needs room for the whole image in {sandboxes.home()}"
-            cause = f"can't be unpacked (status {code}): {said[-600:]}"
-            raise UserError(Problem(where=found.reference, cause=cause, then=then), code=1)
-
-
-def _folders(spec: ContainerSpec, home: Path) -> dict[str, Path]:
-    """A folder for each path that the container may write, or that is filled for it."""
-    found = {}
-    for number, path in enumerate([*spec.volumes, *spec.copied_volumes, *spec.tmpfs]):
-        found[path] = home / str(number)
-        found[path].mkdir()
-    hosts = home / "hosts"
-    hosts.write_text(HOSTS)
-    return {**found, "/etc/hosts": hosts}
-
-
-def _passwd(sandbox: Path) -> str:
-    """The image's /etc/passwd, where it is a file of the image: its links lead to this machine's files."""
-    path = sandbox / "etc" / "passwd"
-    try:
-        inside = path.is_file() and path.resolve().is_relative_to(sandbox.resolve())
-        return path.read_text(errors="replace") if inside else ""
-    except OSError:
-        return ""
 
 
 def _facts() -> EngineFacts:
@@ -202,7 +192,7 @@ def _facts() -> EngineFacts:
         url=PROGRAM,
         version=f"{PROGRAM} {said.split()[-1]}",
         api="0",
-        data_root=str(sandboxes.home()),
+        data_root=str(scratch_home()),
         local=True,
         cgroup="",
         cpus=len(os.sched_getaffinity(0)),
@@ -212,3 +202,179 @@ def _facts() -> EngineFacts:
         architecture=machine.architecture if machine else platform.machine(),
         apptainer=True,
     )
+
+
+class ApptainerContainer:
+    """One container as a process of `apptainer exec`: killing that ends all that runs in it."""
+
+    def __init__(self, name: str, command: list[str], folders: Mapping[str, Path]) -> None:
+        """`folders`: path in the container -> folder of this machine."""
+        self._name, self._folders = name, folders
+        self._command = ["sh", "-c", _GUARD, "guard", *command]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._printed: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+
+    def put(self, files: Files, to: str) -> None:
+        """Copy files into the folder `to`, one of the spec's volumes, before the start. Raises UserError."""
+        try:
+            with tarfile.open(fileobj=cast("IO[bytes]", ChunkReader(pack(files))), mode="r|") as archive:
+                archive.extractall(self._folders[to], filter="data")
+        except OSError as error:
+            then = "has the disk of TMPDIR room?"
+            raise UserError(Problem(where=self._name, cause=f"can't be prepared: {error}", then=then), code=1) from None
+
+    def start(self) -> None:
+        """Start it."""
+        if self._ended.is_set():
+            return
+        pipe = subprocess.PIPE
+        variables = host_variables(os.environ)
+        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=variables)
+        for one in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
+            threading.Thread(target=self._read, args=one, daemon=True).start()
+
+    def lines(self, timeout: float | None = None) -> Iterator[Line]:
+        """What it prints, line by line, until it ends. Kills it and raises TimedOut after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        streams = 2 if self._process else 0
+        while streams:
+            try:
+                line = self._printed.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                self.kill()
+                raise TimedOut(self._name, timeout or 0) from None
+            if line is None:
+                streams -= 1
+            else:
+                yield line
+
+    def wait(self, timeout: float | None = None) -> Exit:
+        """Wait for its end. Kills it and raises TimedOut after `timeout` seconds. A kill has the status of a shell."""
+        if self._process is None:
+            return Exit(code=128 + signal.SIGKILL, oom=False, error="it was cancelled before its start")
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimedOut(self._name, timeout or 0) from None
+        return Exit(code=code if code >= 0 else 128 - code, oom=False, error="")
+
+    def kill(self) -> None:
+        """End it at once. One that has ended is no error."""
+        self._ended.set()
+        if self._process is not None and self._process.stdin:
+            self._process.stdin.close()
+            self._process.wait()
+
+    def _read(self, stream: str, source: IO[bytes]) -> None:
+        with source:
+            for line in source:
+                self._printed.put(Line(stream=stream, text=plain_line(line.rstrip(b"\n"))))
+        self._printed.put(None)
+
+
+# ---- what a registry says of an image, as an engine would: Apptainer keeps no configuration of what it unpacks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """An image of a registry. `reference` is `HOST/NAME@sha256:...`, of its manifest."""
+
+    reference: str
+    info: ImageInfo
+    history: tuple[HistoryEntry, ...]
+    plain_http: bool
+    """The registry is on this machine, and speaks no TLS."""
+
+
+def read_published(reference: str) -> Published | None:
+    """The image under a reference; None: there is none. Raises UserError, also for an index of several platforms."""
+    named = Reference.parse(reference)
+    with Registry(named.repository) as registry:
+        manifest = registry.find(named.identifier)
+        if manifest is None:
+            return None
+        if manifest.is_index:
+            then = "name the image of one platform: HOST/NAME@sha256:..."
+            raise UserError(Problem(where=reference, cause="is an index of images", then=then), code=1)
+        config = json.loads(registry.blob(manifest.config))
+        whole = f"{named.repository}@{manifest.digest}"
+        http = is_loopback(named.repository.host) and registry.scheme == "http"
+    steps = [str(one.get("created_by", "")) for one in config.get("history") or ()]
+    return Published(
+        reference=whole,
+        info=image_info(whole, manifest.config.digest, config),
+        history=tuple(HistoryEntry(created_by=step, size=0, comment="") for step in reversed(steps)),
+        plain_http=http,
+    )
+
+
+def image_info(reference: str, digest: str, config: Mapping[str, Any]) -> ImageInfo:
+    """An image's configuration (OCI image specification). Its unpacked size is in no registry: 0. Pure."""
+    inner = config.get("config") or {}
+    return ImageInfo(
+        id=digest,
+        tags=(),
+        digests=(reference,),
+        size=0,
+        created=str(config.get("created") or ""),
+        architecture=str(config.get("architecture") or ""),
+        layers=tuple((config.get("rootfs") or {}).get("diff_ids") or ()),
+        labels=inner.get("Labels") or {},
+        env={name: value for name, _, value in (line.partition("=") for line in inner.get("Env") or ())},
+        user=str(inner.get("User") or ""),
+        workdir=str(inner.get("WorkingDir") or ""),
+        entrypoint=tuple(inner.get("Entrypoint") or ()),
+        command=tuple(inner.get("Cmd") or ()),
+    )
+
+
+# ---- unpacked images: a folder each, gone with the process that made it, or at the next sweep if that was killed
+
+
+def scratch_home() -> Path:
+    """Where they lie: Apptainer's own folder for that, else the machine's. An image takes its unpacked size."""
+    return Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder, locked for as long as it is used. What can't be removed is left for the next sweep."""
+    new = Path(tempfile.mkdtemp(prefix="truetag-new-", dir=scratch_home()))
+    path = new.with_name(new.name.replace("truetag-new-", _PREFIX))
+    with (new / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        new.rename(path)  # a sweep sees it locked, or not at all
+        try:
+            yield path
+        finally:
+            with suppress(OSError):  # a verdict is not lost for it
+                remove(path)
+
+
+def sweep() -> tuple[str, ...]:
+    """Remove this user's folders whose process has ended. Returns their names. What can't be removed is left."""
+    gone = []
+    for path in sorted(scratch_home().glob(f"{_PREFIX}*")):
+        with suppress(OSError):  # in use, or another job has just removed it
+            if path.is_dir() and path.lstat().st_uid == os.geteuid() and not path.is_symlink():
+                with (path / _LOCK).open("a") as lock:  # a process that was killed while it removed took the lock along
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove(path)
+                gone.append(path.name)
+    return tuple(gone)
+
+
+def remove(path: Path) -> None:
+    """With all it holds. Raises OSError.
+
+    Images have folders that their owner can't read or write: each is opened before it is looked into, folders alone,
+    as an image's links lead to files of this machine.
+    """
+    path.chmod(0o700)
+    for folder, names, _ in os.walk(path):
+        for inner in (Path(folder, name) for name in names):
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    shutil.rmtree(path)

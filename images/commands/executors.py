@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from images.apptainer.command import PROGRAM as APPTAINER
+from images.apptainer import PROGRAM as APPTAINER
 from images.commands import trials
 from images.commands.common import say, talk
 from images.engine import Engine, NoEngine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from images.apptainer.container import ApptainerContainer
+from images.apptainer.runtime import ApptainerContainer
 from images.engine import KILLED, TimedOut
 from tests.support.checkout import ROOT
 
@@ -59,7 +59,7 @@ def test_past_its_time_it_is_ended(tmp_path: Path) -> None:
 
 def test_it_ends_with_the_worker_that_is_killed(tmp_path: Path) -> None:
     """Where Apptainer makes its user namespace, the kernel forgets that it was to end with its parent."""
-    program = "import os, sys; from images.apptainer.container import ApptainerContainer as C; "
+    program = "import os, sys; from images.apptainer.runtime import ApptainerContainer as C; "
     program += "c = C('x', ['sh', '-c', 'echo $$; exec sleep 600'], {}); c.start(); "
     program += "print(next(c.lines()).text, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from images.apptainer import published as as_published
+from images.apptainer.runtime import image_info
 from images.config.names import ImageName
 from images.errors import Problem, UserError
 from images.host.hashing import oci_digest
@@ -40,7 +40,7 @@ CONFIG = json.dumps(
         "config": {"Labels": {f"dev.truetag.{key}": value for key, value in LABELS.items()}},
     }
 ).encode()
-INFO = as_published.image_info("", oci_digest(CONFIG), json.loads(CONFIG))
+INFO = image_info("", oci_digest(CONFIG), json.loads(CONFIG))
 
 
 @dataclass
