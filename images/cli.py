@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
+from images import errors
 from images.commands import VERBS
 from images.config import paths
 from images.errors import Problem, UserError, problem_of
@@ -29,17 +30,7 @@ _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
 _LEGACY: Mapping[str, str] = {
-    "plan": "planning",
-    "lock": "preparing",
-    "contents": "contents",
-    "render": "preparing",
-    "bake": "bake",
-    "adopt": "bake",
-    "build": "building",
-    "wheels": "building",
     "reproduce": "reproduce",
-    "validate": "building",
-    "judge": "building",
     "audit": "audit",
     "publish": "publishing",
     "promote": "publishing",
@@ -54,13 +45,12 @@ _LEGACY: Mapping[str, str] = {
     "site": "site",
     "nightly": "nightly",
     "fleet": "fleet",
-    "pin": "preparing",
-    "engine": "building",
-    "facts": "preparing",
+    "pin": "upkeep",
+    "facts": "upkeep",
     "releases": "ci",
     "guard": "ci",
     "issues": "ci",
-    "generate": "preparing",
+    "generate": "upkeep",
     "bench": "bench",
     "additions": "additions",
 }
@@ -76,31 +66,19 @@ _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 """click's own; since typer 0.26 that of its copy of click. Only subclasses of it have a public name in both."""
 
 
-def use_workspace(value: Path | None) -> None:
-    """Choose the workspace before a verb runs. Raises UserError for a matrix file that is missing."""
+def _use_workspace(value: Path | None) -> Path | None:
     paths.use(paths.find(value, Path.cwd()))
-
-
-MatrixFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--matrix",
-        metavar="FILE",
-        help="What to build; default: ./matrix.yaml, else the checkout's. Its folder has locks/, results/ and out/.",
-        callback=use_workspace,
-        expose_value=False,
-        is_eager=True,
-    ),
-]
+    return value
 
 
 @cache
 def _matrix_option() -> Any:
-    """`--matrix` as Typer makes it, to be added to every verb."""
+    """`--matrix` for verbs that do not declare it themselves yet."""
     asking = typer.Typer(**_SETTINGS)
+    option = typer.Option("--matrix", metavar="FILE", callback=_use_workspace, expose_value=False, is_eager=True)
 
     @asking.command()
-    def ask(matrix: MatrixFile = None) -> None: ...
+    def ask(matrix: Annotated[Path | None, option] = None) -> None: ...
 
     return typer.main.get_command(asking).params[0]
 
@@ -118,7 +96,7 @@ def _command(verb: str) -> Any:
     module = import_module(f"images.commands.{_LEGACY.get(verb, verb)}")
     single = typer.Typer(**_SETTINGS)
     function = getattr(module, f"{verb}_verb" if verb in _LEGACY else verb)
-    single.command(verb, cls=_Verb, context_settings=_HELP)(function)
+    single.command(verb, cls=_Verb if verb in _LEGACY else None, context_settings=_HELP)(function)
     return typer.main.get_command(single)
 
 
@@ -143,7 +121,7 @@ def _print_version(asked: bool) -> None:
     """Of the package; in a checkout of pyproject.toml, with the commit."""
     if not asked:
         return
-    if paths.is_checkout():
+    if errors.IS_CHECKOUT:
         project = tomllib.loads((paths.RESOURCES / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         commit = checkout.git(paths.RESOURCES, "describe", "--always", "--dirty", "--exclude=*")
         typer.echo(f"{project['name']} {project['version']}" + (f", commit {commit}" if commit else ""))

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.config.facts import Facts
+from images.building.options import BuildOptions
 from images.context import base_images, render
 from images.context.base_context import BaseContext
-from images.context.hosting import HostSettings
 from images.context.render import Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
@@ -20,8 +19,7 @@ from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.run import suite_files
 from images.wheels import outside, prebuilt
-from images.wheels.official import Fetch, WheelSource
-from images.wheels.prebuilt import FindWheel
+from images.wheels.official import WheelSource
 
 _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
@@ -30,20 +28,13 @@ _FROM = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContextOptions:
-    """What a context is made from, besides the image and its base."""
+class PreparedContext:
+    """A build context, and what it was made of."""
 
-    facts: Facts
-    host: HostSettings
-    cache: Path
-    compiled: FindWheel
-    wheelhouse: Path | None = None
-    offline: bool = False
-    """No step reaches a network: all that is installed lies in the wheelhouse."""
-    wheel_mirror: str = ""
-    """Where official wheels are fetched from; empty: their releases."""
-    fetch: Fetch | None = None
-    """URL and target; None: over HTTP."""
+    gathered: prebuilt.Gathered
+    claimed: ClaimContext
+    """What the image's claims are written from, without the host of a validation run."""
+    files: Context
 
 
 def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseContext:
@@ -61,17 +52,7 @@ def base_context(base: Base, wanted: str, pinned: Mapping[str, str]) -> BaseCont
     return BaseContext(reference=base.reference, origin="tag")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedContext:
-    """A build context, and what it was made of."""
-
-    gathered: prebuilt.Gathered
-    claimed: ClaimContext
-    """What the image's claims are written from, without the host of a trial."""
-    files: Context
-
-
-def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptions) -> PreparedContext:
+def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) -> PreparedContext:
     """Gather wheels, write the embedded suite, and render the Dockerfile with all that it mounts.
 
     Raises UserError: a wheel that must be compiled first, one that an offline build lacks.
@@ -84,11 +65,11 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
         kept=base.kept,
         compiled=options.compiled,
     )
-    stock = prebuilt.stock(locked, base.kept, options.wheelhouse) if options.offline else {}
+    stock = prebuilt.stock(lock, base.kept, options.wheelhouse) if options.offline else {}
     claimed = ClaimContext.of(
         image,
-        locked,
-        options.facts,
+        lock,
+        options.sources.facts,
         missing=gathered.missing,
         custom_base=base.python,
         outside=outside.contents(image, gathered.files.values()),
@@ -100,8 +81,7 @@ def prepare(image: Image, locked: Lock, base: BaseContext, options: ContextOptio
         offline=options.offline,
         suite=suite_files(image_claims(claimed)),
     )
-    files = render.render(image, locked.files, base, extras)
-    return PreparedContext(gathered=gathered, claimed=claimed, files=files)
+    return PreparedContext(gathered=gathered, claimed=claimed, files=render.render(image, lock.files, base, extras))
 
 
 def _fetch_nothing(_url: str, _target: Path) -> None:

@@ -1,34 +1,30 @@
-"""What a build leaves on disk: the context, build.json, and the files of its trial."""
+"""What a build leaves on disk: the context, build.json, and the files of its validation run."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from images.context.base_context import BaseContext
 from images.context.base_images import AcquiredBase
+from images.context.labels import LABELS
 from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
+from images.errors import Problem, UserError, command
+from images.planning.image import Image
 from images.validation.child import Changes
-from images.wheels import prebuilt
+from images.wheels.prebuilt import Gathered
 from validate import page, report
 from validate.evidence import Evidence
 from validate.judge import Verdict
 
-_TRIAL_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildRecord:
-    """What an image was built from, and how long that took."""
-
-    image: str
-    info: ImageInfo
-    result: BuildResult
-    base: AcquiredBase
-    gathered: prebuilt.Gathered
+INPUTS = "inputs.json"
+_VALIDATION_FILES = ("evidence.json", "verdict.json", "junit.xml", "report.md", "report.html", "changes.json")
 
 
 def write_context(context: Context, folder: Path) -> None:
@@ -59,27 +55,77 @@ def _place(file: Path, target: Path) -> None:
         shutil.copyfile(file, target)
 
 
-def record_build(folder: Path, built: BuildRecord, engine: Engine) -> None:
+def record_build(
+    folder: Path,
+    name: str,
+    engine: Engine,
+    info: ImageInfo,
+    result: BuildResult,
+    base: AcquiredBase,
+    gathered: Gathered,
+) -> None:
     """Write build.json: digest, layers, steps and their times, base, wheels."""
-    info, result, base = built.info, built.result, built.base
-    history = engine.history(info.id)
-    facts = {
-        "image": built.image,
+    sizes = [entry.size for entry in reversed(engine.history(info.id)) if entry.size]
+    steps = [{"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps]
+    write_json(
+        folder / "build.json",
+        {
+            "image": name,
+            "digest": info.id,
+            "bytes": info.size,
+            "layers": list(info.layers),
+            "layer_bytes": sizes,
+            "seconds": round(result.seconds, 1),
+            "steps": steps,
+            "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
+            "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
+            "wheels": gathered.digests(),
+            "missing": dict(gathered.missing),
+        },
+    )
+
+
+def write_inputs(folder: Path, image: Image, base: BaseContext, gathered: Gathered) -> None:
+    """Write inputs.json beside a rendered context: the part of build.json that whoever builds it does not know."""
+    inputs = {
+        "image": str(image.name),
+        "revision": image.revision,
+        "base": {"reference": base.reference, "origin": base.origin, "digest": base.digest},
+        "wheels": gathered.digests(),
+    }
+    write_json(folder / INPUTS, inputs)
+
+
+def built_elsewhere(folder: Path, info: ImageInfo, missing: Mapping[str, str]) -> dict[str, Any]:
+    """build.json of an image that `docker build` or buildx made of a rendered context, from that context's inputs.
+
+    Raises UserError: no context was rendered in this folder, or the image's labels are not of its inputs: it is another
+    image, or one of another matrix.
+    """
+    again = f"render and build it anew: `{command('render', folder.name)}`"
+    try:
+        inputs = json.loads((folder / INPUTS).read_bytes())
+        wanted = {"image": inputs["image"], "matrix-revision": inputs["revision"], "base": inputs["base"]["reference"]}
+        made_from = {"base": inputs["base"], "wheels": inputs["wheels"]}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        cause = f"is not what `{command('render')}` wrote: {error}"
+        raise UserError(
+            Problem(where=str(folder / INPUTS), cause=cause, then=f"{again}, with the same --out")
+        ) from None
+    labels = {key: info.labels.get(f"{LABELS}.{key}", "") for key in wanted}
+    differing = [key for key in wanted if labels[key] != wanted[key]]
+    if wrong := [f"{key} is {labels[key] or 'not said'}, rendered was {wanted[key]}" for key in differing]:
+        cause = f"its labels say otherwise: {'; '.join(wrong)}"
+        raise UserError(Problem(where=info.id[:19], cause=cause, then=again), code=1)
+    return {
+        "image": inputs["image"],
         "digest": info.id,
         "bytes": info.size,
         "layers": list(info.layers),
-        "layer_bytes": [entry.size for entry in reversed(history) if entry.size],
-        "seconds": round(result.seconds, 1),
-        "steps": [
-            {"name": step.name, "seconds": round(step.seconds, 2), "cached": step.cached} for step in result.steps
-        ],
-        "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
-        "engine": {"version": engine.facts.version, "cpus": engine.facts.cpus},
-        "wheels": built.gathered.digests(),
-        "missing": dict(built.gathered.missing),
+        "engine": {"version": "buildx"},
+        **made_from,
+        "missing": dict(missing),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "build.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def recorded_layers(folder: Path) -> tuple[str, ...]:
@@ -90,30 +136,15 @@ def recorded_layers(folder: Path) -> tuple[str, ...]:
         return ()
 
 
-def recorded_seconds(folder: Path) -> float:
-    """What the last build and its trial took; 0 where there is no readable record.
-
-    A worker's job is recorded as a whole, with the push. Else it is the build, and each probe by itself.
-    """
-    try:
-        build = json.loads((folder / "build.json").read_text())
-        if "worker" in build:
-            return float(build["worker"]["seconds"])
-        probes = json.loads((folder / "evidence.json").read_text())["records"]
-        return float(build["seconds"]) + sum(float(one["seconds"]) for one in probes)
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
-
-
-def record_trial(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
+def record_validation(folder: Path, evidence: Evidence, verdict: Verdict, changes: Changes | None = None) -> None:
     """Write evidence.json, verdict.json, junit.xml, report.md and report.html; of a child changes.json, too."""
     record_evidence(folder, evidence)
-    (folder / "verdict.json").write_text(json.dumps(report.json_data(verdict), indent=1) + "\n")
+    write_json(folder / "verdict.json", report.json_data(verdict))
     (folder / "junit.xml").write_text(report.junit(verdict))
     told = "\n".join(["", "Beside its parent:", "", *(f"- {line}" for line in changes.lines()), ""]) if changes else ""
     (folder / "report.md").write_text(report.markdown(verdict) + told)
     if changes:
-        (folder / "changes.json").write_text(json.dumps(asdict(changes), indent=1) + "\n")
+        write_json(folder / "changes.json", asdict(changes))
     (folder / "report.html").write_text(page.html(verdict, evidence.host), encoding="utf-8")
 
 
@@ -125,7 +156,12 @@ def record_evidence(folder: Path, evidence: Evidence) -> None:
     partial.replace(folder / "evidence.json")
 
 
-def forget_trial(folder: Path) -> None:
-    """Remove what an earlier trial left: its verdict does not belong to the evidence that comes."""
-    for name in _TRIAL_FILES:
+def forget_validation(folder: Path) -> None:
+    """Remove what an earlier validation run left: its verdict does not belong to the evidence that comes."""
+    for name in _VALIDATION_FILES:
         (folder / name).unlink(missing_ok=True)
+
+
+def write_json(file: Path, content: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=1) + "\n")

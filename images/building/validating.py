@@ -1,16 +1,29 @@
-"""Validates an existing image: the tiers that this machine can judge, the trial, and the name it earns."""
+"""Any image against a name's claims: which claims hold it, on which GPUs, what was measured, and the name it earns.
+
+`build`, `validate` and the workers of a fleet share it, so that all of them judge alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
-from images.engine import Engine, gpus
+from images.config.matrix import Sources
+from images.context import labels as image_labels
+from images.engine import Engine, ImageInfo, gpus
 from images.engine.gpus import NO_GPU, Attachment
 from images.engine.runtime import Runtime
-from images.host import emulation
+from images.errors import Problem, UserError
+from images.host import cache, emulation
+from images.locking import lock_file
 from images.planning.image import Image
-from images.validation import limits, run
+from images.validation import child, limits, run
+from images.validation.child import Changes
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from images.wheels import cache as wheel_cache
+from images.wheels import outside
 from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -21,8 +34,140 @@ ANYWHERE = (Tier.STATIC, Tier.CPU)
 """The tiers that every machine can judge: no image is named without them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What an image's configuration says of it, wherever that was read. `history`: newest step first."""
+
+    labels: Mapping[str, str]
+    history: Sequence[str]
+
+    @property
+    def steps_above(self) -> tuple[str, ...] | None:
+        """For an image that stands on one of ours: its own steps."""
+        return child.steps_above(self.history)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationRun:
+    """An image that is there, and what was measured in it."""
+
+    info: ImageInfo
+    tiers: Sequence[Tier]
+    evidence: Evidence
+    verdict: Verdict
+    changes: Changes | None = None
+    """For an image that stands on the one whose claims it was held to."""
+
+
+def described(engine: Runtime, info: ImageInfo) -> Described:
+    """An image of an engine."""
+    return Described(labels=info.labels, history=[step.created_by for step in engine.history(info.id)])
+
+
+def claims_of(
+    image: Image,
+    sources: Sources,
+    found: Described,
+    tiers: Sequence[Tier],
+    *,
+    only: Sequence[str] = (),
+    attachment: Attachment | None = None,
+) -> ClaimSet:
+    """The claims that an image with these labels and steps is held to. Reads the image's lock and the wheel cache.
+
+    `only`: claims that hold one of these texts; empty: all. `attachment`: the GPUs of a host; None: of no host.
+    Raises UserError: no lock, a text that is in no claim.
+    """
+    lock = lock_file.read(image, sources.workspace.locks)
+    missing = image_labels.declared_missing(image, found.labels)
+    compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
+    context = ClaimContext.of(
+        image,
+        lock,
+        sources.facts,
+        missing=missing,
+        custom_base=image_labels.on_custom_base(found.labels),
+        outside=outside.kept(image, missing, compiled, cache.folder()),
+    )
+    claims = image_claims(context.on_host(attachment) if attachment else context)
+    claims = chosen(claims, tiers, only) if only else claims
+    return child.claims(claims) if found.steps_above else claims
+
+
+def chosen(claims: ClaimSet, tiers: Sequence[Tier], texts: Sequence[str]) -> ClaimSet:
+    """The claims of these tiers whose `ID SUBJECT` holds one of the texts. Raises UserError for a text in none."""
+    there = claims.of(tiers)
+    # Those that take longest first: of the last tiers.
+    keys = [f"{claim.id} {claim.subject}" for claim in reversed(there.claims)]
+    problems = [
+        Problem(
+            where=f"--claim {text!r}",
+            cause=f"is in no claim of {claims.image} in {', '.join(tiers)}",
+            then=f"say a part of `ID SUBJECT`, as reports show it: {listed(keys, limit=6)}",
+        )
+        for text in texts
+        if not there.about([text]).claims
+    ]
+    if problems:
+        raise UserError(problems)
+    return there.about(texts)
+
+
+def validate_image(
+    engine: Runtime,
+    image: Image,
+    reference: str,
+    sources: Sources,
+    *,
+    tiers: Sequence[Tier] = (),
+    gpus: str,
+    only: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _text: None,
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
+) -> ValidationRun:
+    """Hold any image to a name's claims. `tiers`: none means all that the machine can. Raises UserError.
+
+    A child of that name's image is held to them as a child is (images/validation/child.py).
+    """
+    lock_file.read(image, sources.workspace.locks)  # before anything is asked of the engine
+    info = engine.inspect(reference)
+    require_platform(engine, image, say)
+    attachment, tiers = find_gpus(engine, image, gpus, tiers)
+    say(str(attachment))
+    found = described(engine, info)
+    claims = claims_of(image, sources, found, tiers, only=only, attachment=attachment)
+    say(f"measuring {reference} ({info.id[:19]})")
+    evidence, verdict = measure_and_judge(
+        engine,
+        info.id,
+        claims,
+        tiers,
+        attachment,
+        on_record=lambda one: say(f"measured {one.probe} in {one.seconds:.1f} s ({one.outcome})"),
+        on_evidence=on_evidence,
+    )
+    changes = child.changes(evidence, found.steps_above) if found.steps_above else None
+    return ValidationRun(info=info, tiers=tiers, evidence=evidence, verdict=verdict, changes=changes)
+
+
+def measure_and_judge(
+    engine: Runtime,
+    reference: str,
+    claims: ClaimSet,
+    tiers: Sequence[Tier],
+    attachment: Attachment = NO_GPU,
+    *,
+    on_record: Callable[[Record], None] = lambda _record: None,
+    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
+) -> tuple[Evidence, Verdict]:
+    """Measure an image in containers, judge the evidence, and explain what is known."""
+    how = run.Options(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
+    evidence = run.measure(engine, reference, claims, how)
+    return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
+
+
 def find_gpus(engine: Runtime, image: Image, wanted: str, tiers: Sequence[Tier]) -> tuple[Attachment, Sequence[Tier]]:
-    """How the trial gets GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
+    """How containers get GPUs, and the tiers to judge: with none asked for, those that this host's GPUs allow.
 
     Raises UserError: a way that can't be had, a driver below the image's minimum.
     """
@@ -50,21 +195,6 @@ def require_platform(engine: Runtime, image: Image, say: Callable[[str], None]) 
     say(f"is for {image.platform}: on this machine its programs run emulated, by qemu")
 
 
-def validate_image(
-    engine: Runtime,
-    reference: str,
-    claims: ClaimSet,
-    tiers: Sequence[Tier],
-    attachment: Attachment = NO_GPU,
-    on_record: Callable[[Record], None] = lambda _record: None,
-    on_evidence: Callable[[Evidence], None] = lambda _evidence: None,
-) -> tuple[Evidence, Verdict]:
-    """Measure an image in a trial, judge the evidence, and explain what is known."""
-    how = run.Options(tiers=tiers, gpus=attachment, on_record=on_record, on_evidence=on_evidence)
-    evidence = run.measure(engine, reference, claims, how)
-    return evidence, explain(judge(limits.of_evidence(claims, evidence), evidence, tiers), hints.known())
-
-
 def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) -> str:
     """Why an image stays a candidate; empty if it gets its name.
 
@@ -77,16 +207,13 @@ def why_withheld(verdict: Verdict, evidence: Evidence, tiers: Sequence[Tier]) ->
     if left_out := [tier for tier in ANYWHERE if tier not in tiers]:
         return f"the {' and '.join(left_out)} tier was left out"
     asked = [one.claim for one in verdict.claims if not one.claim.unproven]
-    if unseen := [f"{one.id} {one.subject}" for one in asked if not _was_run(evidence.of(one.probe))]:
+    records = {one.probe: evidence.of(one.probe) for one in asked}
+    ran = {probe for probe, record in records.items() if record and record.outcome is not Outcome.MISSING}
+    if unseen := [f"{one.id} {one.subject}" for one in asked if one.probe not in ran]:
         memory = ": a container of the trial ran out of memory" if evidence.host.get("out_of_memory") else ""
         return f"nobody measured {listed(unseen)}{memory}"
-    records = [record for probe in {one.probe for one in asked} if (record := evidence.of(probe))]
-    unended = sorted(record.probe for record in records if record.outcome is not Outcome.COMPLETED)
+    unended = sorted(name for name, record in records.items() if record and record.outcome is not Outcome.COMPLETED)
     return f"{listed(unended)} did not run to the end" if unended else ""
-
-
-def _was_run(record: Record | None) -> bool:
-    return record is not None and record.outcome is not Outcome.MISSING
 
 
 def give_name(engine: Engine, image_id: str, name: str) -> None:
@@ -95,3 +222,22 @@ def give_name(engine: Engine, image_id: str, name: str) -> None:
     candidate = engine.find(f"{name}-candidate")
     if candidate and candidate.id == image_id:
         engine.untag(f"{name}-candidate")
+
+
+def layers_beside(name: str, known: Sequence[str], found: Sequence[str]) -> str:
+    """One sentence: what an image is beside the build NAME. By diff IDs, bottom first: names and history can lie."""
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(known, found, strict=False))))
+    above = found[shared:]
+    count = "one unknown layer" if len(above) == 1 else f"{len(above)} unknown layers"
+    rest = f"{count} ({', '.join(layer.removeprefix('sha256:')[:12] for layer in above)})"
+    if not known:
+        return f"the layers of {name} are not known here"
+    if list(found) == list(known):
+        return f"its {len(found)} layers are those of {name}"
+    if shared == len(known):
+        return f"this image is {name} plus {rest}"
+    if shared == len(found):
+        return f"it has the first {shared} of {len(known)} layers of {name}"
+    if shared:
+        return f"it shares the first {shared} of {len(known)} layers with {name}, and has {rest} above them"
+    return f"it shares no layer with {name}"

@@ -26,7 +26,7 @@ VERBS: Mapping[str, str] = {
 }
 """In the order of the help."""
 RETIRING = (
-    *("contents", "bake", "adopt", "judge", "reproduce", "attest", "admission", "scan", "vex", "updates", "record"),
+    *("reproduce", "attest", "admission", "scan", "vex", "updates", "record"),
     *("pin", "facts", "releases", "guard", "issues", "generate", "bench", "additions"),
 )
 """Not in the help any more: about to go, or to become programs of tools/ or benchmarks/. Whoever moves one deletes it

@@ -12,8 +12,9 @@ from rich.markup import escape
 from images.config import matrix, paths
 from images.config.matrix import Sources
 from images.config.names import ImageName
+from images.config.paths import Workspace
 from images.config.platforms import Platform
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.host import cache as host_cache
 from images.host import checkout
 from images.planning import plan
@@ -28,20 +29,28 @@ def results() -> Console:
     return Console(width=None if sys.stdout.isatty() else 150, highlight=False)
 
 
-def sources() -> Sources:
-    loaded = matrix.load()
+def sources(matrix_file: Path | None = None) -> Sources:
+    """Matrix, facts and workspace of `--matrix`; else those of the current folder, else the checkout's.
+
+    Raises UserError with all that is wrong in them.
+    """
+    loaded = matrix.load(_workspace(matrix_file).matrix)
     plan.check(loaded)
     return loaded
 
 
-def sources_if_any() -> Sources | None:
+def sources_if_any(matrix_file: Path | None = None) -> Sources | None:
     """The same for verbs that need none: an installed package comes without a matrix."""
-    return sources() if paths.workspace().matrix.exists() else None
+    return sources(matrix_file) if _workspace(matrix_file).matrix.exists() else None
 
 
-def accepted(
-    selectors: list[str], sources: Sources, *, default_index_only: bool = False, exactly_one: bool = False
-) -> list[Image]:
+def _workspace(matrix_file: Path | None) -> Workspace:
+    if matrix_file or paths.chosen() is None:
+        paths.use(paths.find(matrix_file, Path.cwd()))
+    return paths.workspace()
+
+
+def accepted(selectors: list[str], sources: Sources, *, exactly_one: bool = False) -> list[Image]:
     """The accepted images that selectors mean. Raises UserError for refused ones, with every reason."""
     planned = plan.select(selectors, sources)
     if exactly_one and len(planned) != 1:
@@ -49,9 +58,7 @@ def accepted(
         raise UserError(
             Problem(where=" ".join(selectors), cause=f"means {len(planned)} images: {names}", then="name one")
         )
-    if default_index_only:
-        planned = tuple(image for image in planned if image.image and image.image.index is None)
-    elif refused := [image for image in planned if not image.accepted]:
+    if refused := [image for image in planned if not image.accepted]:
         if len(refused) == len(planned) or any(image.name in selectors for image in refused):
             raise UserError([_refusal(image) for image in refused])
         for image in refused:
@@ -61,7 +68,7 @@ def accepted(
 
 def _refusal(image: Planned) -> Problem:
     return Problem(
-        where=image.name, cause=f"is refused: {'; '.join(image.reasons)}", then="`nox -s plan` shows all images"
+        where=image.name, cause=f"is refused: {'; '.join(image.reasons)}", then=f"`{command('plan')}` shows all images"
     )
 
 
@@ -76,11 +83,11 @@ def row_of(name: str, sources: Sources) -> tuple[str, ...]:
     return tuple(map(str, names)) or (name,)
 
 
-def commit() -> str:
+def commit(root: Path = paths.CHECKOUT.root) -> str:
     """The commit of the folder with the matrix; empty where files differ from it, or there is no git."""
-    if checkout.git(paths.workspace().root, "status", "--porcelain") != "":
+    if checkout.git(root, "status", "--porcelain") != "":
         return ""
-    return checkout.git(paths.workspace().root, "rev-parse", "HEAD") or ""
+    return checkout.git(root, "rev-parse", "HEAD") or ""
 
 
 def write(files: dict[str, bytes], root: Path, *, check: bool, remedy: str) -> None:

@@ -1,8 +1,4 @@
-"""Arguments that several verbs share, alone and in groups.
-
-A group is a frozen dataclass whose fields are options of the command line. Typer reads options from the parameters of
-a function: `grouped` gives a verb one parameter for each field, and calls it with the dataclass.
-"""
+"""Arguments and options that several verbs share, each spelled the same everywhere."""
 
 from __future__ import annotations
 
@@ -20,60 +16,37 @@ from images.config import selectors as select
 from images.errors import Problem, UserError
 from validate.claims import Tier
 
-
-def in_workspace(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
-    """A default folder lies in the workspace; one that was named is relative to the current folder, as usual."""
-    source = ctx.get_parameter_source(param.name or "")
-    return paths.in_workspace(value) if source is not None and source.name == "DEFAULT" else value
-
-
-def results_folder(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
-    """The same for a folder that a verb writes. Raises UserError before any work where it can't be written."""
-    folder = in_workspace(ctx, param, value)
-    require_writable(folder)
-    return folder
-
-
-def require_writable(folder: Path) -> None:
-    """See that a folder can be written, or made. Raises UserError."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
-    if not there.is_dir():
-        raise UserError(Problem(where=str(there), cause="is no folder", then="name another one"))
-    if not os.access(there, os.W_OK | os.X_OK):
-        then = "change its permissions, or name another folder"
-        raise UserError(Problem(where=str(there), cause="may not be written by this user", then=then))
-
-
-def require_writable_file(file: Path) -> None:
-    """The same for a file; one that is there, /dev/stdout say, need only be writable itself. Raises UserError."""
-    if not file.exists():
-        require_writable(file.parent)
-    elif file.is_dir() or not os.access(file, os.W_OK):
-        cause = "is a folder" if file.is_dir() else "may not be written by this user"
-        raise UserError(Problem(where=str(file), cause=cause, then="name another file"))
-
-
-Selectors = Annotated[list[str] | None, typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.")]
+_SELECTORS = typer.Argument(metavar="SELECTOR...", help=f"Which images: {select.HELP}.", show_default=False)
+Selectors = Annotated[list[str] | None, _SELECTORS]
+SomeSelectors = Annotated[list[str], _SELECTORS]
 OneName = Annotated[str, typer.Argument(metavar="NAME", help="An image name, as `plan` prints it.")]
+MatrixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="What to build; default: ./matrix.yaml, else the checkout's. Its folder has locks/, results/ and out/.",
+    ),
+]
+OutFolder = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go; default: out/ beside the matrix.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on stdout and nothing else.")]
+Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
 EngineUrl = Annotated[
     str | None,
     typer.Option("--engine", metavar="URL", help="Docker Engine; else DOCKER_HOST. `apptainer` judges without one."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=results_folder)]
-ReadOut = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=in_workspace)]
-"""For a verb that may read alone."""
+Gpus = Annotated[
+    str,
+    typer.Option(
+        "--gpus", metavar="auto|none|nvidia|cdi|host-driver[:FOLDER]", help="How containers get the host's GPUs."
+    ),
+]
 Tiers = Annotated[
     list[Tier] | None,
     typer.Option("--tier", help="What to measure (repeat it); default: all that this machine can."),
 ]
-ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]
-GateTiers = Annotated[
-    str,
-    typer.Option("--gate", metavar="TIERS", help="Tiers that must pass (static,cpu); default: the matrix's."),
-]
-RemoteRef = Annotated[str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")]
-PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Accept only what this cosign key signed.")]
-Check = Annotated[bool, typer.Option("--check", help="Write nothing; fail if something would change.")]
 BaseImage = Annotated[
     str, typer.Option("--base", metavar="auto|REF", help="What to build on: the matrix's base image, or a custom one.")
 ]
@@ -88,6 +61,43 @@ WheelMirror = Annotated[
         help="Folder of a web server that has the official wheels by their file names; the hashes stay the same.",
     ),
 ]
+Offline = Annotated[bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")]
+ToRepository = Annotated[str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="Where it is published.")]
+GateTiers = Annotated[
+    str,
+    typer.Option("--gate", metavar="TIERS", help="Tiers that must pass (static,cpu); default: the matrix's."),
+]
+RemoteRef = Annotated[str, typer.Argument(metavar="REF", help="A published image: HOST/NAME:TAG or HOST/NAME@DIGEST.")]
+PublicKey = Annotated[str, typer.Option("--key", metavar="KEY", help="Accept only what this cosign key signed.")]
+
+
+def require_writable(folder: Path) -> Path:
+    """See that a folder can be written, or made, before any work. Returns it. Raises UserError."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(one))
+    if not there.is_dir():
+        raise UserError(Problem(where=str(there), cause="is no folder", then="name another one"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        then = "change its permissions, or name another folder"
+        raise UserError(Problem(where=str(there), cause="may not be written by this user", then=then))
+    return folder
+
+
+# --- of verbs that are no plain functions yet -------------------------------------------------------------------------
+
+
+def in_workspace(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """A default folder lies in the workspace; one that was named is relative to the current folder, as usual."""
+    source = ctx.get_parameter_source(param.name or "")
+    return paths.in_workspace(value) if source is not None and source.name == "DEFAULT" else value
+
+
+def results_folder(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """The same for a folder that a verb writes. Raises UserError before any work where it can't be written."""
+    return require_writable(in_workspace(ctx, param, value))
+
+
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=results_folder)]
+ReadOut = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where results go.", callback=in_workspace)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +119,7 @@ class ImageInputArguments(InputArguments):
 class OfflineInputArguments(InputArguments):
     """The same for what can be built without a network."""
 
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Reach no network: every wheel lies in the wheelhouse.")
-    ] = False
+    offline: Offline = False
 
 
 @dataclass(frozen=True, kw_only=True)

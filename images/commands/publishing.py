@@ -174,7 +174,7 @@ def _wish_of(
         locks=lock_file.written(lock_file.read(image)),
         cache=common.cache() / "push",
         compressions=what.compression.compressions,
-        source=common.commit(),
+        source=common.commit(sources.workspace.root),
         key=what.key,
         drop_platforms=what.drop_platforms,
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from images import errors
 from images.config import paths, yamlfile
 from images.config.facts import Facts
 from images.config.names import Minor
@@ -35,6 +36,8 @@ class Sources:
     problems: tuple[Problem, ...] = ()
     """What was wrong in the matrix and left out of it so that the rest could be checked in the same run."""
     left_out: frozenset[yamlfile.Path] = frozenset()
+    workspace: paths.Workspace = paths.CHECKOUT
+    """The folder of the matrix file, with its locks and results."""
 
     @cached_property
     def revision(self) -> str:
@@ -67,7 +70,7 @@ class Sources:
 
 
 def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
-    """Read both files; without `matrix`, the workspace's. Raises UserError with every problem of both at once.
+    """Read both files; without `matrix`, the checkout's. Raises UserError with every problem of both at once.
 
     A matrix with problems whose rest is sound is returned with them, so that `plan.check` can add what
     it finds (an alias to a refused image) before all are told together.
@@ -85,7 +88,8 @@ def load(matrix: Path | None = None, facts: Path = FACTS) -> Sources:
     stacks = {torch: pins for torch, pins in wanted.stacks.items() if torch not in torchless}
     plannable = wanted.model_copy(update={"stacks": stacks, "defaults": Defaults(base=base)})
     left_out |= {("stacks", torch) for torch in torchless}
-    return Sources(plannable, known, matrix_file, tuple(problems), left_out)
+    workspace = paths.Workspace(matrix.absolute())
+    return Sources(plannable, known, matrix_file, tuple(problems), left_out, workspace)
 
 
 def load_facts(facts: Path = FACTS) -> Facts:
@@ -100,7 +104,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        here = f"`git checkout {path.name}`" if paths.is_checkout() else f"go to the folder that has your {path.name}"
+        here = f"`git checkout {path.name}`" if errors.IS_CHECKOUT else f"go to the folder that has your {path.name}"
         then = f"{here}, or name another one with --matrix"
         raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from images import errors
 from images.errors import Problem, UserError
 
 RESOURCES = Path(__file__).resolve().parents[2]
@@ -45,19 +46,13 @@ class Workspace:
     def results(self) -> Path:
         return self.root / "results"
 
-
-_current = Workspace(RESOURCES / MATRIX_NAME)
-
-
-def workspace() -> Workspace:
-    """The workspace of this process: the checkout's, unless `use` chose another."""
-    return _current
+    @property
+    def out(self) -> Path:
+        """Where builds leave files, relative where the user stands in the workspace: messages stay short."""
+        return Path("out") if self.root == Path.cwd() else self.root / "out"
 
 
-def use(chosen: Workspace) -> None:
-    """Make it the workspace of this process. The command line calls this once, before a verb runs."""
-    global _current
-    _current = chosen
+CHECKOUT = Workspace(RESOURCES / MATRIX_NAME)
 
 
 def find(matrix: Path | None, directory: Path) -> Workspace:
@@ -70,37 +65,52 @@ def find(matrix: Path | None, directory: Path) -> Workspace:
             raise UserError(Problem(where=f"--matrix {matrix}", cause="is no file", then="name a matrix.yaml"))
         return Workspace(matrix.resolve())
     here = directory / MATRIX_NAME
-    return Workspace(here.resolve() if here.is_file() else RESOURCES / MATRIX_NAME)
-
-
-def in_workspace(path: Path) -> Path:
-    """A path below the workspace: as it is where that is the current folder, else absolute."""
-    root = _current.root
-    return path if root == Path.cwd() else root / path
+    return Workspace(here.resolve()) if here.is_file() else CHECKOUT
 
 
 def shown(path: Path) -> str:
-    """A path for messages: relative to the workspace or to the resources if it is below one of them."""
-    for root in (_current.root, RESOURCES):
+    """A path for messages: relative to the current folder or to the resources if it is below one of them."""
+    for root in (Path.cwd(), RESOURCES):
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return str(path)
 
 
-def is_checkout() -> bool:
-    """Whether the code runs from a checkout, and not from an installed package."""
-    return (RESOURCES / "noxfile.py").is_file()
-
-
 def require_checkout(verb: str) -> None:
-    """For verbs that renew files of the repository. Raises UserError in an installed package."""
-    if not is_checkout():
+    """For programs that renew files of the repository. Raises UserError in an installed package."""
+    if not errors.IS_CHECKOUT:
         raise UserError(Problem(where=verb, cause="renews files of the repository", then="run it in a checkout"))
+
+
+# --- as long as not every verb passes its workspace on -------------------------------------------------------------
+
+_current: Workspace | None = None
+
+
+def workspace() -> Workspace:
+    return _current or CHECKOUT
+
+
+def chosen() -> Workspace | None:
+    return _current
+
+
+def use(wanted: Workspace | None) -> None:
+    global _current
+    _current = wanted
+
+
+def in_workspace(path: Path) -> Path:
+    return path if workspace().root == Path.cwd() else workspace().root / path
+
+
+def is_checkout() -> bool:
+    return errors.IS_CHECKOUT
 
 
 def as_given(advice: str) -> str:
     """The commands of an advice as they are given here: an installed package comes without the nox sessions."""
-    if is_checkout():
+    if errors.IS_CHECKOUT:
         return advice
     return re.sub(r"nox -s (\w+)(?: --(?= ))?|python -m images(?= )", lambda found: _truetag(found[1]), advice)
 

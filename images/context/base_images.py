@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import yaml
 
@@ -167,6 +168,12 @@ def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
 
 
 # --- pinning --------------------------------------------------------------------------------------------------------
+
+
+def pinned(root: Path) -> Mapping[str, str]:
+    """References to digests, of the workspace in a folder; none where nobody recorded any. Raises UserError."""
+    file = root / PINS_FILE
+    return load_pins(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else {}
 
 
 def load_pins(text: str) -> Mapping[str, str]:

@@ -93,6 +93,11 @@ def state(image: Image, folder: Path | None = None) -> State:
     return _state(f"{located(folder)}/{image.lock_name}", lock_inputs(image))
 
 
+def is_present(image: Image, folder: Path) -> bool:
+    """Whether the image can be built by its lock."""
+    return state(image, folder).status is Status.PRESENT
+
+
 def _state(place: str, wanted: LockInputs) -> State:
     try:
         found = _opened(place)
@@ -231,6 +236,11 @@ def write(files: Mapping[str, bytes], folder: Path | None = None) -> None:
     folder = located(folder)
     for path in _leftovers(files, folder):
         path.unlink()
+    put(files, folder)
+
+
+def put(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files below the folder of locks, each whole or not at all; a lock's record last."""
     for name in sorted(files, key=lambda path: path.endswith(RECORD)):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

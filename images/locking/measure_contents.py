@@ -49,10 +49,9 @@ def update(
 
     `locks` are those of images, by name. Raises UserError: an index that does not answer, or gives no ranges.
     """
-    lacking = {name: [one for one in _files(lock) if _is_lacking(one, folder)] for name, lock in locks.items()}
     found: dict[_File, FileContents] = {}
-    for name, files in lacking.items():
-        wanted = [one for one in dict.fromkeys(files) if one not in found]
+    for name, lock in locks.items():
+        wanted = [one for one in dict.fromkeys(lacking(lock, folder)) if one not in found]
         if wanted:
             tell(f"{name}: reading what {len(wanted)} files bring")
             found.update(_measured(wanted, _addresses(wanted, locks[name], name, run)))
@@ -61,6 +60,11 @@ def update(
         rows = changed[contents.place(one.package)]
         rows[one.digest] = _joined(rows.get(one.digest), row)
     return {place: _renewed(folder / place, rows) for place, rows in changed.items()}
+
+
+def lacking(lock: Lock, folder: Path) -> list[_File]:
+    """Files of a lock of which it is not known what they bring."""
+    return [one for one in _files(lock) if _is_lacking(one, folder)]
 
 
 def leftovers(locks: Iterable[Lock], folder: Path) -> list[Path]:

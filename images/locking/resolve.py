@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,51 +19,57 @@ from images.locking.uv import IndexUnreachable, Package, Runner
 from images.planning.image import Image
 
 
+@dataclass(frozen=True)
+class Updated:
+    """Renewed locks."""
+
+    files: Mapping[str, bytes]
+    """Path below the folder of locks -> content."""
+    unreachable: Mapping[str, Sequence[Problem]]
+    """Index that does not answer -> a problem for each image that was not locked."""
+
+
 def update(
     images: Sequence[Image],
     others: Sequence[Image] = (),
     *,
-    folder: Path | None = None,
+    folder: Path,
     upgrade: bool = False,
     run: Runner = uv.run,
     tell: Callable[[str], None] = lambda _text: None,
-) -> dict[str, bytes]:
-    """Path below `folder` -> content, of the locks of `images`.
+) -> Updated:
+    """Resolve the locks of `images`; `folder` has the present ones.
 
     Versions of the present lock are kept where they still fit, so that moving one pin does not move the world;
     `upgrade` takes the newest that fit instead, and then renews the locks of those `others` (the rest of the plan)
-    that share a layer, since they stay equal in it. `tell` gets a line an image. Raises UserError with the problems
-    of all images at once: IndexUnreachable if there are no others. An index that does not answer is asked once.
+    that share a layer, since they stay equal in it. `tell` gets a line an image. An index that does not answer is
+    asked once. Raises UserError with the problems of all images at once.
     """
-    folder = lock_file.located(folder)
     wanted = {image.lock_name: image for image in images}
     if upgrade:
         wanted.update((image.lock_name, image) for image in others if _renewed_with(image, images, folder))
+    present = [] if upgrade else _present(others, folder)
     made: dict[str, Lock] = {}
     problems: list[Problem] = []
     unreachable: dict[str, list[Problem]] = {}
     # A profile's packages are choosier than a stack's: what they settle on, images that share a layer can follow.
     for name, image in sorted(wanted.items(), key=lambda item: item[1].profile is None):
-        known = [*made.values(), *([] if upgrade else _present(others, folder))]
-        own = {} if upgrade else _versions_at(folder / name)
         if image.index in unreachable:
-            unreachable[image.index] += [replace(one, where=name) for one in unreachable[image.index][:1]]
+            unreachable[image.index].append(replace(unreachable[image.index][0], where=name))
             continue
+        own = {} if upgrade else _versions_at(folder / name)
         tell(f"resolving {name}")
         try:
-            made[name] = resolve(image, run, preferred=_preferred(lock_inputs(image), own, known))
+            preferred = _preferred(lock_inputs(image), own, [*made.values(), *present])
+            made[name] = resolve(image, run, preferred=preferred)
         except IndexUnreachable as error:
             unreachable[str(image.index)] = [*error.problems]
         except UserError as error:
             problems += error.problems
-    silent = [problem for found in unreachable.values() for problem in found]
     if problems:
-        raise UserError([*problems, *silent])
-    if silent:
-        raise IndexUnreachable(silent, code=1)
-    return {
-        f"{name}/{path}": content for name, lock in made.items() for path, content in lock_file.written(lock).items()
-    }
+        raise UserError([*problems, *(problem for found in unreachable.values() for problem in found)])
+    files = {f"{name}/{path}": text for name, lock in made.items() for path, text in lock_file.written(lock).items()}
+    return Updated(files, unreachable)
 
 
 def resolve(image: Image, run: Runner = uv.run, *, preferred: Mapping[str, str] | None = None) -> Lock:
@@ -158,10 +164,6 @@ def _present(images: Iterable[Image], folder: Path) -> list[Lock]:
     return [
         lock_file.load(folder / image.lock_name) for image in images if state(image, folder).status is Status.PRESENT
     ]
-
-
-def _is_present(image: Image, folder: Path) -> bool:
-    return state(image, folder).status is Status.PRESENT
 
 
 def _versions_at(place: Path) -> dict[str, str]:

@@ -44,13 +44,13 @@ def update(
     """
     if image.pruning is None:
         return {}
-    lacking = list(_lacking(image.pruning, lock, folder))
-    exact = sorted({f"{package.name}=={package.version}" for package, _ in lacking})
+    wanted = lacking(image, lock, folder)
+    exact = sorted({f"{package.name}=={package.version}" for package, _ in wanted})
     addresses = uv.addresses(exact, lock.inputs.target, run=run, where=str(image.name)) if exact else {}
     key, made = pruner.key(image.pruning), dict(pruner.files(image.pruning))
     found: dict[str, dict[str, FileContents]] = {}
-    for number, (package, digest) in enumerate(lacking, start=1):
-        tell(f"{image.name}: pruning {package.name} {package.version} ({number} of {len(lacking)})")
+    for number, (package, digest) in enumerate(wanted, start=1):
+        tell(f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})")
         place = contents.place(package)
         rows = found.setdefault(place, dict(contents.every(folder / place)))
         pruned = _pruned(addresses[digest], digest, made)
@@ -60,8 +60,12 @@ def update(
     return {place: contents.written(rows) for place, rows in found.items()}
 
 
-def _lacking(wanted: Pruning, lock: Lock, folder: Path) -> Iterator[tuple[Package, str]]:
+def lacking(image: Image, lock: Lock, folder: Path) -> list[tuple[Package, str]]:
     """Wheels that the pruner reads, and of which it is not known what it makes."""
+    return list(_lacking(image.pruning, lock, folder)) if image.pruning else []
+
+
+def _lacking(wanted: Pruning, lock: Lock, folder: Path) -> Iterator[tuple[Package, str]]:
     key = pruner.key(wanted)
     for package in lock.packages():
         known = contents.every(folder / contents.place(package))

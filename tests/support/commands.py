@@ -26,7 +26,7 @@ def call(*arguments: str) -> Called:
     """Run `python -m images ARGUMENTS` here. Signal handlers and the workspace are afterwards as before."""
     out, err = io.StringIO(), io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    workspace = paths.workspace()
+    workspace = paths.chosen()
     with mock.patch.object(sys, "argv", ["images", *arguments]), redirect_stdout(out), redirect_stderr(err):
         try:
             cli.main()

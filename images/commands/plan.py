@@ -1,21 +1,62 @@
-"""A plan as a rich table for people, and as JSON for machines. Pure views, which import nothing that judges."""
+"""`plan`: every image, accepted or refused. It imports as little as it can: CI and the tests start it most."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
+from images.commands import common
 from images.commands.common import counted
+from images.commands.options import Json, MatrixFile, Selectors
+from images.config.selectors import Glob, parse
 from images.locking import lock_file
 from images.locking.lock_file import Status as LockStatus
+from images.planning import plan as planning
 from images.planning.plan import Planned
 
 
-def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Table:
+def plan(
+    selectors: Selectors = None,
+    tracked: Annotated[
+        bool,
+        typer.Option("--tracked", help="Where no name is given, those that the nightly run builds: `nightly.track`."),
+    ] = False,
+    as_json: Json = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="A JSON list, in one line, of those that can be built: for a CI matrix.")
+    ] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="With --names: [] where no image matches all selectors.")
+    ] = False,
+    matrix: MatrixFile = None,
+) -> None:
+    """Every image, accepted or refused, and why."""
+    sources = common.sources(matrix)
+    wanted = list(selectors or [])
+    if tracked and not any(isinstance(parse(one), Glob) for one in wanted):
+        wanted = [*sources.matrix.nightly.track, *wanted]
+    try:
+        planned = planning.select(wanted, sources)
+    except planning.NoImageError:
+        if not (names and allow_empty):
+            raise
+        planned = ()
+    states = lock_file.states((image.image for image in planned if image.image), sources.workspace.locks)
+    if as_json:
+        rows = ",\n ".join(json.dumps(as_row(image, states)) for image in planned)
+        typer.echo(f'{{"images": [\n {rows}\n]}}')
+    elif names:
+        typer.echo(json.dumps([one.name for one in planned if states.get(one.name) == LockStatus.PRESENT]))
+    else:
+        common.results().print(table(planned, states))
+
+
+def table(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Table:
     """One row an image, refused ones included, with the reason a person can act on."""
     table = Table(title=counted(len(planned), "image"), title_justify="left", row_styles=["", ""])
     for heading in ("image", "", "torch", "py", "toolkit", "wheel", "GPU archs", "driver", "lock"):
@@ -38,13 +79,7 @@ def plan(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> Table:
     return table
 
 
-def plan_as_json(planned: Sequence[Planned], locks: Mapping[str, LockStatus]) -> str:
-    """`plan --json`: one image a line."""
-    rows = ",\n ".join(json.dumps(as_json(image, locks)) for image in planned)
-    return f'{{"images": [\n {rows}\n]}}'
-
-
-def as_json(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
+def as_row(planned: Planned, locks: Mapping[str, LockStatus]) -> dict[str, Any]:
     """One image of `plan --json`."""
     blocked = _blocked(planned, locks)
     return {

@@ -1,0 +1,157 @@
+"""From a planned image and its lock to a validated image with a name. One at a time, or several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from images.building import contexts, records, validating
+from images.building.options import BuildOptions
+from images.context import base_images
+from images.engine import BuildSpec, Engine, ImageInfo
+from images.engine.buildkit import BuildResult
+from images.engine.facts import CLASSIC_STORE
+from images.engine.progress import Progress
+from images.errors import Problem, UserError, command, problem_of
+from images.locking.lock_file import Lock
+from images.planning.image import Image
+from images.validation.claims.image import image_claims
+from validate import report
+from validate.evidence import Record
+from validate.judge import Verdict
+
+ROOM_NEEDED = 11 * 1000**3
+"""Bytes a cold build wants free where the engine keeps its data: images have 6 to 9 GB, and the installer keeps the
+wheels of the smaller layers, less than 2 GB. The largest layers are unpacked in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """The result of building one image."""
+
+    name: str
+    info: ImageInfo
+    result: BuildResult
+    verdict: Verdict
+    withheld: str
+    """Why it stays `NAME-candidate`; empty if it got its name."""
+
+
+def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions, progress: Progress) -> Built:
+    """Build one image, validate it, and name it if no claim failed and each probe ran to its end.
+
+    The steps are those of "How one image is built" in docs/architecture.md. Writes `OUT/NAME/`. Raises UserError: no
+    base, a contradiction with the base, a failed step, a driver below the image's minimum.
+    """
+    name = f"{image.name}{options.suffix}"
+    candidate, folder, host = f"{name}-candidate", options.out / name, options.host
+
+    def warn(text: str) -> None:
+        progress.say(name, text, "yellow")
+
+    def measured(record: Record) -> None:
+        progress.say(name, f"measured {record.probe} in {record.seconds:.1f} s ({record.outcome})", "dim")
+
+    with engine.alone(f"build {name}", lambda: warn("waits: another process builds this name on this engine")):
+        # The machine first: where GPUs can't be attached as asked, nothing is built.
+        validating.require_platform(engine, image, warn)
+        if engine.facts.containerd_images:
+            warn(f"no build was tried with containerd's image store, and publish and fleet refuse it: {CLASSIC_STORE}")
+        attachment, tiers = validating.find_gpus(engine, image, options.gpus, options.tiers)
+        progress.say(name, str(attachment), "dim")
+        # The base, by its pinned digest if it can be had so.
+        pinned = base_images.pinned(options.sources.workspace.root)
+        base = base_images.acquire_for(engine, image, options.base, pinned=pinned, host=host, say=warn)
+        # The context: lock, wheels that no index has, suite, Dockerfile.
+        context = contexts.prepare(image, lock, base_images.base_context(base), options)
+        _tell_missing(name, context.gathered.missing, strict=options.strict, warn=warn)
+        records.write_context(context.files, folder / "context")
+        # The build. From here on the candidate's tag is this build's, or nobody's.
+        engine.untag(candidate)
+        result = engine.build(
+            context.files,
+            candidate,
+            BuildSpec(
+                network_mode=host.network(local=engine.facts.local, offline=options.offline),
+                no_cache=options.no_cache,
+                platform=image.platform,
+            ),
+            on_event=progress.job(name),
+            redact=host.redact,
+        )
+        # The claims, written from the matrix; the evidence, measured in the image; the verdict, from both.
+        claims = image_claims(context.claimed.on_host(attachment))
+        evidence, verdict = validating.measure_and_judge(
+            engine, result.image_id, claims, tiers, attachment, on_record=measured
+        )
+        # The report.
+        info = engine.inspect(result.image_id)
+        records.record_build(folder, str(image.name), engine, info, result, base, context.gathered)
+        records.record_validation(folder, evidence, verdict)
+        # The name.
+        withheld = validating.why_withheld(verdict, evidence, tiers)
+        if not withheld:
+            validating.give_name(engine, info.id, name)
+    return Built(name=name, info=info, result=result, verdict=verdict, withheld=withheld)
+
+
+def build_all(
+    engine: Engine,
+    images: Sequence[tuple[Image, Lock]],
+    options: BuildOptions,
+    progress: Progress,
+    jobs: int = 1,
+) -> list[Built | UserError]:
+    """Build several images, `jobs` at once. One that fails does not stop the others; an interrupt stops all."""
+
+    def one(image: Image, lock: Lock) -> Built | UserError:
+        name = f"{image.name}{options.suffix}"
+        try:
+            built = build_image(engine, image, lock, options, progress)
+        except (UserError, OSError) as error:
+            told = error if isinstance(error, UserError) else UserError(problem_of(error, name), code=1)
+            progress.finish(name, told.problems[0].cause, ok=False)
+            return told
+        progress.finish(name, _summary(built), ok=not built.withheld)
+        return built
+
+    cold = [image for image, _ in images if engine.find(str(image.name)) is None]
+    _require_room(engine, min(jobs, len(cold)))
+    running: list[Future[Built | UserError]] = []
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        try:  # around the start, too: a build may wait for another before `submit` has returned
+            running += (pool.submit(one, image, lock) for image, lock in images)
+            wait(running, return_when=FIRST_EXCEPTION)
+        except BaseException:
+            for future in running:
+                future.cancel()
+            engine.cancel()
+            raise
+    return [future.result() for future in running]
+
+
+def _require_room(engine: Engine, at_once: int) -> None:
+    """Raises UserError where the engine's disk has no room for so many cold builds."""
+    free, needed = engine.free_bytes(), ROOM_NEEDED * at_once
+    if free is not None and free < needed:
+        builds = f"{at_once} cold builds at once" if at_once > 1 else "a cold build"
+        cause = f"{free / 1e9:.1f} GB free, {builds} may need {needed / 1e9:.0f} GB"
+        then = "`docker system df` shows what to remove, `docker builder prune` empties the build cache"
+        raise UserError(Problem(where=engine.facts.data_root, cause=cause, then=then), code=1)
+
+
+def _tell_missing(name: str, missing: Mapping[str, str], *, strict: bool, warn: Callable[[str], None]) -> None:
+    """Warn of optional packages that can't be had. Raises UserError where that is an error (strict)."""
+    if missing and strict:
+        then = f"`{command('wheels', name)}` compiles what `sources` in matrix.yaml has, or give --wheelhouse"
+        raise UserError([Problem(where=name, cause=f"lacks {one}", then=then) for one in missing.values()], code=1)
+    for reason in missing.values():
+        warn(f"lacks {reason}")
+
+
+def _summary(built: Built) -> str:
+    counts = report.summary(built.verdict).partition("(")[2].removesuffix(")")
+    size = f"{built.info.size / 1e9:.2f} GB"
+    state = f"stays {built.name}-candidate: {built.withheld}" if built.withheld else "named"
+    return f"{built.verdict.overall} ({counts}), {size}, built in {built.result.seconds:.0f} s, {state}"

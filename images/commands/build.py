@@ -1,0 +1,122 @@
+"""`build`: images built on this machine's engine, and validated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from images.building.build import build_all
+from images.building.options import BuildOptions
+from images.commands import common, engines, tables
+from images.commands.options import (
+    BaseImage,
+    EngineUrl,
+    Gpus,
+    MatrixFile,
+    Offline,
+    OutFolder,
+    SomeSelectors,
+    Tiers,
+    WheelFolder,
+    WheelMirror,
+    require_writable,
+)
+from images.context import base_images
+from images.context.base_images import AUTO
+from images.context.hosting import host_settings
+from images.engine import Engine
+from images.engine.progress import Progress
+from images.errors import Problem, UserError
+from images.locking import lock_file
+from images.wheels import cache as wheel_cache
+from images.wheels.prebuilt import FindWheel
+
+
+def build(
+    selectors: SomeSelectors,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Builds at once.")] = 1,
+    tier: Tiers = None,
+    gpus: Gpus = "auto",
+    strict: Annotated[bool, typer.Option("--strict", help="An optional package that is lacking is an error.")] = False,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Compile first what is published as source only (`wheels` does it alone).")
+    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step anew.")] = False,
+    base: BaseImage = "auto",
+    wheelhouse: WheelFolder = None,
+    wheel_mirror: WheelMirror = "",
+    offline: Offline = False,
+    engine: EngineUrl = None,
+    out: OutFolder = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Build images and validate them; what fails gets no name.
+
+    An image gets its name only if no claim failed and each probe ran to its end. Until then it is NAME-candidate.
+    """
+    sources = common.sources(matrix)
+    folder = require_writable(out or sources.workspace.out)
+    images = common.accepted(selectors, sources)
+    locked = [(image, lock_file.read(image, sources.workspace.locks)) for image in images]
+    for image in images:
+        for warning in image.warnings:
+            common.talk.print(f"[yellow]{image.name}[/]: {escape(warning)}")
+    host = host_settings()
+    for warning in host.warnings:
+        common.say(warning)
+    with engines.open_engine(engine) as docker_engine, Progress() as progress:
+        options = BuildOptions(
+            sources=sources,
+            host=host,
+            out=folder,
+            base=base,
+            wheelhouse=wheelhouse,
+            wheel_mirror=wheel_mirror,
+            offline=offline,
+            strict=strict,
+            no_cache=no_cache,
+            tiers=tier or (),
+            gpus=gpus,
+        )
+        options = replace(options, compiled=_compiled(docker_engine, options, progress, compiles=compile_))
+        results = build_all(docker_engine, locked, options, progress, jobs)
+    problems: list[Problem] = []
+    for result in results:
+        if isinstance(result, UserError):
+            problems += result.problems
+            continue
+        report = f"{folder / result.name}/report.md"
+        common.results().print(tables.verdict(result.verdict))
+        if result.withheld:
+            cause = f"{result.withheld}: it stays {result.name}-candidate"
+            then = f"read {report}; `docker run --rm -it {result.name}-candidate` looks inside"
+            problems.append(Problem(where=result.name, cause=cause, then=then))
+        else:
+            common.results().print(f"[green]{result.name}[/] is validated as far as this machine can: {report}")
+    if problems:
+        raise UserError(problems, code=1)
+
+
+def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, compiles: bool) -> FindWheel:
+    """Where wheels lie that were compiled here; with --compile, the builder makes what the wheel cache lacks."""
+    matrix, kept = options.sources.matrix, wheel_cache.default()
+    if options.base == AUTO and not compiles:
+        return wheel_cache.wheel_finder(matrix, kept)
+    from images.wheels import builder  # most builds need none
+
+    if not compiles:
+        return wheel_cache.wheel_finder(
+            matrix, kept, partial(builder.read_base_compilers, engine, reference=options.base)
+        )
+    wheel_options = builder.WheelOptions(
+        out=options.out,
+        facts=options.sources.facts,
+        cache=kept,
+        pinned_bases=base_images.pinned(options.sources.workspace.root),
+        base=options.base,
+    )
+    return builder.wheel_builder(engine, matrix, wheel_options, options.host, progress)

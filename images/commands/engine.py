@@ -1,0 +1,34 @@
+"""`engine`: the private Docker Engine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from images.commands.common import say
+from images.engine import connect, private_engine
+from images.errors import Problem, UserError
+
+
+def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe")] = "status") -> None:
+    """Show, start, stop or wipe the private Docker Engine.
+
+    `wipe` stops it and deletes all that it keeps: images, layers and build cache.
+    """
+    match action:
+        case "start":
+            with private_engine.open_engine(None, say=say) as opened:
+                typer.echo(f"{opened.facts.url} (engine {opened.facts.version})")
+        case "stop":
+            typer.echo("stopped" if private_engine.stop() else "was not running")
+        case "wipe":
+            was = "stopped" if private_engine.wipe() else "was not running"
+            typer.echo(f"{was}; its images, layers and build cache are deleted")
+        case "status":
+            with connect(None) as opened:
+                facts = opened.facts
+                typer.echo(f"{facts.url} (engine {facts.version}, {facts.cpus} cores, data in {facts.data_root})")
+        case _:
+            then = "say status, start, stop or wipe"
+            raise UserError(Problem(where=action, cause="is an unknown action", then=then))

@@ -1,0 +1,31 @@
+"""Opening what builds and judges images, rid of what killed commands left there."""
+
+from __future__ import annotations
+
+from images.commands.common import say
+from images.engine import Engine, connect, private_engine
+from images.engine.runtime import Runtime
+
+
+def open_engine(url: str | None, *, install: bool = True, builds: bool = True) -> Engine:
+    """The engine to work with, rid of the containers and volumes that killed commands of this machine left there.
+
+    `builds`: not Podman, which judges images and has no BuildKit.
+    """
+    engine = private_engine.open_engine(url, say=say, builds=builds) if install else connect(url, builds=builds)
+    _sweep(engine)
+    return engine
+
+
+def open_runtime(url: str | None) -> Runtime:
+    """What judges images and need not build: an engine, Podman, or Apptainer, rid of what killed commands left."""
+    from images import apptainer  # a build needs none of it
+
+    runtime = apptainer.open_runtime(url)
+    _sweep(runtime)
+    return runtime
+
+
+def _sweep(runtime: Runtime) -> None:
+    if left := runtime.sweep():
+        say(f"removed what killed commands left behind: {', '.join(left)}")

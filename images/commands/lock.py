@@ -1,0 +1,101 @@
+"""`lock`: images resolved into hash-pinned locks, and what the locked files bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from images.commands import common
+from images.commands.options import Check, MatrixFile, Selectors
+from images.config import paths
+from images.errors import Problem, UserError, command
+from images.locking import contents, lock_file, measure_contents, resolve
+from images.planning import plan
+from images.planning.image import Image
+from images.wheels import pruned_contents
+
+
+def lock(
+    selectors: Selectors = None,
+    check: Check = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Take the newest of what no pin holds.")] = False,
+    matrix: MatrixFile = None,
+) -> None:
+    """Resolve images into hash-pinned locks under locks/.
+
+    Without selectors, every accepted image. Beside the locks, locks/wheels/ gets what their files bring, read from the
+    index by range requests (claim S10).
+    """
+    sources = common.sources(matrix)
+    folder = sources.workspace.locks
+    images = common.accepted(selectors or [], sources)
+    everything = [planned.image for planned in plan.plan(sources) if planned.image]
+    made = resolve.update(images, everything, folder=folder, upgrade=upgrade, tell=_tell)
+    if selectors and made.unreachable:  # what was asked for by name is no matter of luck
+        raise UserError([problem for found in made.unreachable.values() for problem in found], code=1)
+    again = f"`{command('lock', *(selectors or ()))}`"
+    stale = lock_file.differing(made.files, folder)
+    if check and stale:
+        raise UserError([Problem(where=f"locks/{one}", cause="is not current", then=again) for one in stale], code=1)
+    if not check:
+        lock_file.write(made.files, folder)
+    renewed = {path.partition("/")[0] for path in made.files}
+    locked = [image for image in everything if image.lock_name in renewed]
+    read = _check_contents(locked, folder, again) if check else _write_contents(locked, folder)
+    if not selectors and not check:
+        kept = [lock_file.read(one, folder) for one in everything if lock_file.is_present(one, folder)]
+        for path in measure_contents.leftovers(kept, folder):
+            path.unlink()
+            typer.echo(f"removed {paths.shown(path)}")
+    changed = f"{len(stale)} files changed" if stale else "all were current"
+    typer.echo(f"{len(renewed)} locks: {changed}; {read}")
+    if made.unreachable:
+        raise UserError([_unreachable(index, found) for index, found in made.unreachable.items()], code=1)
+
+
+def _write_contents(images: Sequence[Image], folder: Path) -> str:
+    """Read what the locks' files bring, as far as it is not known. Each image's is kept as soon as it is there."""
+    locks = {image.lock_name: lock_file.read(image, folder) for image in images}
+    found = measure_contents.update(locks, folder, tell=_tell)
+    lock_file.put(found, folder)
+    changed = len(found)
+    for image in images:
+        if image.pruning:
+            found = pruned_contents.update(image, locks[image.lock_name], folder, tell=_tell)
+            lock_file.put(found, folder)
+            changed += len(found)
+    return f"read what {common.counted(changed, 'package')} bring" if changed else "what their files bring was known"
+
+
+def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
+    """Raises UserError for packages whose files nobody has read."""
+    lacking: dict[str, str] = {}
+    for image in images:
+        lock = lock_file.read(image, folder)
+        packages = [one.package for one in measure_contents.lacking(lock, folder)]
+        packages += [package for package, _ in pruned_contents.lacking(image, lock, folder)]
+        lacking.update((contents.place(package), f"{package.name} {package.version}") for package in packages)
+    if lacking:
+        raise UserError(
+            [
+                Problem(where=f"locks/{place}", cause=f"does not say what files of {name} bring", then=then)
+                for place, name in lacking.items()
+            ],
+            code=1,
+        )
+    return "what their files bring is known"
+
+
+def _unreachable(index: str, problems: Sequence[Problem]) -> Problem:
+    names = ", ".join(problem.where for problem in problems)
+    cause = f"the package index does not answer: {len(problems)} images were not locked ({names})"
+    then = f"`{command('lock')}` where it answers; their present locks stay as they are"
+    return Problem(where=urlsplit(index).hostname or index, cause=cause, then=then)
+
+
+def _tell(text: str) -> None:
+    common.talk.print(text, style="dim")

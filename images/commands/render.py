@@ -1,0 +1,73 @@
+"""`render`: build contexts on disk, for builders that are not this machine's engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images.building import bake, contexts, records
+from images.building.options import BuildOptions
+from images.commands import common
+from images.commands.options import BaseImage, MatrixFile, OutFolder, SomeSelectors, WheelFolder, require_writable
+from images.context import base_images
+from images.context.hosting import host_settings
+from images.errors import command
+from images.locking import lock_file
+from images.wheels import cache as wheel_cache
+
+
+def render(
+    selectors: SomeSelectors,
+    baking: Annotated[
+        bool, typer.Option("--bake", help="Fetch official wheels, and write docker-bake.json: a target an image.")
+    ] = False,
+    to: Annotated[
+        str, typer.Option("--to", metavar="REGISTRY/REPOSITORY", help="With --bake: push there; else load the images.")
+    ] = "",
+    base: BaseImage = "auto",
+    wheelhouse: WheelFolder = None,
+    out: OutFolder = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Write build contexts, for `docker build` or `docker buildx bake`.
+
+    Builds, validates and names nothing: `validate NAME --tag` does the latter two once an image is there.
+    """
+    sources = common.sources(matrix)
+    folder = require_writable(out or sources.workspace.out)
+    options = BuildOptions(
+        sources=sources,
+        host=host_settings(),
+        out=folder,
+        base=base,
+        wheelhouse=wheelhouse,
+        compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
+        fetch=None if baking else _fetch_nothing,
+    )
+    pinned = base_images.pinned(sources.workspace.root)
+    images = common.accepted(selectors, sources)
+    for image in images:
+        base_context = contexts.base_context(image.base, base, pinned)
+        lock = lock_file.read(image, sources.workspace.locks)
+        prepared = contexts.prepare(image, lock, base_context, options)
+        for reason in prepared.gathered.missing.values():
+            common.say(f"{image.name} lacks {reason}")
+        place = folder / str(image.name)
+        records.write_context(prepared.files, place / "context")
+        records.write_inputs(place, image, base_context, prepared.gathered)
+        if not baking:
+            build = f"DOCKER_BUILDKIT=1 docker build -t {image.name}-candidate {place / 'context'}"
+            then = f"; then `{command('validate', str(image.name), '--tag')}` names it"
+            common.talk.print(f"next: {build}{then}", soft_wrap=True, highlight=False)
+    if baking:
+        (folder / bake.FILE).write_text(json.dumps(bake.bake(images, to), indent=1) + "\n")
+        common.talk.print(f"{folder / bake.FILE}: {common.counted(len(images), 'image')}")
+        then = f"then `{command('validate', 'NAME', '--tag')}` validates and names each"
+        common.talk.print(f"next: (cd {folder} && docker buildx bake); {then}", highlight=False)
+
+
+def _fetch_nothing(_url: str, _target: Path) -> None:
+    raise OSError("`render` fetches no wheel without --bake")

@@ -1,0 +1,152 @@
+"""`validate`: an image held to a name's claims, or recorded evidence judged again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images.building import records, validating
+from images.building.validating import ValidationRun
+from images.commands import common, engines, tables
+from images.commands.options import EngineUrl, Gpus, Json, MatrixFile, OutFolder, Tiers, require_writable
+from images.context import labels as image_labels
+from images.errors import Problem, UserError, command
+from images.planning.image import Image
+from images.validation import schemas
+from validate import hints, report
+from validate.claims import Tier
+from validate.judge import Verdict, explain, judge
+from validate.judging import Status
+
+
+def validate(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The image name whose claims hold.")] = "",
+    image: Annotated[
+        str,
+        typer.Option("--image", metavar="REF", help="The image to judge; default: NAME, or NAME-candidate."),
+    ] = "",
+    tag: Annotated[
+        bool,
+        typer.Option("--tag", help="Record and name, as `build` does, what was built elsewhere of `render`'s context."),
+    ] = False,
+    evidence: Annotated[
+        Path | None,
+        typer.Option("--evidence", metavar="FILE", help="Judge this evidence.json again, by its claims. No engine."),
+    ] = None,
+    tier: Tiers = None,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--claim", metavar="TEXT", help="Only claims with this in `ID SUBJECT`, or `=ID SUBJECT` (repeat it)."
+        ),
+    ] = None,
+    gpus: Gpus = "auto",
+    as_json: Json = False,
+    engine: EngineUrl = None,
+    out: OutFolder = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Judge an image by a name's claims, or recorded evidence again.
+
+    For an image built on another one, names what was added. OUT/validate/IMAGE/evidence.json is there from the first
+    probe on: what is killed leaves what it measured. Exits with 1 if a required claim failed.
+    """
+    if bool(name) == bool(evidence):
+        cause = "neither an image name nor recorded evidence is given" if evidence is None else "both are given"
+        then = f"`{command('validate', 'NAME')}` or `{command('validate', '--evidence', 'FILE')}`"
+        raise UserError(Problem(where="validate", cause=cause, then=then))
+    if evidence:
+        verdict = _judged_again(evidence, tier or [])
+        _show(verdict, "", as_json=as_json)
+        raise typer.Exit(1 if verdict.of(Status.FAIL) else 0)
+    if tag and claim:
+        then = "leave --claim out: a name is for images all of whose claims were judged"
+        raise UserError(Problem(where="--tag", cause="can't follow from some of the claims", then=then))
+    sources = common.sources(matrix)
+    top = require_writable(out or sources.workspace.out)
+    (wanted,) = common.accepted([name], sources, exactly_one=True)
+    measure = partial(
+        validating.validate_image,
+        image=wanted,
+        sources=sources,
+        tiers=tier or (),
+        gpus=gpus,
+        only=claim or (),
+        say=_say,
+    )
+    if tag:
+        reference = image or f"{wanted.name}-candidate"
+        run, folder, withheld = _validate_and_tag(wanted, reference, top / str(wanted.name), engine, measure)
+    else:
+        reference, withheld = image or str(wanted.name), ""
+        run, folder = _validate(wanted, reference, top, engine, measure)
+    _show(run.verdict, reference, as_json=as_json)
+    typer.echo(f"{folder}/evidence.json", err=True)
+    if run.changes:
+        typer.echo(f"{reference} stands on {wanted.name}: " + "\n  ".join(run.changes.lines()), err=as_json)
+    if withheld:
+        then = f"read {folder}/report.md"
+        raise UserError(Problem(where=reference, cause=f"{withheld}: it gets no name", then=then), code=1)
+    raise typer.Exit(1 if any(one.claim.required for one in run.verdict.of(Status.FAIL)) else 0)
+
+
+def _validate(
+    wanted: Image, reference: str, top: Path, engine: str | None, measure: Callable[..., ValidationRun]
+) -> tuple[ValidationRun, Path]:
+    """Judge an image as it is. Says how its layers stand to the recorded build of its name, or the engine's."""
+    name = str(wanted.name)
+    folder = top / "validate" / reference.replace("/", "_").replace(":", "_")
+    with engines.open_runtime(engine) as runtime:
+        records.forget_validation(folder)
+        known, where = records.recorded_layers(top / name), f"{name} as {top / name}/build.json records it"
+        if not known and reference != name and (held := runtime.find(name)):
+            known, where = tuple(held.layers), name
+        if known:
+            _say(f"{reference}: {validating.layers_beside(where, known, runtime.inspect(reference).layers)}")
+        run = measure(runtime, reference=reference, on_evidence=partial(records.record_evidence, folder))
+    records.record_validation(folder, run.evidence, run.verdict, run.changes)
+    return run, folder
+
+
+def _validate_and_tag(
+    wanted: Image, reference: str, folder: Path, engine: str | None, measure: Callable[..., ValidationRun]
+) -> tuple[ValidationRun, Path, str]:
+    """Record and name an image that was built elsewhere as `build` does; also returns why it gets no name, or ""."""
+    with engines.open_engine(engine, install=False) as docker_engine:
+        info = docker_engine.inspect(reference)
+        record = records.built_elsewhere(folder, info, image_labels.declared_missing(wanted, info.labels))
+        run = measure(docker_engine, reference=info.id)
+        withheld = validating.why_withheld(run.verdict, run.evidence, run.tiers)
+        if run.changes:  # it was held to what an image on top of the built one may change
+            withheld = "it has steps above the image that was built"
+        if not withheld:
+            validating.give_name(docker_engine, info.id, str(wanted.name))
+    records.write_json(folder / "build.json", record)
+    records.record_validation(folder, run.evidence, run.verdict)
+    return run, folder, withheld
+
+
+def _judged_again(evidence: Path, tiers: list[Tier]) -> Verdict:
+    """Raises UserError, also for a tier that the run was not asked for: nothing of it is UNPROVEN, either."""
+    recorded = schemas.read_evidence(evidence)
+    there = sorted({str(one.tier) for one in recorded.claim_set.claims})
+    if absent := [str(tier) for tier in tiers if tier not in there]:
+        cause = f"holds no claims of the {' and '.join(absent)} tier"
+        raise UserError(Problem(where=str(evidence), cause=cause, then=f"--tier may name {', '.join(there)}"))
+    return explain(judge(recorded.claim_set, recorded, tiers or tuple(Tier)), hints.known())
+
+
+def _show(verdict: Verdict, reference: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report.json_data(verdict), indent=1))
+    else:
+        common.results().print(tables.verdict(verdict, reference))
+
+
+def _say(text: str) -> None:
+    common.talk.print(text, style="dim", highlight=False)

@@ -1,0 +1,77 @@
+"""`wheels`: packages that are published as source only, compiled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images.commands import common, engines
+from images.commands.options import (
+    BaseImage,
+    EngineUrl,
+    MatrixFile,
+    Offline,
+    OneName,
+    OutFolder,
+    WheelFolder,
+    require_writable,
+)
+from images.context import base_images
+from images.context.hosting import host_settings
+from images.engine.progress import Progress
+from images.errors import Problem, UserError, command
+from images.wheels import builder, recipe
+from images.wheels import cache as wheel_cache
+
+
+def wheels(
+    name: OneName,
+    packages: Annotated[
+        list[str] | None, typer.Argument(metavar="PACKAGE...", help="Which; default: all that the image pins.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at once; 0: cores and memory.")] = 0,
+    recompile: Annotated[bool, typer.Option("--recompile", help="Compile what is in the cache already, too.")] = False,
+    sdists: Annotated[
+        Path | None, typer.Option("--sdists", metavar="FOLDER", help="Take source archives from here, by hash.")
+    ] = None,
+    base: BaseImage = "auto",
+    wheelhouse: WheelFolder = None,
+    offline: Offline = False,
+    engine: EngineUrl = None,
+    out: OutFolder = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Compile packages that are published as source only, once.
+
+    What was compiled before is taken from the wheel cache, which `build` looks into as well.
+    """
+    sources = common.sources(matrix)
+    folder = require_writable(out or sources.workspace.out)
+    (image,) = common.accepted([name], sources, exactly_one=True)
+    if offline and sdists is None:
+        then = "`pip download --no-binary :all: --no-deps` where a network is, then --sdists FOLDER"
+        raise UserError(Problem(where="--offline", cause="no source archive can be fetched", then=then))
+    chosen = packages or recipe.packages(image, sources.matrix)
+    if not chosen:
+        cause = f"pins nothing that is compiled here ({', '.join(sources.matrix.sources)})"
+        raise UserError(Problem(where=name, cause=cause, then=f"name one: `{command('wheels', name, 'PACKAGE')}`"))
+    recipes = [recipe.recipe_for(image, package, sources.matrix) for package in chosen]
+    options = builder.WheelOptions(
+        out=folder,
+        facts=sources.facts,
+        cache=wheel_cache.default(),
+        jobs=jobs,
+        recompile=recompile,
+        sdists=sdists,
+        pinned_bases=base_images.pinned(sources.workspace.root),
+        base=base,
+        wheelhouse=wheelhouse,
+        offline=offline,
+    )
+    with engines.open_engine(engine) as docker_engine, Progress() as progress:
+        host = host_settings()
+        built = [builder.build_wheel(docker_engine, image, one, options, host, progress) for one in recipes]
+    for wheel in built:
+        typer.echo(str(wheel))
