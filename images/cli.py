@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from images import errors
 from images.commands import VERBS
 from images.config import paths
-from images.errors import Problem, UserError, problem_of
+from images.errors import Problem, UserError, command, problem_of
 from images.host import checkout
 
 _talk = Console(stderr=True, highlight=False)
@@ -71,14 +71,19 @@ def _use_workspace(value: Path | None) -> Path | None:
     return value
 
 
+_MatrixOfLegacy = Annotated[
+    Path | None,
+    typer.Option("--matrix", metavar="FILE", callback=_use_workspace, expose_value=False, is_eager=True),
+]
+
+
 @cache
 def _matrix_option() -> Any:
     """`--matrix` for verbs that do not declare it themselves yet."""
     asking = typer.Typer(**_SETTINGS)
-    option = typer.Option("--matrix", metavar="FILE", callback=_use_workspace, expose_value=False, is_eager=True)
 
     @asking.command()
-    def ask(matrix: Annotated[Path | None, option] = None) -> None: ...
+    def ask(matrix: _MatrixOfLegacy = None) -> None: ...
 
     return typer.main.get_command(asking).params[0]
 
@@ -162,9 +167,9 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         _stopped()
     except _ClickException as error:
-        verb = next((word for word in sys.argv[1:2] if word in VERBS), "")
-        then = f"`nox -s {verb} -- --help`" if verb else "`python -m images --help`"
-        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=error.format_message(), then=then))
+        help_of_all = "python -m images --help" if errors.IS_CHECKOUT else "truetag --help"
+        then = command(sys.argv[1], "--help") if sys.argv[1] in VERBS else help_of_all
+        _print_problem(Problem(where=" ".join(sys.argv[1:]), cause=error.format_message(), then=f"`{then}`"))
         sys.exit(2)
     if code == _INTERRUPTED:  # what Typer makes of an interrupt, without a word
         _stopped()

@@ -200,7 +200,7 @@ def _report(ledger: Ledger, outcome: Outcome) -> None:
     """verdict.json, junit.xml and reports beside the evidence."""
     if outcome.record and outcome.verdict:
         evidence = ledger.evidence_read(outcome.record)
-        records.record_trial(ledger.pair(outcome.job.key), evidence, explain(outcome.verdict, hints.known()))
+        records.record_validation(ledger.pair(outcome.job.key), evidence, explain(outcome.verdict, hints.known()))
 
 
 def _resumed(context: RunContext) -> tuple[FleetRun, dict[str, list[Job]]]:

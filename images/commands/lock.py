@@ -54,7 +54,10 @@ def lock(
     changed = f"{len(stale)} files changed" if stale else "all were current"
     typer.echo(f"{len(renewed)} locks: {changed}; {read}")
     if made.unreachable:
-        raise UserError([_unreachable(index, found) for index, found in made.unreachable.items()], code=1)
+        silent: dict[str, list[str]] = {}
+        for index, problems in made.unreachable.items():
+            silent.setdefault(urlsplit(index).hostname or index, []).extend(problem.where for problem in problems)
+        raise UserError([_unreachable(host, names) for host, names in silent.items()], code=1)
 
 
 def _write_contents(images: Sequence[Image], folder: Path) -> str:
@@ -90,11 +93,10 @@ def _check_contents(images: Sequence[Image], folder: Path, then: str) -> str:
     return "what their files bring is known"
 
 
-def _unreachable(index: str, problems: Sequence[Problem]) -> Problem:
-    names = ", ".join(problem.where for problem in problems)
-    cause = f"the package index does not answer: {len(problems)} images were not locked ({names})"
+def _unreachable(host: str, names: Sequence[str]) -> Problem:
+    cause = f"the package index does not answer: {len(names)} images were not locked ({', '.join(names)})"
     then = f"`{command('lock')}` where it answers; their present locks stay as they are"
-    return Problem(where=urlsplit(index).hostname or index, cause=cause, then=then)
+    return Problem(where=host, cause=cause, then=then)
 
 
 def _tell(text: str) -> None:

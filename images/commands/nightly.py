@@ -17,7 +17,7 @@ import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from images.building import pipeline
+from images.building.options import BuildOptions
 from images.commands import common, trials
 from images.commands.options import EngineUrl, ImageInputArguments, Selectors, grouped, in_workspace
 from images.commands.trials import TrialArguments
@@ -26,7 +26,7 @@ from images.config.matrix import Sources
 from images.context.hosting import host_settings
 from images.engine import Engine
 from images.engine.progress import Progress
-from images.errors import Problem, UserError, problem_of
+from images.errors import Problem, UserError, command, problem_of
 from images.locking import lock_file
 from images.nightly import judge, overlay, proposal
 from images.nightly import report as nightly_report
@@ -156,17 +156,16 @@ class Asked:
             cancel=cancel,
         )
 
-    def build_options(self) -> pipeline.BuildOptions:
-        return pipeline.BuildOptions(
+    def build_options(self) -> BuildOptions:
+        return BuildOptions(
             out=self.output.out,
-            cache=common.cache(),
-            facts=self.sources.facts,
+            sources=self.sources,
+            host=host_settings(),
             base=self.inputs.base,
             wheelhouse=self.inputs.wheelhouse,
             wheel_mirror=self.inputs.wheel_mirror,
             tiers=self.trial.tiers,
             gpus=self.trial.gpus,
-            pinned_bases=trials.pinned_bases(),
             compiled=wheel_cache.wheel_finder(self.sources.matrix, wheel_cache.default()),
         )
 
@@ -179,15 +178,15 @@ def _here(asked: Asked) -> Found:
         return _run_all(asked, options)
 
 
-def _judge(
-    engine: Engine, build: pipeline.BuildOptions, tracked: Sequence[Planned], progress: Progress, *, over: bool
-) -> Judge:
-    host = host_settings()
+def _judge(engine: Engine, build: BuildOptions, tracked: Sequence[Planned], progress: Progress, *, over: bool) -> Judge:
     if not over:
-        return judge.on_engine(engine, build, host, progress)
+        return judge.on_engine(engine, build, progress)
     images = [planned.image for planned in tracked if planned.image]
-    controls = {str(image.name): Locked(image=image, lock=lock_file.read(image)) for image in images}
-    return overlay.over(engine, controls, build, host, progress)
+    controls = {
+        str(image.name): Locked(image=image, lock=lock_file.read(image, build.sources.workspace.locks))
+        for image in images
+    }
+    return overlay.over(engine, controls, build, progress)
 
 
 def _run_all(asked: Asked, options: NightlyOptions) -> Found:
@@ -283,10 +282,10 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
     ]
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     if stale:
-        todo.append(f"lock and validate those that share the stack: `nox -s lock -- {' '.join(stale)}`")
+        todo.append(f"validate those that share the stack, too: {' '.join(stale)}")
     # The patch has no locks/wheels. S10 is required, and UNPROVEN of files that nobody has read.
-    read = f"`nox -s contents -- {' '.join([found.image, *stale])}`"
-    return [*todo, f"read what the new files of the locks bring: {read}; until then `publish` refuses the image (S10)"]
+    locks = f"`{command('lock', found.image, *stale)}` renews locks, and reads what their new files bring"
+    return [*todo, f"{locks}; until then `publish` refuses the image (S10)"]
 
 
 def _commit(files: Mapping[str, str], name: str, message: str) -> str:

@@ -82,7 +82,7 @@ def require_writable(folder: Path) -> Path:
     return folder
 
 
-# --- of verbs that are no plain functions yet -------------------------------------------------------------------------
+# --- of verbs that are no plain functions yet ------------------------------------------------------------------------
 
 
 def in_workspace(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from images.building import contexts, reproduce
+from images.building.options import BuildOptions
 from images.building.reproduce import Layer, Reproduction
 from images.commands import common, trials
 from images.commands.options import EngineUrl, ImageInputArguments, OneName, Out, grouped
@@ -29,10 +30,10 @@ def reproduce_verb(
     sources = common.sources()
     (image,) = common.accepted([name], sources, exactly_one=True)
     host = host_settings()
-    options = contexts.ContextOptions(
-        facts=sources.facts,
+    options = BuildOptions(
+        sources=sources,
         host=host,
-        cache=common.cache(),
+        out=out,
         compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         wheelhouse=inputs.wheelhouse,
         wheel_mirror=inputs.wheel_mirror,
@@ -41,7 +42,7 @@ def reproduce_verb(
         found = base_images.acquire_for(
             docker_engine, image, inputs.base, pinned=trials.pinned_bases(), host=host, say=common.say
         )
-        locked = lock_file.read(image)
+        locked = lock_file.read(image, sources.workspace.locks)
         context = contexts.prepare(image, locked, base_images.base_context(found), options).files
         network = host.network(local=docker_engine.facts.local)
         result = reproduce.reproduce(docker_engine, str(image.name), context, progress, network)

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from images.building import pipeline
+from images.building.build import Built, build_image
+from images.building.options import BuildOptions
 from images.commands import common, inventories, trials
 from images.commands.inventories import ImageArguments
 from images.commands.options import EngineUrl, ImageInputArguments, OneName, grouped, in_workspace
@@ -18,6 +19,7 @@ from images.context.hosting import host_settings
 from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import UserError, problem_of
+from images.locking import lock_file
 from images.planning.image import Image
 from images.vulnerabilities import debian, inventory, updates
 from images.vulnerabilities.inventory import Inventory
@@ -66,16 +68,15 @@ def updates_verb(name: OneName, wanted: UpdateArguments, inputs: ImageInputArgum
     raise typer.Exit(1 if failed or rebuilt is None or rebuilt.left else 0)
 
 
-def _options(sources: Sources, wanted: UpdateArguments, inputs: ImageInputArguments) -> pipeline.BuildOptions:
-    return pipeline.BuildOptions(
+def _options(sources: Sources, wanted: UpdateArguments, inputs: ImageInputArguments) -> BuildOptions:
+    return BuildOptions(
         out=wanted.out,
-        cache=common.cache(),
-        facts=sources.facts,
+        sources=sources,
+        host=host_settings(),
         base=inputs.base,
         wheelhouse=inputs.wheelhouse,
         wheel_mirror=inputs.wheel_mirror,
         no_cache=True,
-        pinned_bases=trials.pinned_bases(),
         compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
         suffix=SUFFIX,
     )
@@ -89,16 +90,16 @@ def pending(before: Inventory) -> tuple[PackageChange, ...]:
 def rebuild(
     engine: Engine,
     image: Image,
-    options: pipeline.BuildOptions,
+    options: BuildOptions,
     known: tuple[Inventory, Sequence[PackageChange]],
     progress: Progress,
-) -> tuple[pipeline.Built, Rebuilt]:
+) -> tuple[Built, Rebuilt]:
     """The rebuild as NAME-updated, and what it moved. `known`: the image's packages, and what is pending.
 
     Raises UserError where it can't be built.
     """
     before, found = known
-    built = pipeline.build(engine, image, options, host_settings(), progress)
+    built = build_image(engine, image, lock_file.read(image, options.sources.workspace.locks), options, progress)
     after = inventories.of_engine(engine, built.info.id, str(image.name))
     passed = len(built.verdict.of(Status.PASS))
     sentence = f"withheld: {built.withheld}" if built.withheld else f"validated, {passed} claims PASS"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 
-from images.building.trying import Described, Wanted
+from images.building import validating
+from images.building.validating import Described
 from images.config.matrix import Sources
 from images.config.platforms import Platform
 from images.engine import Engine
@@ -73,16 +74,13 @@ def _located(wish: RequestedImage, places: Places, holding: Holding) -> Located:
     pushed = f"; of a build by a worker, `--image {name}=REFERENCE` (OUT/{name}/pushed.json)"
     why_not = "" if found else f"it is in no engine here{where}: `nox -s build -- {wish.image.name}`{pushed}"
     described = found.described if found else Described(labels={}, history=())
-    wanted = Wanted(
-        image=wish.image, sources=holding.sources, cache=holding.cache, tiers=holding.tiers, only=holding.only
-    )
     planned = FleetImage(
         name=str(wish.image.name),
         digest=found.digest if found else "",
         archs=wish.image.archs,
         ptx=wish.image.ptx,
         platform=wish.image.platform,
-        claims=wanted.claims(described, holding.tiers),
+        claims=validating.claims_of(wish.image, holding.sources, described, holding.tiers, only=holding.only),
         reference=found.reference if found else "",
         why_not=why_not,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.building.trying import Described, described
+from images.building.validating import Described, described
 from images.config.platforms import Platform
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildEvent

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from images.apptainer import open_runtime
-from images.building import trying, validating
-from images.building.trying import Wanted
+from images.building import validating
 from images.config import matrix, paths
 from images.config.names import ImageName
 from images.config.paths import Workspace
@@ -26,7 +25,6 @@ from images.fleet.task import TaskContext
 from images.planning import plan
 from images.planning.image import Image
 from images.site import records
-from images.wheels import cache as wheel_cache
 from validate.claims import ClaimSet
 from validate.evidence import Record
 
@@ -75,7 +73,9 @@ def judge(given: Assignment, context: TaskContext) -> Judged:
         info = pulled(engine, job.reference, job.digest, str(image.platform))
         validating.require_platform(engine, image, _say)
         claims, attachment = _claims(engine, info, job, given.gpus)
-        evidence, verdict = validating.validate_image(engine, info.id, claims, job.tiers, attachment, _told)
+        evidence, verdict = validating.measure_and_judge(
+            engine, info.id, claims, job.tiers, attachment, on_record=_told
+        )
         version = engine.facts.version
     ended = datetime.now(UTC)
     where = f"fleet-{ended:%Y%m%d.%H%M%S}-{job.digest.removeprefix('sha256:')[:12]}"
@@ -137,9 +137,8 @@ def _claims(engine: Runtime, info: ImageInfo, job: Job, gpus: str) -> tuple[Clai
     image, sources = _image(job), matrix.load()
     attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers)
     _require_gpus(job, attachment)
-    cache = Path(wheel_cache.default().folder).parent
-    wanted = Wanted(image=image, sources=sources, cache=cache, tiers=job.tiers, only=job.only)
-    return wanted.claims(trying.described(engine, info), job.tiers, attachment), attachment
+    found = validating.described(engine, info)
+    return validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment), attachment
 
 
 def _image(job: Job) -> Image:

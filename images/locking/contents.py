@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.config import paths
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.locking.uv import Package
 from validate.environment.wheel_contents import Contents
 
@@ -61,7 +61,7 @@ def every(file: Path) -> Known:
         rows = json.loads(file.read_bytes())
         return {digest: _file_contents(row) for digest, row in rows.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        then = f"`rm {paths.shown(file)}`, then `nox -s contents`"
+        then = f"`rm {paths.shown(file)}`, then `{command('lock', 'NAME')}` of an image that has it"
         raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then)) from None
 
 

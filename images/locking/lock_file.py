@@ -17,9 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from images import errors
 from images.config import paths
 from images.config.platforms import Platform, of_machine
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
 from images.locking import contents, diff
 from images.locking.contents import Known
@@ -144,29 +145,27 @@ def blocked(image: Image, status: Status) -> str:
     """Why an image can't be built here, with the next command; empty: its lock is there."""
     if status is Status.PRESENT:
         return ""
-    command = f"`nox -s lock -- {image.lock_name}`"
+    again = f"`{command('lock', image.lock_name)}`"
     if status is Status.STALE:
-        return f"{STALE_LOCK}; {command} makes it anew"
-    return f"{NO_LOCK}; {command} makes it" + (
-        f" where {urlsplit(image.index).hostname} answers" if image.index else ""
-    )
+        return f"{STALE_LOCK}; {again} makes it anew"
+    return f"{NO_LOCK}; {again} makes it" + (f" where {urlsplit(image.index).hostname} answers" if image.index else "")
 
 
 def read(image: Image, folder: Path | None = None) -> Lock:
     """The image's lock. Raises UserError: there is none, or it is older than the pins."""
     found = state(image, folder)
-    command = f"`nox -s lock -- {image.lock_name}`"
+    again = f"`{command('lock', image.lock_name)}`"
     folder = located(folder)
     where = f"{paths.shown(folder)}/{image.lock_name}"
     if found.status is Status.MISSING:
-        then = f"{command} makes it" + (
+        then = f"{again} makes it" + (
             f"; it must reach {image.index}, which alone has this torch" if image.index else ""
         )
         raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=then))
     if found.status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(found.differences)}"
-        committed = f"; `git checkout {where}` brings back the committed one" if paths.is_checkout() else ""
-        then = f"{command} makes a new one{committed}"
+        committed = f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
+        then = f"{again} makes a new one{committed}"
         raise UserError(Problem(where=where, cause=cause, then=then))
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
@@ -275,7 +274,7 @@ def _unsound(found: _Entries, where: str) -> UserError:
         Problem(
             where=paths.shown(Path(where)),
             cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
-            then="`nox -s lock -- NAME` makes the file anew",
+            then=f"`{command('lock', 'NAME')}` makes the file anew",
         )
         for text in found.wrong
     ]
@@ -334,7 +333,7 @@ def _record(place: str) -> tuple[LockInputs, dict[str, str]]:
         )
         return made_from, dict(data["sha256"].items())
     except (ValueError, KeyError, TypeError, AttributeError):
-        where, then = Path(place, RECORD), f"`nox -s lock -- {Path(place).name}` makes it anew"
+        where, then = Path(place, RECORD), f"`{command('lock', Path(place).name)}` makes it anew"
         raise UserError(Problem(where=paths.shown(where), cause="is damaged", then=then)) from None
 
 
@@ -351,7 +350,7 @@ def _bytes(place: str, name: str) -> bytes:
             os.close(descriptor)
         return content
     except OSError:
-        where, then = Path(place, name), f"`nox -s lock -- {Path(place).name}` makes it"
+        where, then = Path(place, name), f"`{command('lock', Path(place).name)}` makes it"
         raise UserError(Problem(where=paths.shown(where), cause="is missing", then=then)) from None
 
 

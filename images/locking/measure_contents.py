@@ -1,4 +1,4 @@
-"""Measures what files of locks bring, from the index: `nox -s contents`."""
+"""Measures what files of locks bring, from the index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
 from images.locking import contents, remote_wheel, uv
 from images.locking.contents import FileContents, Known
@@ -111,7 +111,7 @@ def _addresses(files: Sequence[_File], lock: Lock, name: str, run: Runner) -> di
     if lost := [one for one in files if one.digest not in found]:
         first = lost[0].package
         cause = f"the index no longer has {first.name} {first.version} as the lock has it ({len(lost)} files)"
-        raise UserError(Problem(where=name, cause=cause, then=f"`nox -s lock -- {name}`"), code=1)
+        raise UserError(Problem(where=name, cause=cause, then=f"`{command('lock', name)}`"), code=1)
     return found
 
 
@@ -154,7 +154,7 @@ def _source_rows(one: _File, url: str) -> list[tuple[str, str]]:
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
         cause = f"can't be read: {error}"
         raise UserError(
-            Problem(where=remote_wheel.shown(url), cause=cause, then="`nox -s contents` again"), code=1
+            Problem(where=remote_wheel.shown(url), cause=cause, then=f"`{command('lock')}` again"), code=1
         ) from None
 
 

@@ -15,7 +15,7 @@ import urllib.request
 import zipfile
 from collections.abc import Mapping
 
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from validate.environment import wheel_contents
 
 _PATIENCE = 60.0
@@ -85,7 +85,7 @@ def rows(url: str) -> Mapping[str, str]:
             return rows_of(wheel)
     except (OSError, http.client.HTTPException, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError) as error:
         cause = f"its RECORD can't be read: {error}"
-        then = "`nox -s contents` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
+        then = f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
         raise UserError(Problem(where=shown(url), cause=cause, then=then), code=1) from None
 
 

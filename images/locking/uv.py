@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from uv import find_uv_bin
 
 from images.config.platforms import of_machine
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,9 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if name in kept and urlsplit(re.sub(r"^[\w.-]+=", "", kept[name])).scheme not in ("http", "https"):
             cause = "the default index is a folder of this machine: a lock names files that everybody can fetch"
-            raise UserError(Problem(where=name, cause=cause, then="unset it (and PIP_INDEX_URL) for `nox -s lock`"))
+            raise UserError(
+                Problem(where=name, cause=cause, then=f"unset it (and PIP_INDEX_URL) for `{command('lock')}`")
+            )
     return kept
 
 
@@ -227,6 +229,6 @@ def _failure(errors: str, requirements: Sequence[str], target: Target, where: st
         cause = f"the package index {host} can't be reached: {text.rpartition(': ')[2]}"
         only = target.index and urlsplit(target.index).hostname == host
         other = "no other index has this torch" if only else "UV_DEFAULT_INDEX names another index"
-        then = f"`nox -s lock -- {where}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
+        then = f"`{command('lock', where)}` where {host} answers; {other}; HTTPS_PROXY names a proxy"
         return (IndexUnreachable if only else UserError)(Problem(where=where, cause=cause, then=then), code=1)
     return UserError(Problem(where=where, cause=f"uv failed: {text}", then="fix that, then lock again"), code=1)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from images.building import pipeline
-from images.context.hosting import HostSettings
+from images.building.build import build_all
+from images.building.options import BuildOptions
 from images.engine import Engine
 from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
@@ -39,7 +39,7 @@ _REASON = 600
 """Characters of a reason that a line keeps."""
 
 
-def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings, progress: Progress) -> Judge:
+def on_engine(engine: Engine, options: BuildOptions, progress: Progress) -> Judge:
     """The judge of a nightly run: builds with the engine, validates, and leaves no image behind."""
 
     def judge(locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
@@ -47,9 +47,10 @@ def on_engine(engine: Engine, options: pipeline.BuildOptions, host: HostSettings
         name = f"{locked.image.name}-{label}"
         folder = options.out / "locks" / label
         write_lock(locked, folder)
-        own = replace(options, locks=folder, suffix=f"-{label}", tiers=tiers or options.tiers)
+        own = replace(options, suffix=f"-{label}", tiers=tiers or options.tiers)
         try:
-            (result,) = pipeline.build_all(engine, [locked.image], own, host, progress, 1)
+            lock = lock_file.read(locked.image, folder)  # with what its files bring
+            (result,) = build_all(engine, [(locked.image, lock)], own, progress)
         finally:
             for tag in (name, f"{name}-candidate"):
                 engine.untag(tag)

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from images.building import pipeline, records, validating
+from images.building import records, validating
+from images.building.options import BuildOptions
 from images.config.facts import Facts
 from images.context import labels as image_labels
 from images.context import templates
@@ -37,8 +38,7 @@ _MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,sour
 def over(
     engine: Engine,
     controls: Mapping[str, Locked],
-    options: pipeline.BuildOptions,
-    host: HostSettings,
+    options: BuildOptions,
     progress: Progress,
     parents: Mapping[str, str] | None = None,
 ) -> Judge:
@@ -52,6 +52,7 @@ def over(
         name = str(locked.image.name)
         below = (parents or {}).get(name, name)
         control, parent, tag = controls[name], engine.inspect(below), f"{name}-{label}"
+        host = options.host
         network = host.network(local=engine.facts.local)
         try:
             reference = parent.id
@@ -74,14 +75,12 @@ def over(
     return judge
 
 
-def _judged(
-    engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], options: pipeline.BuildOptions
-) -> Trial:
+def _judged(engine: Engine, locked: Locked, reference: str, tiers: Sequence[Tier], options: BuildOptions) -> Trial:
     image, info = locked.image, engine.inspect(reference)
     attachment, asked = validating.find_gpus(engine, image, options.gpus, tiers or options.tiers)
-    claims = claims_of(locked, info.labels, options.facts, attachment)
-    evidence, verdict = validating.validate_image(engine, reference, claims, asked, attachment)
-    records.record_trial(options.out, evidence, verdict)
+    claims = claims_of(locked, info.labels, options.sources.facts, attachment)
+    evidence, verdict = validating.measure_and_judge(engine, reference, claims, asked, attachment)
+    records.record_validation(options.out, evidence, verdict)
     return trial_of(info.id, info.size, evidence, verdict)
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from images.context import pruner
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.host.hashing import sha256_of_file
 from images.locking import contents, remote_wheel, uv
 from images.locking.contents import FileContents
@@ -101,7 +101,9 @@ def _fetch(url: str, target: Path, digest: str) -> None:
         official.download(url, target)
     except OSError as error:
         raise UserError(
-            Problem(where=remote_wheel.shown(url), cause=f"can't be fetched: {error}", then="`nox -s contents` again"),
+            Problem(
+                where=remote_wheel.shown(url), cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again"
+            ),
             code=1,
         ) from None
     if (found := sha256_of_file(target)) != digest:

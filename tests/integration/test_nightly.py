@@ -4,7 +4,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from images.building import pipeline
+from images.building.options import BuildOptions
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.engine.progress import Progress
@@ -30,12 +30,12 @@ def test_the_package_that_breaks_a_canary_is_named(
     engine: Engine, image: Image, parent: ImageInfo, tmp_path: Path
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
-    build = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    build = BuildOptions(sources=SOURCES, host=host_settings(), out=tmp_path, cache=tmp_path)
     controls = {NAME: Locked(image=image, lock=lock_file.read(image))}
     with Progress(plain=True) as progress:
         options = NightlyOptions(
             sources=SOURCES,
-            judge=overlay.over(engine, controls, build, host_settings(), progress),
+            judge=overlay.over(engine, controls, build, progress),
             state=State(tmp_path / "state.jsonl", resume=False),
             now=lambda: datetime.now(UTC),
             results=tmp_path / "results",

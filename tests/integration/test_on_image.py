@@ -194,7 +194,7 @@ def test_a_recorded_run_is_judged_again_without_an_engine(engine: Engine, parent
     assert (tmp_path / "validate").is_dir(), done.stderr
     (folder,) = (tmp_path / "validate").iterdir()
     assert {file.name for file in folder.iterdir()} >= {"evidence.json", "verdict.json", "report.html", "junit.xml"}
-    again = [sys.executable, "-m", "images", "judge", str(folder / "evidence.json"), "--json", str(tmp_path / "v.json")]
+    again = [sys.executable, "-m", "images", "validate", "--evidence", str(folder / "evidence.json"), "--json"]
     nowhere = {**os.environ, "DOCKER_HOST": "tcp://127.0.0.1:9"}
-    subprocess.run(again, cwd=ROOT, env=nowhere, capture_output=True, check=False)
-    assert json.loads((tmp_path / "v.json").read_text()) == json.loads((folder / "verdict.json").read_text())
+    told = subprocess.run(again, cwd=ROOT, env=nowhere, capture_output=True, text=True, check=False)
+    assert json.loads(told.stdout) == json.loads((folder / "verdict.json").read_text())

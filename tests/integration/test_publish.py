@@ -255,8 +255,8 @@ def make(
         engine.build({"Dockerfile": dockerfile.encode(), **files}, tag)
         info = engine.inspect(tag)
         folder = tmp_path_factory.mktemp("attestation")
-        evidence, verdict = validating.validate_image(engine, info.id, CLAIMS, (Tier.STATIC,))
-        records.record_trial(folder, evidence, verdict)
+        evidence, verdict = validating.measure_and_judge(engine, info.id, CLAIMS, (Tier.STATIC,))
+        records.record_validation(folder, evidence, verdict)
         record: dict[str, Any] = {
             "digest": info.id,
             "base": {"reference": base.reference, "origin": str(base.origin), "digest": base.digest},
@@ -391,7 +391,7 @@ def test_the_published_image_comes_back_by_its_tag(
     pulled = publisher.pull(f"{options.repository}:latest")
     try:
         assert pulled.id == thin.info.id
-        _, verdict = validating.validate_image(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
+        _, verdict = validating.measure_and_judge(publisher, pulled.id, CLAIMS, (Tier.STATIC,))
         assert verdict.overall is Status.PASS
     finally:
         publisher.remove(f"{options.repository}:latest", force=True)

@@ -125,9 +125,9 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
         engine.build(_context(name, platform), tag, platform=platform)
         info = engine.inspect(tag)
         folder = tmp_path_factory.mktemp("attestation")
-        evidence, verdict = validating.validate_image(engine, info.id, claims(name), (Tier.STATIC, Tier.CPU))
+        evidence, verdict = validating.measure_and_judge(engine, info.id, claims(name), (Tier.STATIC, Tier.CPU))
         assert verdict.overall is Status.PASS, [(one.claim.id, one.status, one.reason) for one in verdict.claims]
-        records.record_trial(folder, evidence, verdict)
+        records.record_validation(folder, evidence, verdict)
         record = {
             "digest": info.id,
             "base": {"reference": "debian", "origin": "made", "digest": ""},

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from images.building import contexts
-from images.building.contexts import ContextOptions
+from images.building.options import BuildOptions
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -19,7 +19,7 @@ def build_without_trial(engine: Engine, name: str, base: AcquiredBase, cache: Pa
     sources, host = SOURCES, host_settings()
     (planned,) = plan.select([name], sources)
     assert planned.image is not None
-    options = ContextOptions(facts=sources.facts, host=host, cache=cache, compiled=lambda _image, _pin: None)
+    options = BuildOptions(sources=sources, host=host, out=cache, cache=cache)
     prepared = contexts.prepare(planned.image, lock_file.read(planned.image), base_images.base_context(base), options)
     engine.build(prepared.files, name, network=host.network(local=engine.facts.local))
     return planned.image

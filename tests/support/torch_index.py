@@ -77,7 +77,7 @@ class Indexes:
         """Paths of the requests so far that end so."""
         return [unquote(path) for _, path, _ in self.server.seen if path.endswith(suffix)]
 
-    def _answer(self, _method: str, path: str, _headers: dict[str, str], _body: bytes) -> Reply | None:
+    def _answer(self, _method: str, path: str, headers: dict[str, str], _body: bytes) -> Reply | None:
         plain = unquote(path)
         if plain in self.links:
             title = html.escape(f"Links for {plain}")
@@ -86,5 +86,11 @@ class Indexes:
             )
             return 200, {"Content-Type": "text/html"}, page.encode()
         if plain in self.files:
-            return 200, {"Content-Type": "application/octet-stream"}, self.files[plain]
+            content = self.files[plain]
+            if "Range" in headers:
+                first, _, last = headers["Range"].removeprefix("bytes=").partition("-")
+                begin = int(first) if first else max(0, len(content) - int(last))
+                part = content[begin : int(last) + 1 if first and last else None]
+                return 206, {"Content-Range": f"bytes {begin}-{begin + len(part) - 1}/{len(content)}"}, part
+            return 200, {"Content-Type": "application/octet-stream"}, content
         return 404, {}, b""

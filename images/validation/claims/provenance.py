@@ -47,7 +47,7 @@ def provenance_claims(context: ClaimContext) -> Iterator[Claim]:
     expect = _owners(context, lock)
     toolkit = {digest for package in lock.layers.get("toolkit", ()) for digest in package.hashes}
     unread = any(digest not in lock.contents or not lock.contents[digest].files for digest in toolkit)
-    no_toolkit = f"`nox -s contents -- {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
+    no_toolkit = f"`lock {context.image.name}` reads what the toolkit's wheels bring" if unread else ""
     for subject, statement, reason in (
         ("files", "every file has an owner, and is as its owner has it", no_toolkit),
         ("lookup", "what the shell, the loader and loaders of plugins find first is the image's own", ""),
@@ -150,7 +150,7 @@ def _wheels(context: ClaimContext, not_locked: set[str]) -> dict[str, dict[str, 
         elif known and len(known) == len(rows):
             wheels[name] = known
         else:
-            unknown[name] = f"`nox -s contents -- {image.name}` reads what its wheel brings"
+            unknown[name] = f"`lock {image.name}` reads what its wheel brings"
     return {"versions": versions, "wheels": wheels, "sources": sources, "unknown": unknown}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from images.building import contexts
-from images.building.contexts import ContextOptions
+from images.building.options import BuildOptions
 from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
 from images.locking import lock_file
@@ -31,9 +31,7 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> W
     monkeypatch.setattr(prebuilt, "gather", gather)
     (planned,) = plan.select(["cu126-torch27"], SOURCES)
     assert planned.image is not None
-    known = ContextOptions(
-        facts=SOURCES.facts, host=HostSettings(), cache=tmp_path, compiled=lambda *_: None, **options
-    )
+    known = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, **options)
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
     with pytest.raises(Enough):
         contexts.prepare(planned.image, lock_file.read(planned.image), base, known)

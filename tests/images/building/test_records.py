@@ -1,12 +1,37 @@
-"""A context on disk."""
+"""What a build leaves on disk, and what is recorded of an image that another builder made."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from images.building import records
+from images.config.names import ImageName
+from images.context.base_context import BaseContext
+from images.engine import ImageInfo
+from images.errors import UserError
+from images.planning import plan
+from images.publish import provenance
+from images.publish.provenance import BuildRecord, ProvenanceInput
+from images.wheels import prebuilt
+from tests.support.sources import SOURCES
+
+INFO = ImageInfo(
+    id=f"sha256:{'1' * 64}",
+    tags=(),
+    digests=(),
+    size=1,
+    created="2026-11-21T00:00:00Z",
+    architecture="amd64",
+    layers=("sha256:0",),
+    labels={},
+    env={},
+    user="1001",
+    workdir="/",
+    entrypoint=(),
+    command=(),
+)
 
 
 def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path) -> None:
@@ -22,18 +47,71 @@ def test_a_context_on_disk_is_whole_and_keeps_passwords_to_itself(tmp_path: Path
     assert {path.name for path in folder.rglob("*") if path.is_file()} == {"Dockerfile"}
 
 
+def test_layers_are_read_from_the_builds_record(tmp_path: Path) -> None:
+    assert records.recorded_layers(tmp_path) == ()
+    (tmp_path / "build.json").write_text("{")
+    assert records.recorded_layers(tmp_path) == ()
+    (tmp_path / "build.json").write_text(json.dumps({"layers": ["sha256:a", "sha256:b"]}))
+    assert records.recorded_layers(tmp_path) == ("sha256:a", "sha256:b")
+
+
+def rendered(folder: Path) -> prebuilt.Gathered:
+    """What `render` leaves beside a context."""
+    (planned,) = plan.select(["cu126-torch27"], SOURCES)
+    assert planned.image
+    wheel = folder.parent / "x-1-py3-none-any.whl"
+    wheel.write_bytes(b"x")
+    found = prebuilt.Gathered(files={wheel.name: wheel}, missing={})
+    base = BaseContext(reference="debian:bookworm-slim", origin="tag")
+    records.write_inputs(folder, replace(planned.image, revision="0123456789ab"), base, found)
+    return found
+
+
+def info(**labels: str) -> ImageInfo:
+    ours = {f"dev.truetag.{key.replace('_', '-')}": value for key, value in labels.items()}
+    return replace(INFO, labels=ours)
+
+
+def test_an_image_built_elsewhere_is_recorded_as_it_was_rendered_and_as_the_engine_has_it(tmp_path: Path) -> None:
+    folder = tmp_path / "cu126-torch27"
+    wheels = rendered(folder).digests()
+    fits = info(image="cu126-torch27", matrix_revision="0123456789ab", base="debian:bookworm-slim")
+    record = records.built_elsewhere(folder, fits, {"flash-attn": "no wheel"})
+    base = {"reference": "debian:bookworm-slim", "origin": "tag", "digest": ""}
+    assert (record["digest"], record["base"], record["missing"]) == (INFO.id, base, {"flash-attn": "no wheel"})
+    assert record["wheels"] == wheels
+    made = ProvenanceInput(
+        name=ImageName.parse("cu126-torch27"),
+        repository="r.test/x",
+        digest="sha256:2",
+        image_id=INFO.id,
+        revision="0123456789ab",
+        source="",
+        locks={},
+        build=BuildRecord.model_validate(record),
+        created=INFO.created,
+    )
+    told = provenance.read(provenance.statement(made))
+    assert told == {"digest": "sha256:2", "matrix-revision": "0123456789ab", "base-digest": ""}
+
+
 @pytest.mark.parametrize(
-    ("build", "seconds"),
+    "labels",
     [
-        ({"seconds": 60.0, "worker": {"seconds": 100.0}}, 100.0),
-        ({"seconds": 60.0}, 63.5),
-        ({}, 0.0),
-        ({"worker": {}}, 0.0),
-        ([], 0.0),
+        {"image": "cu126-torch25", "matrix_revision": "0123456789ab", "base": "debian:bookworm-slim"},
+        {"image": "cu126-torch27", "matrix_revision": "another", "base": "debian:bookworm-slim"},
+        {"image": "cu126-torch27", "matrix_revision": "0123456789ab", "base": "debian:trixie-slim"},
+        {},
     ],
 )
-def test_what_a_build_took_is_read_from_its_records(tmp_path: Path, build: Any, seconds: float) -> None:
-    assert records.recorded_seconds(tmp_path) == 0.0, "there is none"
-    (tmp_path / "build.json").write_text(json.dumps(build))
-    (tmp_path / "evidence.json").write_text(json.dumps({"records": [{"seconds": 1.5}, {"seconds": 2.0}]}))
-    assert records.recorded_seconds(tmp_path) == seconds
+def test_an_image_whose_labels_are_not_of_the_rendered_context_is_refused(
+    tmp_path: Path, labels: dict[str, str]
+) -> None:
+    rendered(tmp_path / "cu126-torch27")
+    with pytest.raises(UserError, match="its labels say otherwise"):
+        records.built_elsewhere(tmp_path / "cu126-torch27", info(**labels), {})
+
+
+def test_an_image_of_no_rendered_context_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not what `nox -s render` wrote"):
+        records.built_elsewhere(tmp_path / "cu126-torch27", info(), {})

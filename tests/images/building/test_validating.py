@@ -1,12 +1,15 @@
-"""What an image must have shown before it gets its name."""
+"""What an image is held to, what it is beside a known one, and what it must have shown before it gets its name."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from images.building import validating
+from images.errors import UserError
 from tests.support.fleet_records import NAME, claim, claims
-from validate.claims import Claim, Tier
+from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
 from validate.judge import judge
 from validate.judging import Finding, Status
@@ -63,3 +66,64 @@ def test_what_a_claim_says_of_itself_or_a_probe_saw_is_no_gap() -> None:
 def test_a_failure_and_a_tier_that_was_left_out_are_told_first() -> None:
     assert withheld(*GOOD, status="FAIL") == "2 claims failed (S1 pip, C1 torch)"
     assert withheld(GOOD[0], tiers=(Tier.STATIC,)) == "the cpu tier was left out"
+
+
+# --- which claims -----------------------------------------------------------------------------------------------------
+
+CLAIMS = ClaimSet(
+    image="a",
+    claims=tuple(
+        Claim(id=number, subject=subject, tier=tier, probe="cpu.examples", statement="")
+        for number, subject, tier in (
+            ("C1", "torch", Tier.CPU),
+            ("P3", "example axolotl zero2", Tier.MULTIGPU),
+            ("P3", "example axolotl zero2-offload", Tier.MULTIGPU),
+            ("P3", "example axolotl fsdp2", Tier.MULTIGPU),
+        )
+    ),
+)
+
+
+def subjects(texts: list[str], tiers: tuple[Tier, ...] = tuple(Tier)) -> list[str]:
+    return [claim.subject.split()[-1] for claim in validating.chosen(CLAIMS, tiers, texts).claims]
+
+
+def test_claims_are_chosen_by_a_part_of_their_id_and_subject() -> None:
+    assert subjects(["P3"]) == ["zero2", "zero2-offload", "fsdp2"]
+    assert subjects(["fsdp2", "C1 torch"]) == ["torch", "fsdp2"]
+    assert subjects(["=P3 example axolotl zero2"]) == ["zero2"]
+
+
+def test_a_text_that_is_in_no_claim_of_these_tiers_is_refused_with_what_is_there() -> None:
+    with pytest.raises(UserError) as refused:
+        subjects(["P3", "G2"], (Tier.CPU,))
+    assert [problem.where for problem in refused.value.problems] == ["--claim 'P3'", "--claim 'G2'"]
+    assert all("C1 torch" in problem.then and "cpu" in problem.cause for problem in refused.value.problems)
+
+
+# --- beside a known image ---------------------------------------------------------------------------------------------
+
+IDS = st.lists(st.text("0123456789abcdef", min_size=8, max_size=8), min_size=1, max_size=6, unique=True)
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "told"),
+    [
+        ("ab", "ab", "its 2 layers are those of NAME"),
+        ("ab", "abc", "this image is NAME plus one unknown layer (c)"),
+        ("ab", "abcd", "this image is NAME plus 2 unknown layers (c, d)"),
+        ("abc", "ab", "it has the first 2 of 3 layers of NAME"),
+        ("abc", "abd", "it shares the first 2 of 3 layers with NAME, and has one unknown layer (d) above them"),
+        ("ab", "cd", "it shares no layer with NAME"),
+        ("", "cd", "the layers of NAME are not known here"),
+    ],
+)
+def test_each_relation_is_told(known: str, found: str, told: str) -> None:
+    assert (
+        validating.layers_beside("NAME", [f"sha256:{one}" for one in known], [f"sha256:{one}" for one in found]) == told
+    )
+
+
+@given(IDS, IDS)
+def test_only_the_same_layers_are_those_of_the_known_image(known: list[str], found: list[str]) -> None:
+    assert ("are those of" in validating.layers_beside("NAME", known, found)) == (known == found)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from images.config import paths
+from images import errors
 from images.config.paths import RESOURCES as ROOT
 from tests.support.commands import call
 
@@ -49,6 +49,8 @@ def test_the_plan_shows_refused_rows_with_their_reason() -> None:
         (["build", "cu126-torch27-sm120"], "no code for sm_120", "nox -s plan"),
         (["build", "cu128-torch27"], "cu128-torch27 has no lock", "nox -s lock -- cu128-torch27"),
         (["validate", "cu126-*"], "means", "name one"),
+        (["validate"], "neither an image name nor recorded evidence", "nox -s validate -- --evidence FILE"),
+        (["validate", "cu126-torch25", "--tag", "--claim", "S1"], "can't follow from some", "leave --claim out"),
         (["engine", "explode"], "is an unknown action", "status, start, stop or wipe"),
     ],
 )
@@ -62,7 +64,7 @@ def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str],
 
 
 def test_what_renews_files_of_the_repository_says_so_before_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "is_checkout", lambda: False)
+    monkeypatch.setattr(errors, "IS_CHECKOUT", False)
     finished = call("additions", "cu126-torch27")
     assert finished.returncode == 2 and "run it in a checkout" in finished.stderr, finished.stderr
 
@@ -102,10 +104,8 @@ def test_generated_files_are_checked_without_writing() -> None:
     assert call("generate", "--check").returncode == 0
 
 
-@pytest.mark.parametrize("option", ["--out", "--json"])
-def test_a_folder_that_cannot_be_written_is_told_before_any_work(option: str) -> None:
-    target = "/dev/null/verdict.json" if option == "--json" else "/dev/null/results"
-    finished = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", option, target)
+def test_a_folder_that_cannot_be_written_is_told_before_any_work() -> None:
+    finished = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--out", "/dev/null/results")
     assert finished.returncode == 2
     assert "/dev/null: is no folder" in finished.stderr and "tcp://127.0.0.1:9" not in finished.stderr
     assert "next: " in finished.stderr and "Traceback" not in finished.stderr
@@ -118,20 +118,13 @@ def test_a_folder_that_this_user_may_not_write_is_told(tmp_path: Path, monkeypat
     assert f"{tmp_path}: may not be written by this user" in finished.stderr.replace("\n", "")
 
 
-def test_a_file_that_is_there_need_only_be_writable_itself(tmp_path: Path) -> None:
-    told = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--json", str(tmp_path))
-    assert told.returncode == 2 and "is a folder" in told.stderr
-    there = call("validate", "cu126-torch25", "--engine", "tcp://127.0.0.1:9", "--json", "/dev/null")
-    assert there.returncode == 1 and "tcp://127.0.0.1:9" in there.stderr
-
-
 def test_the_version_names_the_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     told = call("--version")
     assert told.returncode == 0 and f"commit {commit.stdout.strip()}" in told.stdout, told.stdout
-    monkeypatch.setattr(paths, "is_checkout", lambda: False)
+    monkeypatch.setattr(errors, "IS_CHECKOUT", False)
     monkeypatch.setattr(metadata, "version", lambda _name: "7.1")
     assert call("--version").stdout == "truetag 7.1\n"
 

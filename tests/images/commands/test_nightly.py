@@ -33,6 +33,5 @@ def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, s
     folder = Path(nightly._proposal(found, SOURCES, OutputArguments(out=tmp_path)))
     assert "locks/wheels" not in (folder / proposal.PATCH).read_text()
     before_merging = (folder / proposal.LOG).read_text().partition("Before it is merged:")[2]
-    locks = re.findall(r"`nox -s lock -- (.+?)`", before_merging)
-    assert bool(locks) == shares
-    assert f"`nox -s contents -- {' '.join([name, *locks])}`" in before_merging
+    (locks,) = re.findall(r"`nox -s lock -- (.+?)`", before_merging)
+    assert locks.split()[0] == name and (len(locks.split()) > 1) == shares

@@ -1,80 +1,45 @@
-"""Groups of options: what Typer sees of a verb, and what the verb gets."""
+"""The options of verbs: all are there, spelled alike, and not too many."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from images.cli import app
-from images.commands.options import InputArguments, OfflineInputArguments, grouped
+from images import cli
+from images.commands import VERBS
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """One option that must be given, one that need not."""
-
-    width: Annotated[int, typer.Option("--width", help="In pixels.")]
-    names: Annotated[list[str] | None, typer.Option("--name")] = None
+GROUP: Any = typer.main.get_command(cli.app)
 
 
-def run(*arguments: str) -> tuple[int, list[object], str]:
-    seen: list[object] = []
-    small = typer.Typer()
-
-    @small.command()
-    @grouped
-    def draw(
-        place: Annotated[str, typer.Argument(metavar="PLACE")], sizes: Sizes, inputs: InputArguments, deep: bool = False
-    ) -> None:
-        """Draw it."""
-        seen.extend((place, sizes, inputs, deep))
-
-    result = CliRunner().invoke(small, arguments)
-    return result.exit_code, seen, result.output
-
-
-def test_a_verb_gets_each_group_whole() -> None:
-    code, seen, output = run("here", "--width", "3", "--name", "a", "--name", "b", "--wheelhouse", "wheels")
-    assert code == 0, output
-    inputs = InputArguments(base="auto", wheelhouse=Path("wheels"))
-    assert seen == ["here", Sizes(width=3, names=["a", "b"]), inputs, False]
-
-
-def test_a_field_without_a_default_must_be_given() -> None:
-    code, seen, output = run("here")
-    assert code == 2 and not seen and "--width" in output
-
-
-def test_the_help_shows_the_fields() -> None:
-    code, _, output = run("--help")
-    assert code == 0 and "Draw it." in output and "In pixels." in output and "PLACE" in output
-
-
-def test_two_fields_of_one_name_are_refused() -> None:
-    def both(first: InputArguments, second: OfflineInputArguments) -> None:
-        """Nothing."""
-
-    with pytest.raises(TypeError, match="both has two parameters of one name: base, wheelhouse"):
-        grouped(both)
+def options(verb: str) -> dict[str, Any]:
+    """Option -> its parameter."""
+    parameters = GROUP.get_command(None, verb).params
+    return {name: one for one in parameters for name in one.opts if name.startswith("--") and name != "--help"}
 
 
 @pytest.mark.parametrize(
-    ("verb", "options"),
+    ("verb", "wanted"),
     [
+        ("plan", "--tracked --json --names --allow-empty --matrix"),
+        ("lock", "--check --upgrade --matrix"),
+        ("render", "--bake --to --base --wheelhouse --out --matrix"),
         (
             "build",
             "--base --wheelhouse --wheel-mirror --offline --jobs --strict --no-cache --compile --tier --gpus --engine "
-            "--out",
+            "--out --matrix",
         ),
-        ("wheels", "--base --wheelhouse --offline --jobs --recompile --sdists --engine --out"),
-        ("bake", "--base --wheelhouse --wheel-mirror --to --cache-from --cache-to --provenance --out"),
-        ("publish", "--to --image --attestation --key --drop-platforms --gate --engine"),
-        ("publish", "--compression gzip|zstd|zstd:chunked|both|all"),
+        ("wheels", "--base --wheelhouse --offline --jobs --recompile --sdists --engine --out --matrix"),
+        ("validate", "--image --tag --evidence --tier --claim --gpus --json --engine --out --matrix"),
+        ("engine", ""),
     ],
 )
-def test_verbs_have_all_their_options(verb: str, options: str) -> None:
-    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
-    assert [one for one in options.split() if one not in shown] == []
+def test_a_verb_has_these_options_and_no_others(verb: str, wanted: str) -> None:
+    assert set(options(verb)) == set(wanted.split())
+
+
+def test_an_option_says_the_same_of_every_verb() -> None:
+    told: dict[str, set[bool]] = {}
+    for verb in VERBS:
+        for name, parameter in options(verb).items():
+            told.setdefault(name, set()).add(bool(getattr(parameter, "is_flag", False)))
+    assert {name for name, flags in told.items() if len(flags) > 1} == set()

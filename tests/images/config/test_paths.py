@@ -1,19 +1,11 @@
-"""Which folder a process takes matrix, locks, results and out/ from."""
+"""Which folder a verb takes matrix, locks, results and out/ from."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from images.config import paths
 from images.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    before = paths.workspace()
-    yield
-    paths.use(before)
 
 
 def test_a_given_matrix_goes_before_the_folders_and_the_folders_before_the_checkouts(tmp_path: Path) -> None:
@@ -34,14 +26,14 @@ def test_a_given_matrix_that_is_missing_is_told(tmp_path: Path) -> None:
     assert "is no file" in raised.value.problems[0].cause
 
 
-def test_default_folders_lie_in_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_go_beside_the_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "matrix.yaml").touch()
-    paths.use(paths.find(tmp_path / "matrix.yaml", tmp_path))
-    assert paths.in_workspace(Path("out")) == tmp_path / "out"
-    assert paths.shown(tmp_path / "locks" / "a") == "locks/a"
+    workspace = paths.find(tmp_path / "matrix.yaml", tmp_path)
+    assert workspace.out == tmp_path / "out"
     assert paths.shown(paths.DATA / "facts.yaml") == "images/data/facts.yaml"
     monkeypatch.chdir(tmp_path)
-    assert paths.in_workspace(Path("out")) == Path("out"), "messages stay short where the user stands in it"
+    assert paths.shown(tmp_path / "locks" / "a") == "locks/a"
+    assert workspace.out == Path("out"), "messages stay short where the user stands in it"
 
 
 def test_everything_that_runs_from_an_installation_lies_with_the_code() -> None:

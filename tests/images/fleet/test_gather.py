@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from images.building.trying import Described
+from images.building.validating import Described
 from images.commands import fleet_tables
 from images.config.platforms import Platform
 from images.fleet import gather, planning, travel

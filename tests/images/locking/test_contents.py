@@ -50,7 +50,7 @@ def test_a_damaged_file_is_told_with_the_next_command(tmp_path: Path, text: str)
     (tmp_path / "wheels" / "small-1.0.json").write_text(text)
     with pytest.raises(UserError) as caught:
         contents.read([Package(name="small", version="1.0", hashes=("00",))], tmp_path)
-    assert "is damaged" in caught.value.problems[0].cause and "nox -s contents" in caught.value.problems[0].then
+    assert "is damaged" in caught.value.problems[0].cause and "nox -s lock" in caught.value.problems[0].then
 
 
 def by_ranges(content: bytes) -> Server:
@@ -93,7 +93,7 @@ def test_a_server_that_gives_no_wheel_is_told_with_the_next_command(reply: Reply
         server.answer = lambda *_: reply
         remote_wheel.rows(f"http://{server.host}/a/small.whl")
     problem = caught.value.problems[0]
-    assert problem.where == "small.whl" and words in problem.cause and "nox -s contents" in problem.then
+    assert problem.where == "small.whl" and words in problem.cause and "nox -s lock" in problem.then
 
 
 def test_a_wheel_without_a_record_is_none(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from images.commands import common, preparing
+from images.commands import common
+from images.commands.lock import lock
 from images.config.matrix import Sources
 from images.config.names import Minor
+from images.config.paths import Workspace
 from images.errors import UserError
 from images.locking import inputs, lock_file, resolve
 from images.locking.lock_file import Status
-from images.locking.uv import IndexUnreachable
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.http_server import serving
@@ -106,7 +107,7 @@ def runtime(indexes: Indexes, each: Image) -> str:
 
 
 def locked(indexes: Indexes, folder: Path, *wanted: Image) -> None:
-    lock_file.write(resolve.update(wanted, images(indexes), folder=folder), folder)
+    lock_file.write(resolve.update(wanted, images(indexes), folder=folder).files, folder)
 
 
 def test_an_image_of_each_of_pytorchs_indexes_gets_its_lock(indexes: Indexes, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_second_lock_changes_nothing(indexes: Indexes, tmp_path: Path) -> None
     wanted = image(indexes, "cu126-torch29")
     stock(indexes, wanted)
     locked(indexes, tmp_path, wanted)
-    again = resolve.update([wanted], images(indexes), folder=tmp_path)
+    again = resolve.update([wanted], images(indexes), folder=tmp_path).files
     assert lock_file.differing(again, tmp_path) == ()
 
 
@@ -196,9 +197,9 @@ def some(names: list[str], indexes: Indexes, monkeypatch: pytest.MonkeyPatch, fo
     own = sources(indexes)
     rows = [row for row in own.matrix.images if row.name in names]
     facts = own.facts.model_copy(update={"torch_index": index}) if index else own.facts
-    few = replace(own, facts=facts, matrix=own.matrix.model_copy(update={"images": rows}))
-    monkeypatch.setattr(common, "sources", lambda: few)
-    monkeypatch.setattr(lock_file, "located", lambda given: folder if given is None else given)
+    matrix = own.matrix.model_copy(update={"images": rows})
+    few = replace(own, facts=facts, matrix=matrix, workspace=Workspace(folder / "matrix.yaml"))
+    monkeypatch.setattr(common, "sources", lambda _matrix: few)
     return few
 
 
@@ -208,9 +209,9 @@ def test_without_selectors_every_accepted_image_is_locked(
     names = ["cu126-torch27", "cu128-torch27", "cu126-torch28"]
     few = some(names, indexes, monkeypatch, tmp_path)
     stock(indexes, *(one.image for one in plan.plan(few) if one.image))
-    preparing.lock_verb([])
-    assert "3 locks, " in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir() if (path / "lock.json").exists()) == sorted(names)
+    lock([])
+    assert "3 locks: " in capsys.readouterr().out
+    assert sorted(path.parent.name for path in (tmp_path / "locks").glob("*/lock.json")) == sorted(names)
 
 
 def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
@@ -220,12 +221,12 @@ def test_where_pytorchs_index_is_silent_the_others_are_locked_and_it_is_said(
     few = some(names, indexes, monkeypatch, tmp_path, index="http://localhost:9/whl/{variant}")
     stock(indexes, *(one.image for one in plan.plan(few) if one.image))
     with pytest.raises(UserError) as caught:
-        preparing.lock_verb([])
+        lock([])
     (problem,) = caught.value.problems
     assert (problem.where, caught.value.code) == ("localhost", 1)
     assert "2 images were not locked (cu128-torch27, cu129-torch28)" in problem.cause
     assert problem.then.startswith("`nox -s lock` where it answers")
-    assert "1 locks, " in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir() if (path / "lock.json").exists()] == ["cu126-torch27"]
-    with pytest.raises(IndexUnreachable, match="the package index localhost can't be reached"):
-        preparing.lock_verb(["cu128-torch27"])
+    assert "1 locks: " in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "locks").iterdir() if (path / "lock.json").exists()] == ["cu126-torch27"]
+    with pytest.raises(UserError, match="the package index localhost can't be reached"):
+        lock(["cu128-torch27"])

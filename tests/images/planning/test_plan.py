@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
-from images.commands import plan_tables
+from images.commands import plan as plan_verb
 from images.config.matrix import Sources
 from images.config.names import ImageName
 from images.locking.lock_file import Status
@@ -145,7 +145,7 @@ def test_minimum_drivers() -> None:
 
 
 def test_json_has_exactly_the_promised_keys() -> None:
-    row = json.loads(json.dumps(plan_tables.as_json(one("cu126-torch25"), {"cu126-torch25": Status.PRESENT})))
+    row = json.loads(json.dumps(plan_verb.as_row(one("cu126-torch25"), {"cu126-torch25": Status.PRESENT})))
     assert set(row) == set(
         "name status reasons warnings torch python toolkit_cuda wheel_cuda archs min_driver profile pins lock "
         "buildable blocked".split()
@@ -171,16 +171,16 @@ def test_json_has_exactly_the_promised_keys() -> None:
 )
 def test_an_image_without_a_lock_is_not_said_to_be_ok(name: str, status: Status, said: str) -> None:
     planned = one(name)
-    row = plan_tables.as_json(planned, {name: status})
+    row = plan_verb.as_row(planned, {name: status})
     assert (row["status"], row["lock"], row["buildable"], row["blocked"]) == ("accepted", status, False, said)
     shown = Console(width=300, file=io.StringIO())
-    shown.print(plan_tables.plan([planned], {name: status}))
+    shown.print(plan_verb.table([planned], {name: status}))
     text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert said in text and "no lock" in text and " ok " not in text
 
 
 def test_a_refused_image_has_no_word_on_locks() -> None:
-    row = plan_tables.as_json(one("cu118-torch27"), {})
+    row = plan_verb.as_row(one("cu118-torch27"), {})
     assert (row["status"], row["buildable"], row["blocked"]) == ("refused", False, "")
 
 

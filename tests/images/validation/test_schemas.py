@@ -60,7 +60,7 @@ def schema(name: str) -> dict[str, Any]:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """The folder of a trial, as the product writes it."""
-    records.record_trial(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE), hints.known()))
+    records.record_validation(tmp_path, EVIDENCE, explain(judge(EVIDENCE.claim_set, EVIDENCE), hints.known()))
     return tmp_path
 
 
@@ -124,14 +124,14 @@ def test_evidence_without_a_checksum_can_be_read() -> None:
 
 
 def judged_again(file: Path, *options: str) -> Called:
-    return call("judge", str(file), *options)
+    return call("validate", "--evidence", str(file), *options)
 
 
-def test_a_recorded_run_gets_the_same_verdict_again(written: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again.json"
-    done = judged_again(written / "evidence.json", "--json", str(again))
+def test_a_recorded_run_gets_the_same_verdict_again(written: Path) -> None:
+    done = judged_again(written / "evidence.json", "--json")
     assert done.returncode == 1, done.stderr
-    assert again.read_bytes() == (written / "verdict.json").read_bytes()
+    assert done.stdout == (written / "verdict.json").read_text()
+    done = judged_again(written / "evidence.json")
     assert "Python.h" in done.stdout and "hint" in done.stdout
 
 

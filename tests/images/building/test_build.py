@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from images.building import pipeline, validating
+from images.building import build, validating
+from images.building.options import BuildOptions
+from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context.hosting import HostSettings
 from images.engine.failures import Cancelled
 from images.engine.progress import Progress
 from images.errors import problem_of
+from images.locking import lock_file
 from images.planning.image import Image, Pin
 from tests.support.custom_bases import SOURCES, image, on
+
+LOCK = lock_file.read(image(), CHECKOUT.locks)
 
 
 class Enough(Exception):  # noqa: N818  # no error: the build need not go on
@@ -37,11 +42,11 @@ def test_on_a_base_that_has_torch_wheels_are_asked_for_the_torch_of_the_image(
 
     monkeypatch.setattr(base_images, "acquire", lambda *_args, **_more: on())
     monkeypatch.setattr(validating, "find_gpus", lambda *_args: ("no GPU", ()))
-    options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts, compiled=compiled)
+    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, compiled=compiled)
     facts = SimpleNamespace(architecture="amd64", containerd_images=False)
     engine: Any = SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
     with pytest.raises(Enough):
-        pipeline.build(engine, image(), options, HostSettings(), Progress())
+        build.build_image(engine, image(), LOCK, options, Progress())
     assert asked == [("flash-attn", "2.7.1")]
 
 
@@ -54,13 +59,13 @@ def test_an_image_store_that_publish_refuses_is_told_before_the_hour_of_a_build(
     said: list[str] = []
     monkeypatch.setattr(Progress, "say", lambda _self, _job, text, _style="dim": said.append(text))
     monkeypatch.setattr(validating, "find_gpus", enough)
-    options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path)
     for containerd, told in ((True, 1), (False, 0)):
         said.clear()
         facts = SimpleNamespace(architecture="amd64", containerd_images=containerd)
         engine: Any = SimpleNamespace(facts=facts, alone=lambda *_args: nullcontext())
         with pytest.raises(Enough):
-            pipeline.build(engine, image(), options, HostSettings(), Progress())
+            build.build_image(engine, image(), LOCK, options, Progress())
         assert sum("publish and fleet refuse it" in text for text in said) == told
 
 
@@ -91,11 +96,11 @@ def test_an_interrupt_while_builds_start_ends_one_that_waits_already(
             raise Cancelled
         yield
 
-    monkeypatch.setattr(pipeline, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(build, "ThreadPoolExecutor", Interrupted)
     engine: Any = SimpleNamespace(
         alone=alone, cancel=cancelled.set, find=lambda _name: object(), free_bytes=lambda: None
     )
-    options = pipeline.BuildOptions(out=tmp_path, cache=tmp_path, facts=SOURCES.facts)
+    options = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.build_all(engine, [image()], options, HostSettings(), Progress(), 1)
+        build.build_all(engine, [(image(), LOCK)], options, Progress())
     assert ended.is_set()
