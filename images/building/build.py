@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from images.building import contexts, records, validating
 from images.building.options import BuildOptions
 from images.context import base_images
-from images.engine import BuildSpec, Engine, ImageInfo
+from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult
-from images.engine.facts import CLASSIC_STORE
 from images.engine.progress import Progress
+from images.engine.runtime import CLASSIC_STORE
 from images.errors import Problem, UserError, command, problem_of
 from images.locking.lock_file import Lock
 from images.planning.image import Image
@@ -72,11 +72,9 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         result = engine.build(
             context.files,
             candidate,
-            BuildSpec(
-                network_mode=host.network(local=engine.facts.local, offline=options.offline),
-                no_cache=options.no_cache,
-                platform=image.platform,
-            ),
+            network=host.network(local=engine.facts.local, offline=options.offline),
+            no_cache=options.no_cache,
+            platform=image.platform,
             on_event=progress.job(name),
             redact=host.redact,
         )

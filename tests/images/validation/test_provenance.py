@@ -39,7 +39,7 @@ def test_known_contents_are_required(name: str) -> None:
 def test_what_nobody_has_read_of_a_changed_pruner_is_told_and_not_required() -> None:
     found = wheels_claim("cu126-torch27-sm90", pruned={})
     assert not found.required
-    assert "nox -s contents -- cu126-torch27-sm90" in found.expect["unknown"]["torch"]
+    assert "`lock cu126-torch27-sm90`" in found.expect["unknown"]["torch"]
 
 
 def test_an_image_for_all_architectures_needs_no_pruned_contents() -> None:
