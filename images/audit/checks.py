@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from packaging.markers import UndefinedEnvironmentName
@@ -16,7 +15,7 @@ from images.audit.model import Check, Outcome, Severity, Source
 from images.engine import ImageInfo
 from images.planning import expectations
 from validate import hints
-from validate.claims import Claim, Tier
+from validate.claims import Tier
 from validate.environment.installed import canonical
 from validate.judge import Verdict
 from validate.judging import Status, listed
@@ -32,20 +31,9 @@ _ALLOWED = (
 )
 """Variables that others set for good reasons and that change no result: how pip installs, where caches lie."""
 _GRAVE = (
-    "LD_PRELOAD",
-    "LD_AUDIT",
-    "PYTHONOPTIMIZE",
-    "PYTHONHOME",
-    "TRITON_INTERPRET",
-    "TRITON_KERNEL_OVERRIDE",
-    "TRITON_OVERRIDE_*",
-    "BNB_CUDA_VERSION",
-    "NVIDIA_TF32_OVERRIDE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "PYTORCH_JIT",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_FORCE_PTX_JIT",
-    "TORCHDYNAMO_DISABLE",
+    *("LD_PRELOAD", "LD_AUDIT", "PYTHONOPTIMIZE", "PYTHONHOME", "TORCHDYNAMO_DISABLE", "PYTORCH_JIT"),
+    *("TRITON_INTERPRET", "TRITON_KERNEL_OVERRIDE", "TRITON_OVERRIDE_*", "BNB_CUDA_VERSION"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_VISIBLE_DEVICES", "CUDA_FORCE_PTX_JIT"),
 )
 """Variables with which results come from another path, or GPUs are hidden."""
 _FIXES = {
@@ -74,50 +62,163 @@ def from_verdict(environment: str, verdict: Verdict) -> Iterator[Check]:
             outcome=outcome,
             severity=Severity.WARNING if key in _WARNINGS else Severity.ERROR,
             text=one.reason,
-            source=_source(one.claim),
+            source=Source.FILES if one.claim.tier is Tier.STATIC else Source.RUN,
             hints=one.hints if outcome is Outcome.FAULT else (),
             fix=_FIXES.get(key, ""),
             seconds=one.seconds,
         )
 
 
-def _source(claim: Claim) -> Source:
-    return Source.FILES if claim.tier is Tier.STATIC else Source.RUN
-
-
 def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of the whole image. `history`: credentials in variables, labels and build steps, by kind and place."""
-    yield _interpreters(survey["interpreters"])
-    yield _driver_files(survey["driver_files"])
-    yield _preload(survey["preload"])
-    yield from _variables(image.env)
+    engine, note = Source.ENGINE, Severity.NOTE
+    pythons = survey["interpreters"]
     yield _check(
-        _Rule(id="S8", subject="history", fix=_FIXES["S8 secrets"], source=Source.ENGINE),
+        "A1 interpreters",
+        _wrong_interpreters(pythons),
+        f"{listed(sorted({str(one['real']) for one in pythons})) or 'no python'} on PATH",
+        "find the build step that put it there; start Python by its own path",
+    )
+    yield _check(
+        "A2 driver",
+        [f"the image brings the host driver's {path} itself" for path in survey["driver_files"]],
+        "no library or program of the host's driver is in the image",
+        "remove it, and its package: the container runtime mounts the host's own",
+    )
+    yield _check(
+        "S7 preload",
+        [f"/etc/ld.so.preload loads {path} into every process" for path in survey["preload"]],
+        "nothing is loaded into every process",
+        "empty /etc/ld.so.preload",
+    )
+    grave, others = _denied_variables(image.env)
+    fix = "take the variable out of the image; set it where it is needed"
+    yield _check("S7 variables", grave, "no variable sends results over another path", fix, source=engine)
+    yield _check(
+        "S7 settings", others, "no variable fits one machine", fix, source=engine, severity=Severity.WARNING
+    )
+    yield _check(
+        "S8 history",
         [f"{one['where']} holds {one['kind']}" for one in history],
         "no credential in variables, labels and build steps",
+        _FIXES["S8 secrets"],
+        source=engine,
     )
-    yield from _settings(image)
+    is_root = image.user.partition(":")[0] in ("", "0", "root")
+    yield _check(
+        "S8 user",
+        ["it runs as root"] if is_root else [],
+        f"it runs as {image.user}",
+        "add a user, and `USER` with its number",
+        source=engine,
+        severity=note,
+    )
+    yield _check(
+        "S8 runtime",
+        _against_the_runtime(image.env),
+        "nothing keeps the container runtime from attaching GPUs",
+        "set NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        source=engine,
+    )
 
 
 def of_environment(environment: Mapping[str, Any], toolkits: Sequence[Mapping[str, str]]) -> Iterator[Check]:
     """Checks of one environment from its metadata: requirements, duplicates, and the toolkit beside torch."""
     prefix = str(environment["prefix"])
-    fix = "`pip check` lists the same; install versions that fit together"
     yield _check(
-        _Rule(id="A3", subject="requirements", fix=fix, severity=Severity.WARNING),
+        "A3 requirements",
         unmet(environment),
         f"the requirements of {len(environment['distributions'])} distributions are met",
-        prefix,
+        "`pip check` lists the same; install versions that fit together",
+        environment=prefix,
+        severity=Severity.WARNING,
     )
-    fix = "uninstall both, then install one: Python takes the first folder, pip may change the other"
     yield _check(
-        _Rule(id="A4", subject="duplicates", fix=fix),
+        "A4 duplicates",
         _duplicates(environment),
         "each distribution is there once",
-        prefix,
+        "uninstall both, then install one: Python takes the first folder, pip may change the other",
+        environment=prefix,
     )
-    if cuda := str(environment["torch"].get("cuda", "")):
-        yield _toolkit(prefix, cuda, toolkits)
+    cuda = str(environment["torch"].get("cuda", ""))
+    if not cuda:
+        return
+    major, known = cuda.partition(".")[0], [one for one in toolkits if one["version"]]
+    yield _check(
+        "S6 toolkit",
+        [
+            f"{one['home']} is CUDA {one['version']}, torch is built for CUDA {cuda}: "
+            "extensions can't be compiled with it"
+            for one in known
+            if one["version"].partition(".")[0] != major
+        ],
+        f"the toolkit has torch's CUDA major: {listed([one['version'] for one in known])}" if known else "no toolkit",
+        f"install a toolkit of CUDA {major}, or a torch for the toolkit's CUDA",
+        environment=prefix,
+        severity=Severity.WARNING,
+    )
+
+
+def _check(
+    key: str,
+    faults: Iterable[str],
+    good: str,
+    fix: str,
+    *,
+    environment: str = "",
+    severity: Severity = Severity.ERROR,
+    source: Source = Source.FILES,
+) -> Check:
+    """A check, by `ID SUBJECT`, that found these faults; `good`: what it says where there are none."""
+    found = list(faults)
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    number, _, subject = key.partition(" ")
+    return Check(
+        id=number,
+        subject=subject,
+        environment=environment,
+        outcome=Outcome.FAULT if found else Outcome.NONE,
+        severity=severity,
+        text="; ".join(found[:_SHOWN]) + more if found else good,
+        source=source,
+        hints=hints.find(found) if found else (),
+        fix=fix,
+    )
+
+
+def _wrong_interpreters(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for one in {one["real"]: one for one in found}.values():
+        if not one["elf"]:
+            yield f"{one['path']} is no machine code: something else runs before Python, or in its place"
+        elif one["as_packaged"] is False:
+            yield f"{one['real']} is not the file that its Debian package brought"
+
+
+def _denied_variables(environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Variables that no image should set: those of _GRAVE, and the others."""
+
+    def fits(name: str, patterns: Iterable[str]) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    reasons = {
+        name: why
+        for name in sorted(environ)
+        for pattern, why in expectations.DENIED_VARIABLES.items()
+        if fnmatch.fnmatchcase(name, pattern) and environ[name] and not fits(name, _ALLOWED)
+    }
+    told = {name: f"{name}={environ[name][:80]} is set: {why}" for name, why in reasons.items()}
+    grave = [text for name, text in told.items() if fits(name, _GRAVE)]
+    return grave, [text for text in told.values() if text not in grave]
+
+
+def _against_the_runtime(env: Mapping[str, str]) -> Iterator[str]:
+    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
+    if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
+        yield f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA out"
+    if env.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none"):
+        yield f"NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']} hides every GPU"
+    if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        yield "NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off"
 
 
 def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
@@ -140,139 +241,26 @@ def unmet(environment: Mapping[str, Any]) -> Iterator[str]:
     ]
     for one in environment["distributions"]:
         for line in one["requires"]:
-            if problem := _unmet(str(line), found, releases):
-                yield f"{one['name']} {one['version']} {problem}"
-
-
-def _unmet(line: str, found: Mapping[str, str], releases: Sequence[Mapping[str, str]]) -> str:
-    """`releases`: what markers are evaluated with."""
-    try:
-        wanted = Requirement(line)
-        if wanted.marker and not all(wanted.marker.evaluate(dict(one)) for one in releases):
-            return ""
-        version = found.get(canonical(wanted.name))
-        if version is None:
-            return f"requires {wanted.name}, which is not installed"
-        fits = wanted.specifier.contains(Version(version), prereleases=True)
-    except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
-        return ""
-    return "" if fits else f"requires {wanted.name}{wanted.specifier}, {version} is installed"
+            try:
+                wanted = Requirement(str(line))
+                if wanted.marker and not all(wanted.marker.evaluate(dict(release)) for release in releases):
+                    continue
+                version = found.get(canonical(wanted.name))
+                if version is None:
+                    yield f"{one['name']} {one['version']} requires {wanted.name}, which is not installed"
+                elif not wanted.specifier.contains(Version(version), prereleases=True):
+                    needs = f"{wanted.name}{wanted.specifier}"
+                    yield f"{one['name']} {one['version']} requires {needs}, {version} is installed"
+            except (InvalidRequirement, InvalidVersion, UndefinedEnvironmentName):
+                continue
 
 
 def _duplicates(environment: Mapping[str, Any]) -> Iterator[str]:
     places: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for one in environment["distributions"]:
         places[str(one["name"])].append((str(one["version"]), str(one["location"])))
-    for name, all_ in sorted(places.items()):
-        if len(all_) > 1 and not _is_debians_second(all_):
-            yield f"{name} is there {len(all_)} times: {listed([f'{version} in {place}' for version, place in all_])}"
-
-
-def _is_debians_second(places: Sequence[tuple[str, str]]) -> bool:
-    """pip installs over what Debian's packages brought, into a folder before theirs: that is how it is meant."""
-    return {place for _, place in places} == {places[0][1], "/usr/lib/python3/dist-packages"} and len(places) == 2
-
-
-def _toolkit(prefix: str, cuda: str, toolkits: Sequence[Mapping[str, str]]) -> Check:
-    known = [one for one in toolkits if one["version"]]
-    wrong = [
-        f"{one['home']} is CUDA {one['version']}, torch is built for CUDA {cuda}: extensions can't be compiled with it"
-        for one in known
-        if one["version"].partition(".")[0] != cuda.partition(".")[0]
-    ]
-    good = f"the toolkit has torch's CUDA major: {listed([one['version'] for one in known])}" if known else "no toolkit"
-    fix = f"install a toolkit of CUDA {cuda.partition('.')[0]}, or a torch for the toolkit's CUDA"
-    return _check(_Rule(id="S6", subject="toolkit", fix=fix, severity=Severity.WARNING), wrong, good, prefix)
-
-
-def _interpreters(found: Sequence[Mapping[str, Any]]) -> Check:
-    wrong = []
-    for one in {one["real"]: one for one in found}.values():
-        if not one["elf"]:
-            wrong.append(f"{one['path']} is no machine code: something else runs before Python, or in its place")
-        elif one["as_packaged"] is False:
-            wrong.append(f"{one['real']} is not the file that its Debian package brought")
-    fix = "find the build step that put it there; start Python by its own path"
-    good = f"{listed(sorted({str(one['real']) for one in found})) or 'no python'} on PATH"
-    return _check(_Rule(id="A1", subject="interpreters", fix=fix), wrong, good)
-
-
-def _driver_files(found: Sequence[str]) -> Check:
-    fix = "remove it, and its package: the container runtime mounts the host's own"
-    faults = [f"the image brings the host driver's {path} itself" for path in found]
-    return _check(
-        _Rule(id="A2", subject="driver", fix=fix), faults, "no library or program of the host's driver is in the image"
-    )
-
-
-def _preload(found: Sequence[str]) -> Check:
-    faults = [f"/etc/ld.so.preload loads {path} into every process" for path in found]
-    rule = _Rule(id="S7", subject="preload", fix="empty /etc/ld.so.preload")
-    return _check(rule, faults, "nothing is loaded into every process")
-
-
-def _variables(environ: Mapping[str, str]) -> Iterator[Check]:
-    denied = {
-        name: why
-        for name in sorted(environ)
-        for pattern, why in expectations.DENIED_VARIABLES.items()
-        if fnmatch.fnmatchcase(name, pattern) and environ[name] and not _is_any(name, _ALLOWED)
-    }
-    grave = {name: why for name, why in denied.items() if _is_any(name, _GRAVE)}
-    for subject, severity, names in (
-        ("variables", Severity.ERROR, grave),
-        ("settings", Severity.WARNING, {name: why for name, why in denied.items() if name not in grave}),
-    ):
-        faults = [f"{name}={environ[name][:80]} is set: {why}" for name, why in names.items()]
-        good = (
-            "no variable sends results over another path" if subject == "variables" else "no variable fits one machine"
-        )
-        fix = "take the variable out of the image; set it where it is needed"
-        yield _check(_Rule(id="S7", subject=subject, fix=fix, severity=severity, source=Source.ENGINE), faults, good)
-
-
-def _is_any(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _settings(image: ImageInfo) -> Iterator[Check]:
-    env, root = image.env, image.user.partition(":")[0] in ("", "0", "root")
-    fix = "add a user, and `USER` with its number"
-    rule = _Rule(id="S8", subject="user", fix=fix, severity=Severity.NOTE, source=Source.ENGINE)
-    yield _check(rule, ["it runs as root"] if root else [], f"it runs as {image.user}")
-    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
-    faults = []
-    if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
-        faults.append(f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA out")
-    if env.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none"):
-        faults.append(f"NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']} hides every GPU")
-    if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
-        faults.append("NVIDIA_DISABLE_REQUIRE switches the check of the host's driver off")
-    fix = "set NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    rule = _Rule(id="S8", subject="runtime", fix=fix, source=Source.ENGINE)
-    yield _check(rule, faults, "nothing keeps the container runtime from attaching GPUs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    id: str
-    subject: str
-    fix: str
-    severity: Severity = Severity.ERROR
-    source: Source = Source.FILES
-
-
-def _check(rule: _Rule, faults: Iterable[str], good: str, environment: str = "") -> Check:
-    found = list(faults)
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return Check(
-        id=rule.id,
-        subject=rule.subject,
-        environment=environment,
-        outcome=Outcome.FAULT if found else Outcome.NONE,
-        severity=rule.severity,
-        text="; ".join(found[:_SHOWN]) + more if found else good,
-        source=rule.source,
-        hints=hints.find(found) if found else (),
-        fix=rule.fix,
-    )
+    for name, found in sorted(places.items()):
+        # pip installs over what Debian's packages brought, into a folder before theirs: that is how it is meant.
+        debians = len(found) == 2 and {place for _, place in found} == {found[0][1], "/usr/lib/python3/dist-packages"}
+        if len(found) > 1 and not debians:
+            yield f"{name} is there {len(found)} times: {listed([f'{version} in {place}' for version, place in found])}"

@@ -17,7 +17,7 @@ from images.config.facts import Facts
 from images.config.names import Arch, ImageName, Minor
 from images.planning import expectations
 from images.planning.image import Base, Image, Pin
-from images.validation.claims.context import ClaimContext
+from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.gpu import gpu_claims
@@ -39,17 +39,8 @@ _IMPORTED = frozenset(
         *expectations.NATIVE,
         *expectations.IMPORTED,
         *expectations.IMPORT_TORCH_FIRST,
-        *(
-            "torch",
-            "torchaudio",
-            "deepspeed",
-            "trl",
-            "datasets",
-            "axolotl",
-            "colossalai",
-            "sentencepiece",
-            "tokenizers",
-        ),
+        *("torch", "torchaudio", "deepspeed", "trl", "datasets", "axolotl"),
+        *("colossalai", "sentencepiece", "tokenizers"),
     }
 )
 """Packages to import and to run. Those that refuse to be imported without a GPU (unsloth, vllm) are not among them."""
@@ -99,7 +90,12 @@ def expected(
         context = ClaimContext(image=image, facts=facts, no_gpu="the audit was not given a GPU (--gpus)")
         of_libraries = (one for one in device_code_claims(context) if one.subject not in _WHOLE_LIBRARIES)
         claims += [_where_served(one, code) for one in of_libraries]
-        claims += [_reachable(one, image) for one in cpu_claims(context) if one.id not in _OF_A_MATRIX]
+        unproven = image.unproven
+        claims += [
+            replace(one, unproven=unproven.get(f"{one.id} {one.subject}", one.unproven))
+            for one in cpu_claims(context)
+            if one.id not in _OF_A_MATRIX
+        ]
         claims += gpu_claims(context)
     return Expected(claims=ClaimSet(image=str(environment["prefix"]), claims=tuple(claims)), left_out=left_out)
 
@@ -107,21 +103,11 @@ def expected(
 def hygiene() -> ClaimSet:
     """Claims of the whole image: leftovers and secrets."""
     ours = ("/workspace/*", "/root/.local/*")
-    leftovers = {pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours}
-    rows = {
-        "leftovers": "no cache, package list or temporary file of the build is left",
-        "secrets": "no file holds a credential",
-    }
-    claims = tuple(
-        Claim(
-            id="S8",
-            subject=subject,
-            tier=Tier.STATIC,
-            probe="static.hygiene",
-            statement=text,
-            expect={"leftovers": leftovers},
-        )
-        for subject, text in rows.items()
+    expect = {"leftovers": {pattern: what for pattern, what in expectations.LEFTOVERS.items() if pattern not in ours}}
+    leftovers = "no cache, package list or temporary file of the build is left"
+    claims = (
+        claim("S8", "leftovers", "static.hygiene", leftovers, expect),
+        claim("S8", "secrets", "static.hygiene", "no file holds a credential", expect),
     )
     return ClaimSet(image="image", claims=claims)
 
@@ -135,11 +121,10 @@ def archs(torch_code: Mapping[str, int]) -> tuple[Arch, ...]:
 
 
 def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence[str]) -> Iterator[Claim]:
-    major = image.wheel_cuda.major if image else 0
     links = {
         "of": "environment",
         "home": "",
-        "cuda_libraries": expectations.cuda_libraries(major) if image else {},
+        "cuda_libraries": expectations.cuda_libraries(image.wheel_cuda.major) if image else {},
         "host": list(expectations.HOST_LIBRARIES),
         "other_platforms": list(expectations.OTHER_PLATFORMS),
         "exceptions": [*expectations.LINK_EXCEPTIONS, *OPTIONAL_PLUGINS],
@@ -152,42 +137,28 @@ def _static(environment: Mapping[str, Any], image: Image | None, conda: Sequence
         "kind": environment["kind"],
     }
     start = {"required": {}, "denied": dict(expectations.DENIED_VARIABLES), "start_files": expectations.START_FILES}
-    rows: Sequence[tuple[str, str, str, str, Mapping[str, Any]]] = (
-        ("S2", "files", "static.files", "every installed file is as its wheel recorded it", files),
-        ("S2", "strays", "static.files", "no file that Python can import belongs to nobody", files),
-        ("S3", "libraries", "static.libraries", "every library finds what it needs, of one CUDA", links),
-        (
-            "S3",
-            "rivals",
-            "static.libraries",
-            "no other copy of a package's CUDA library is on the loader's path",
-            links,
-        ),
-        ("S4", "symbols", "static.symbols", "every symbol that a library needs is exported", symbols),
-        ("S7", "start", "static.environment", "nothing of unknown owner runs when Python starts", start),
-    )
-    for id_, subject, probe, statement, expect in rows:
-        yield Claim(id=id_, subject=subject, tier=Tier.STATIC, probe=probe, statement=statement, expect=expect)
+    rivals = "no other copy of a package's CUDA library is on the loader's path"
+    yield claim("S2", "files", "static.files", "every installed file is as its wheel recorded it", files)
+    yield claim("S2", "strays", "static.files", "no file that Python can import belongs to nobody", files)
+    yield claim("S3", "libraries", "static.libraries", "every library finds what it needs, of one CUDA", links)
+    yield claim("S3", "rivals", "static.libraries", rivals, links)
+    yield claim("S4", "symbols", "static.symbols", "every symbol that a library needs is exported", symbols)
+    yield claim("S7", "start", "static.environment", "nothing of unknown owner runs when Python starts", start)
 
 
-def _where_served(claim: Claim, code: Sequence[LibraryCode]) -> Claim:
+def _where_served(found: Claim, code: Sequence[LibraryCode]) -> Claim:
     """A claim on device code for the GPUs alone that the library has any code for: that others are not served is no
     fault, and stands in the table of GPUs.
     """
-    own = [one.archs for one in code if matches(one.path, [f"*/{pattern}" for pattern in claim.expect["files"]])]
+    own = [one.archs for one in code if matches(one.path, [f"*/{pattern}" for pattern in found.expect["files"]])]
     if not own:
-        return claim
+        return found
     served = {
         arch: how
-        for arch, how in claim.expect["archs"].items()
+        for arch, how in found.expect["archs"].items()
         if any(target_runs_on(target, divmod(int(arch), 10)) for archs in own for target in archs)
     }
-    return replace(claim, expect={**claim.expect, "archs": served})
-
-
-def _reachable(claim: Claim, image: Image) -> Claim:
-    reason = image.unproven.get(f"{claim.id} {claim.subject}", "")
-    return replace(claim, unproven=reason) if reason else claim
+    return replace(found, expect={**found.expect, "archs": served})
 
 
 def _as_image(
@@ -240,18 +211,13 @@ def _pins(environment: Mapping[str, Any], facts: Facts) -> tuple[tuple[Pin, ...]
         name, version = str(one["name"]), str(one["version"]).partition("+")[0]
         if name not in _IMPORTED or name in pins:
             continue
-        if not _is_version(version):
+        try:
+            Version(version)
+        except InvalidVersion:
             left_out.append(f"{name} {version}: no version that can be compared")
-        elif name in tables and version not in tables[name]:
+            continue
+        if name in tables and version not in tables[name]:
             left_out.append(f"{name} {version}: facts.yaml has no row of it")
         else:
             pins[name] = Pin(name=name, version=version, layer=_LAYER)
     return tuple(pins.values()), tuple(left_out)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

@@ -7,8 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from images.audit.model import ArchWeight, Driver, LibraryCode, Licence, Runs
+from packaging.version import InvalidVersion, Version
+
+from images.audit.model import ArchWeight, Driver, LibraryCode, Licence, Nearest, Runs
 from images.config.facts import Facts
+from images.config.names import Minor
+from images.planning.image import Image
 from validate.binaries import fatbin
 from validate.compute_capability import target_runs_on
 
@@ -18,25 +22,28 @@ _LEAST_BYTES = 64 << 10
 """cuFFT's libraries hold a kernel of 320 bytes that nobody calls, and keep the others elsewhere."""
 _FOR_CUDA = re.compile(r"_cuda(\d\d)(\d)\.so")
 _MACHINE_CODE, _PTX, _NO = "machine code", "PTX", "no"
+_FRAMEWORKS = ("axolotl", "unsloth", "colossalai", "deepspeed")
+"""Packages that tell which profile a person wants."""
 
 
 def library_code(survey: Mapping[str, Any]) -> tuple[LibraryCode, ...]:
     """Each library with device code, and the distribution whose folder it lies in."""
     owners = _owners(survey)
-    return tuple(_library(row, owners) for row in survey["device_code"])
-
-
-def _library(row: Mapping[str, Any], owners: Sequence[tuple[str, str]]) -> LibraryCode:
-    path = str(row["path"])
-    owner = next((name for folder, name in owners if path.startswith(folder)), "")
-    return LibraryCode(
-        path=path,
-        owner=owner,
-        nvidia=fatbin.is_nvidias(owner, path),
-        archs=row.get("archs", {}),
-        needed=row.get("needed", {}),
-        error=str(row.get("error", "")),
-    )
+    found = []
+    for row in survey["device_code"]:
+        path = str(row["path"])
+        owner = next((name for folder, name in owners if path.startswith(folder)), "")
+        found.append(
+            LibraryCode(
+                path=path,
+                owner=owner,
+                nvidia=fatbin.is_nvidias(owner, path),
+                archs=row.get("archs", {}),
+                needed=row.get("needed", {}),
+                error=str(row.get("error", "")),
+            )
+        )
+    return tuple(found)
 
 
 def _owners(survey: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -87,13 +94,8 @@ def _loaded(own: Sequence[LibraryCode], cuda: str) -> frozenset[str]:
 
 
 def _best(own: Sequence[LibraryCode], arch: str) -> str:
-    found = {_how(one.archs, arch) for one in own}
-    return next((one for one in (_MACHINE_CODE, _PTX) if one in found), _NO)
-
-
-def _how(archs: Mapping[str, int], arch: str) -> str:
     gpu = divmod(int(arch), 10)
-    fitting = [target for target in archs if target_runs_on(target, gpu)]
+    fitting = [target for one in own for target in one.archs if target_runs_on(target, gpu)]
     if any(target.startswith("sm_") for target in fitting):
         return _MACHINE_CODE
     return _PTX if fitting else _NO
@@ -109,15 +111,12 @@ def bytes_by_arch(code: Sequence[LibraryCode]) -> Mapping[str, int]:
 
 def weights(code: Sequence[LibraryCode], archs: Sequence[str]) -> tuple[ArchWeight, ...]:
     """For each of these architectures, the bytes of device code that a GPU of it has no use for."""
-    return tuple(
-        ArchWeight(arch=f"sm_{arch}", removable=_removable(code, arch), removable_nvidia=_removable(nvidias, arch))
-        for nvidias in [[one for one in code if one.nvidia]]
-        for arch in archs
-    )
-
-
-def _removable(code: Sequence[LibraryCode], arch: str) -> int:
-    return sum(sum(one.archs.values()) - one.needed[arch] for one in code if one.needed.get(arch))
+    found = []
+    for arch in archs:
+        removable = {one.path: sum(one.archs.values()) - one.needed[arch] for one in code if one.needed.get(arch)}
+        of_nvidia = sum(removable.get(one.path, 0) for one in code if one.nvidia)
+        found.append(ArchWeight(arch=f"sm_{arch}", removable=sum(removable.values()), removable_nvidia=of_nvidia))
+    return tuple(found)
 
 
 def drivers(environments: Sequence[Mapping[str, Any]], facts: Facts) -> tuple[Driver, ...]:
@@ -154,3 +153,47 @@ def licences(survey: Mapping[str, Any]) -> Iterator[Licence]:
         where = f"/usr/share/doc/{key[0]}/copyright"
         seen.setdefault(key, Licence(name=key[0], version=key[1], licence=f"Debian package: {where}"))
     yield from seen.values()
+
+
+def nearest(environment: Mapping[str, Any], images: Sequence[Image]) -> Nearest | None:
+    """The image of the matrix that is nearest, by torch first, then CUDA, profile and Python, and what would change.
+
+    None: the environment has no torch that could be compared.
+    """
+    torch = environment["torch"]
+    try:
+        cuda, version = Minor.parse(str(torch["cuda"])), Version(str(torch["version"]))
+        python = Minor.parse(str(environment["version"]))
+    except (KeyError, ValueError, InvalidVersion):
+        return None
+    found = {str(one["name"]): str(one["version"]).partition("+")[0] for one in environment["distributions"]}
+    wanted = {name for name in _FRAMEWORKS if name in found}
+
+    def distance(image: Image) -> tuple[float, ...]:
+        pin = image.pin("torch")
+        own = Version(pin.version) if pin else version
+        brought = {name for name in _FRAMEWORKS if image.pin(name)}
+        return (
+            abs((own.major - version.major) * 100 + own.minor - version.minor),
+            len(wanted - brought),
+            abs((image.wheel_cuda.major - cuda.major) * 100 + image.wheel_cuda.minor - cuda.minor),
+            len(brought - wanted),
+            image.python != python,
+            image.devel,
+            -sum(one.version == found.get(one.name) for one in image.pins),
+        )
+
+    candidates = [one for one in images if one.name.arch is None and one.pin("torch")]
+    if not candidates:
+        return None
+    best = min(candidates, key=distance)
+    changes = [] if best.wheel_cuda == cuda else [f"torch's CUDA {cuda} to {best.wheel_cuda}"]
+    changes += [] if best.python == python else [f"Python {python} to {best.python}"]
+    for pin in best.pins:
+        has = found.get(pin.name)
+        if has is None:
+            changes.append(f"{pin.name} {pin.version} added")
+        elif has != pin.version:
+            changes.append(f"{pin.name} {has} to {pin.version}")
+    same = tuple(f"{one.name} {one.version}" for one in best.pins if found.get(one.name) == one.version)
+    return Nearest(name=str(best.name), same=same, changes=tuple(changes))

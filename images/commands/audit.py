@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from images.audit import conduct, data, page, sarif, terminal
+from images.audit import conduct, report
 from images.audit.cleaning import text
 from images.audit.model import Severity
-from images.audit.reading import Limits
+from images.audit.containers import Limits
 from images.commands import common, trials
 from images.commands.options import EngineUrl, grouped, require_writable
 from images.config import matrix

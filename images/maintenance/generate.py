@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from images.audit import data
+from images.audit import report
 from images.bench import delivery_page, page
 from images.bench import results as measured
 from images.bench.data import DeliveryData
@@ -45,7 +45,7 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
         "docs/schema/fleet.schema.json": _schema(Fleet, "fleet.yaml: the machines of a fleet"),
         **schemas.generated(),
-        **data.generated(),
+        **report.generated(),
         **results.generated(),
         **index.generated(),
         **records.generated(),

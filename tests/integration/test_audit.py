@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from images.audit import conduct, data, page, sarif, terminal
+from images.audit import conduct, report
 from images.audit.conduct import Audited, AuditOptions
 from images.audit.model import Outcome, Severity
-from images.audit.reading import Limits
+from images.audit.containers import Limits
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
@@ -82,12 +82,12 @@ def test_what_it_prints_of_our_own_probes_does_not_count(hostile: Audited) -> No
 def test_nothing_that_it_says_steers_a_terminal_a_browser_or_a_workflow(hostile: Audited) -> None:
     printed = io.StringIO()
     console = Console(width=150, file=printed)
-    for part in terminal.render(hostile.audit):
+    for part in report.terminal(hostile.audit):
         console.print(part)
     shown = printed.getvalue()
-    html, json_text = page.html(hostile.audit), data.dumps(hostile.audit)
-    commands = list(sarif.commands(hostile.audit, "Dockerfile"))
-    for text in (shown, html, json_text, sarif.dumps(hostile.audit, "Dockerfile"), "\n".join(commands)):
+    html, json_text = report.html(hostile.audit), report.dumps(hostile.audit)
+    commands = list(report.workflow_commands(hostile.audit, "Dockerfile"))
+    for text in (shown, html, json_text, report.sarif(hostile.audit, "Dockerfile"), "\n".join(commands)):
         assert not CONTROL.search(text)
         assert "owned" in text, "the test would see nothing if the names were left out"
         assert "##[" not in text and not re.search(r"(?m)^\s*::error::", text)
@@ -120,4 +120,4 @@ def test_an_audit_says_where_the_image_runs_and_what_is_nearest(faulty: Audited)
     assert audit.nearest is not None and audit.nearest.name == NAME
     assert "torch 2.7.1" in audit.nearest.same
     assert audit.weights and all(one.removable_nvidia < one.removable < audit.size for one in audit.weights)
-    assert "PASS" not in data.dumps(audit) and "PASS" not in page.html(audit)
+    assert "PASS" not in report.dumps(audit) and "PASS" not in report.html(audit)

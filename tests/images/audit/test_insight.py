@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from images.audit import insight
-from images.audit.nearest import nearest
+from images.audit.insight import nearest
 from images.planning import plan
 from tests.support.audit_samples import code, distribution, environment
 from tests.support.sources import SOURCES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.audit import data, page, sarif
+from images.audit import report
 from images.audit.model import NO_VALIDATION
 from tests.support.audit_samples import audit, check
 from tests.support.checkout import ROOT
@@ -18,7 +18,7 @@ FAULTY = audit([check("x needs liby.so", fix="install it"), check("a%b\nc", id_=
 
 
 def test_sarif_has_a_rule_and_a_place_for_each_fault() -> None:
-    (run,) = json.loads(sarif.dumps(FAULTY, "docker/Dockerfile"))["runs"]
+    (run,) = json.loads(report.sarif(FAULTY, "docker/Dockerfile"))["runs"]
     assert [one["id"] for one in run["tool"]["driver"]["rules"]] == ["S3-libraries", "S8-secrets"]
     assert [one["level"] for one in run["results"]] == ["error", "error"]
     places = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in run["results"]]
@@ -28,20 +28,20 @@ def test_sarif_has_a_rule_and_a_place_for_each_fault() -> None:
 
 
 def test_commands_are_one_line_each_and_escaped() -> None:
-    first, second = sarif.commands(FAULTY, "a,b:c")
+    first, second = report.workflow_commands(FAULTY, "a,b:c")
     assert first.startswith("::error file=a%2Cb%3Ac,line=1,title=audit%3A S3-libraries::/opt/venv: x needs liby.so")
     assert second.endswith("a%25b%0Ac")
 
 
 @given(st.text())
 def test_no_text_breaks_out_of_its_command(text: str) -> None:
-    (command,) = sarif.commands(audit([check(text)]), "Dockerfile")
+    (command,) = report.workflow_commands(audit([check(text)]), "Dockerfile")
     assert "\n" not in command and "\r" not in command
 
 
 def test_json_keeps_to_its_schema_and_is_no_verdict() -> None:
     schema = json.loads((ROOT / "docs" / "schema" / "audit.schema.json").read_text())
-    written = json.loads(data.dumps(FAULTY))
+    written = json.loads(report.dumps(FAULTY))
     jsonschema_rs.validator_for(schema).validate(written)
     assert written["kind"] == "truetag-audit" and written["notice"] == NO_VALIDATION
     assert not {"overall", "claims", "verdict"} & written["audit"].keys()
@@ -51,11 +51,11 @@ def test_json_keeps_to_its_schema_and_is_no_verdict() -> None:
 
 def test_a_key_that_nobody_knows_breaks_the_schema() -> None:
     schema = json.loads((ROOT / "docs" / "schema" / "audit.schema.json").read_text())
-    assert not jsonschema_rs.validator_for(schema).is_valid({**json.loads(data.dumps(FAULTY)), "overall": "PASS"})
+    assert not jsonschema_rs.validator_for(schema).is_valid({**json.loads(report.dumps(FAULTY)), "overall": "PASS"})
 
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", "<img src=x onerror=y>", "</table>"])
 def test_the_page_escapes_all_that_the_image_says(text: str) -> None:
-    html = page.html(audit([check(text)]))
+    html = report.html(audit([check(text)]))
     assert text not in html.replace("</table>\n", "") or text == "</table>"
     assert NO_VALIDATION in html and "default-src 'none'" in html
