@@ -31,7 +31,6 @@ _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
 _LEGACY: Mapping[str, str] = {
     "reproduce": "reproduce",
-    "audit": "audit",
     "publish": "publishing",
     "promote": "publishing",
     "verify": "publishing",

@@ -94,9 +94,7 @@ def of_image(image: ImageInfo, survey: Mapping[str, Any], history: Sequence[Mapp
     grave, others = _denied_variables(image.env)
     fix = "take the variable out of the image; set it where it is needed"
     yield _check("S7 variables", grave, "no variable sends results over another path", fix, source=engine)
-    yield _check(
-        "S7 settings", others, "no variable fits one machine", fix, source=engine, severity=Severity.WARNING
-    )
+    yield _check("S7 settings", others, "no variable fits one machine", fix, source=engine, severity=Severity.WARNING)
     yield _check(
         "S8 history",
         [f"{one['where']} holds {one['kind']}" for one in history],

@@ -129,9 +129,7 @@ def _of_environment(
         not_run = f"the suite needs Python 3.10, this is {version}"
     elif inside.claims:
         options.progress(f"{prefix}: running {python}, without a network")
-        records += measured_by_its_python(
-            engine, info, python, inside, options.limits, options.gpus, options.on_record
-        )
+        records += measured_by_its_python(engine, info, python, inside, options.limits, options.gpus, options.on_record)
     verdict = _judged(info, wanted.claims, records)
 
     def found() -> Iterator[Check]:

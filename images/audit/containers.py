@@ -15,8 +15,9 @@ from typing import Any
 from images.audit.cleaning import cleaned
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.engine.archive import Files
-from images.engine.container import TimedOut, TooMuchOutput
+from images.engine.containers import TooMuchOutput
 from images.engine.gpus import Attachment
+from images.engine.runtime import TimedOut
 from images.errors import Problem, UserError
 from images.validation import own_python
 from images.validation.run import INSIDE, suite_files

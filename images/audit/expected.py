@@ -21,7 +21,7 @@ from images.validation.claims.context import ClaimContext, claim
 from images.validation.claims.cpu import cpu_claims
 from images.validation.claims.device_code import device_code_claims
 from images.validation.claims.gpu import gpu_claims
-from validate.claims import Claim, ClaimSet, Tier
+from validate.claims import Claim, ClaimSet
 from validate.compute_capability import target_runs_on
 from validate.judging import matches
 

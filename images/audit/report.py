@@ -50,7 +50,9 @@ table {{ border-collapse: collapse; width: 100%; }}
 caption {{ text-align: left; font-weight: 600; padding: 1.6rem 0 .4rem; }}
 th, td {{ border: 1px solid var(--line); padding: .3rem .5rem; text-align: left; vertical-align: top;
   overflow-wrap: anywhere; white-space: pre-line; }}
-.error {{ color: var(--error); font-weight: 600; }} .warning {{ color: var(--warning); }} .note {{ color: var(--note); }}
+.error {{ color: var(--error); font-weight: 600; }}
+.warning {{ color: var(--warning); }}
+.note {{ color: var(--note); }}
 </style>
 </head>
 <body>

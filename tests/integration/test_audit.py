@@ -10,8 +10,8 @@ from rich.console import Console
 
 from images.audit import conduct, report
 from images.audit.conduct import Audited, AuditOptions
-from images.audit.model import Outcome, Severity
 from images.audit.containers import Limits
+from images.audit.model import Outcome, Severity
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
