@@ -23,34 +23,33 @@ nox.options.reuse_venv = "yes"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["plan"]
 
-PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 UNIT = ("tests/images", "tests/validate", "tests/templates", "tests/repository")
 """Folders of tests that need no Docker Engine."""
 TESTING: Mapping[str, str] = {"PIP_FIND_LINKS": "", "PYTHONDONTWRITEBYTECODE": ""}
 """Environment of tests: hundreds of processes read the same modules, which one of them compiles."""
 
 
-def _install(session: nox.Session, *extras: str) -> None:
+def _install(session: nox.Session, lock: str = "run") -> None:
+    """Install requirements/LOCK.txt, which `python -m tools.relock` makes from pyproject.toml."""
     # A find-links folder of this machine may hold a CPU torch, or anything else that the index would not give.
     session.env["PIP_FIND_LINKS"] = ""
-    optional = [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
-    session.install("-q", *PROJECT["dependencies"], *optional)
+    session.install("-q", "--require-hashes", "-r", f"requirements/{lock}.txt")
 
 
 def _verb(session: nox.Session, verb: str) -> None:
     """Call the product and end with its own exit status (nox would turn every failure into 1)."""
-    _install(session, *_executors(session.posargs))
+    _install(session, "fleet" if _on_workers(session.posargs) else "run")
     session.log(f"python -m images {' '.join([verb, *session.posargs])}")
     code = _call([str(Path(session.bin) / "python"), "-m", "images", verb, *session.posargs])
     if code:
         sys.exit(code)
 
 
-def _executors(arguments: Sequence[str]) -> list[str]:
-    """The extra that brings what `--on` names."""
+def _on_workers(arguments: Sequence[str]) -> bool:
+    """Whether `--on` names Ray or Slurm."""
     after = [value for flag, value in pairwise(arguments) if flag == "--on"]
     joined = [one.removeprefix("--on=") for one in arguments if one.startswith("--on=")]
-    return [extra for extra in ("ray", "slurm") if any(one.partition(":")[0] == extra for one in (*after, *joined))]
+    return any(one.partition(":")[0] in ("ray", "slurm") for one in (*after, *joined))
 
 
 def _call(command: list[str]) -> int:
@@ -89,7 +88,7 @@ def _lint(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict, hadolint on every rendered Dockerfile."""
-    _install(session, "lint", "test")
+    _install(session, "dev")
     _lint(session)
     session.run("pytest", "-q", "-n", "auto", "tests/repository", env=TESTING)
 
@@ -100,7 +99,7 @@ def tests(session: nox.Session) -> None:
 
     With --pretend-memory BYTES and --pretend-cores N the engine reports another machine size (tests/pretend).
     """
-    _install(session, "lint", "test")
+    _install(session, "dev")
     _lint(session)
     # Which tests stay together on one worker, and how many workers there are: tests/conftest.py.
     session.run("pytest", "-n", "auto", "--durations=40", *(session.posargs or ("--cov",)), env=TESTING)
@@ -109,15 +108,15 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """The tests that need no Docker Engine, on all cores. [PYTEST ARGUMENT...]"""
-    _install(session, "lint", "test")
+    _install(session, "dev")
     session.run("pytest", "-n", str(os.cpu_count()), *(session.posargs or UNIT), env=TESTING)
 
 
 @nox.session
-def overhead(session: nox.Session) -> None:
-    """Measure what Slurm and Ray, started here, cost beside one machine. [--over NAME] [--out FILE] [--repeat N]"""
-    _install(session, "test")
-    session.run("python", "-m", "tests.support.fleet_overhead", *session.posargs)
+def generate(session: nox.Session) -> None:
+    """Renew the files made from others: schemas, tables in the docs, golden Dockerfiles. [--check]"""
+    _install(session)
+    session.run("python", "-m", "tools.generate", *session.posargs)
 
 
 @nox.session

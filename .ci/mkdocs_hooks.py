@@ -18,7 +18,7 @@ import typer
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 from images import cli
-from images.maintenance import reference
+from tools import reference
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = {

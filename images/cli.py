@@ -30,7 +30,6 @@ _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
 _LEGACY: Mapping[str, str] = {
-    "reproduce": "reproduce",
     "publish": "publishing",
     "promote": "publishing",
     "verify": "publishing",
@@ -40,18 +39,9 @@ _LEGACY: Mapping[str, str] = {
     "vex": "scanning",
     "updates": "updating",
     "choose": "publishing",
-    "record": "record",
     "site": "site",
     "nightly": "nightly",
     "fleet": "fleet",
-    "pin": "upkeep",
-    "facts": "upkeep",
-    "releases": "ci",
-    "guard": "ci",
-    "issues": "ci",
-    "generate": "upkeep",
-    "bench": "bench",
-    "additions": "additions",
 }
 """Verb -> the module of images/commands that has `VERB_verb`, as long as it has no file of its own: rows go, one by
 one."""

@@ -25,9 +25,6 @@ VERBS: Mapping[str, str] = {
     "engine": "Show, start, stop or wipe the private Docker Engine.",
 }
 """In the order of the help."""
-RETIRING = (
-    *("reproduce", "attest", "admission", "scan", "vex", "updates", "record"),
-    *("pin", "facts", "releases", "guard", "issues", "generate", "bench", "additions"),
-)
+RETIRING = ("attest", "admission", "scan", "vex", "updates")
 """Not in the help any more: about to go, or to become programs of tools/ or benchmarks/. Whoever moves one deletes it
 here and in `images.cli._LEGACY`."""

@@ -122,7 +122,7 @@ def _next(image: Image, wanted: UpdateArguments, rebuilt: Rebuilt | None, failed
         return [f"read {wanted.out / (name + SUFFIX)}/report.md: the rebuild did not pass"]
     folder = wanted.out / f"{name}{SUFFIX}"
     publish = f"`nox -s publish -- {name} --image {name}{SUFFIX} --attestation {folder} --to REPOSITORY`"
-    renew = "renew the base (`nox -s pin`), and rebuild once more" if rebuilt.left else ""
+    renew = "renew the base (`python -m tools.pin`), and rebuild once more" if rebuilt.left else ""
     return [publish, *([renew] if renew else [])]
 
 

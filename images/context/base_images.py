@@ -18,6 +18,7 @@ from images.errors import Problem, UserError
 from images.planning.image import Base, Image
 
 PINS_FILE = "locks/bases.yaml"
+_PIN = "`python -m tools.pin` writes it, in a checkout"
 AUTO = "auto"
 """In place of a reference: the matrix's own base image."""
 BOOTSTRAPPED = "truetag-base"
@@ -108,7 +109,7 @@ def _by_tag(engine: Engine, base: Base, say: Callable[[str], None]) -> AcquiredB
     if info is None:
         if engine.registry_digest(base.reference) is None:
             return None
-        say(f"pulling {base.reference} by its tag: no digest is pinned (`nox -s pin`)")
+        say(f"pulling {base.reference} by its tag: no digest is pinned (`python -m tools.pin`)")
         info = engine.pull(base.reference, platform=base.platform)
     python = read_python(engine, base.reference)
     return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
@@ -181,9 +182,9 @@ def load_pins(text: str) -> Mapping[str, str]:
     try:
         data = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise UserError(Problem(where=PINS_FILE, cause=f"is no YAML: {error}", then="`nox -s pin` writes it")) from None
+        raise UserError(Problem(where=PINS_FILE, cause=f"is no YAML: {error}", then=_PIN)) from None
     if not isinstance(data, dict) or not all(str(value).startswith("sha256:") for value in data.values()):
-        raise UserError(Problem(where=PINS_FILE, cause="is not `reference: sha256:...`", then="`nox -s pin` writes it"))
+        raise UserError(Problem(where=PINS_FILE, cause="is not `reference: sha256:...`", then=_PIN))
     return data
 
 
@@ -193,10 +194,10 @@ def pin(engine: Engine, bases: Sequence[Base]) -> dict[str, bytes]:
     for base in bases:
         digest = engine.registry_digest(base.reference)
         if digest is None:
-            problems.append(Problem(where=base.reference, cause="no registry answers", then="`nox -s pin` elsewhere"))
+            problems.append(Problem(where=base.reference, cause="no registry answers", then="pin elsewhere"))
         else:
             digests[base.reference] = digest
     if problems:
         raise UserError(problems, code=1)
-    head = "# What the base images' tags meant when `nox -s pin` last ran. Generated.\n"
+    head = "# What the base images' tags meant when `python -m tools.pin` last ran. Generated.\n"
     return {PINS_FILE: (head + yaml.safe_dump(digests)).encode()}

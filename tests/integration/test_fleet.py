@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.engine import RUN_LABEL, Engine, ImageInfo
 from images.fleet import travel
 from images.fleet import worker as fleet_worker

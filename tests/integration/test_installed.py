@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.context.base_images import AcquiredBase
 from images.engine import Engine
 from images.registry.client import Registry

@@ -15,7 +15,7 @@ from typing import Any
 import bcrypt
 import pytest
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.building import records, validating
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.building import records, validating
 from images.commands import trials
 from images.config.names import ImageName

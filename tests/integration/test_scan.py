@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from debian.debian_support import Version
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.publish import sbom
 from images.registry.client import Registry
 from images.registry.reference import Repository

@@ -11,7 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.config.names import ImageName
 from images.errors import UserError
 from images.planning import plan

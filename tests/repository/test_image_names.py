@@ -8,10 +8,10 @@ import pytest
 from images.config import paths
 from images.config.names import ImageName
 from images.locking import lock_file
-from images.maintenance import hints
 from images.planning import plan
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
+from tools import hints
 
 PLANNED = {one.name: one for one in plan.plan(SOURCES)}
 NAME = re.compile(r"\bcu\d{2,3}-torch\d+(?:-[a-z0-9]+)*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,8 +16,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.__main__",),
     ("images.cli",),
     ("images.commands",),
-    ("images.maintenance",),
-    ("images.bench",),
     ("images.fleet",),
     ("images.site",),
     ("images.nightly",),
@@ -97,6 +96,12 @@ def graph() -> Graph:
 
 def test_no_arrow_runs_back(graph: Graph) -> None:
     assert faults(graph) == []
+
+
+def test_what_is_installed_imports_neither_benchmarks_nor_tools() -> None:
+    paths = [path for top in ("images", "validate") for path in (ROOT / top).rglob("*.py")]
+    assert not [path for path in paths if re.search(r"^\s*(from|import) (benchmarks|tools)\b", path.read_text(), re.M)]
+    assert "from tools" not in "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
 
 
 def test_every_level_names_a_package_that_exists(graph: Graph) -> None:

@@ -13,6 +13,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 from unittest import mock
@@ -64,8 +65,8 @@ VALUES = {
     "vars.SITE_FROM": "ghcr.io/somebody/images",
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
-SESSIONS = {*noxfile.VERBS, *noxfile.RETIRING, "lint", "tests", "unit", "docs"}
-STAND_INS = ("nox", "truetag", "git", "docker", "gh", "sudo", "pip", "pipx", "apt-get", "cosign")
+SESSIONS = {*noxfile.VERBS, *noxfile.RETIRING, "generate", "lint", "tests", "unit", "docs"}
+STAND_INS = ("nox", "python", "truetag", "git", "docker", "gh", "sudo", "pip", "pipx", "apt-get", "cosign")
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,11 @@ PLANTED = [
     ("needs: plan", "needs: plans", "does not exist"),
     ("steps.plan.outputs", "steps.plans.outputs", "is not defined"),
     ("issues: write", "issue: write", "unknown permission scope"),
-    ("nox -s issues -- reports", "nox -s issues -- ${{ github.event.issue.title }}", "potentially untrusted"),
+    (
+        "python -m tools.issues reports",
+        "python -m tools.issues ${{ github.event.issue.title }}",
+        "potentially untrusted",
+    ),
     ('cron: "17 2 * * *"', 'cron: "17 25 * * *"', "invalid CRON"),
 ]
 
@@ -193,7 +198,7 @@ def test_what_runs_other_peoples_code_and_what_may_write_the_repository_are_two_
         for name, job in loaded(workflow)["jobs"].items():
             scripts = " ".join(step.get("run", "") for step in job["steps"])
             if job.get("permissions", {}).get("contents") == "write":
-                assert not re.search(r"nox -s (build|lock|nightly|releases|tests|wheels)\b", scripts), name
+                assert not re.search(r"(nox -s (build|lock|nightly|tests|wheels)|tools\.releases)\b", scripts), name
 
 
 def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
@@ -288,6 +293,15 @@ def require_ours(call: tuple[str, ...]) -> None:
     group.get_command(None, session).make_context(session, list(arguments))
 
 
+def require_a_tool(call: tuple[str, ...]) -> None:
+    """A call of a tool, which takes the arguments. Raises what Typer raises."""
+    flag, module, *arguments = call[1:]
+    assert flag == "-m" and module.startswith("tools.")
+    app = typer.Typer()
+    app.command()(import_module(module).main)
+    typer.main.get_command(app).make_context(module, list(arguments))
+
+
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) -> None:
     _prepare(tmp_path / "work")
@@ -297,6 +311,8 @@ def test_every_step_runs_and_gives_commands_of_ours(step: Step, tmp_path: Path) 
             require_ours(call)
         elif call[0] == "truetag":
             require_ours(("nox", "-s", call[1], "--", *call[2:]))
+        elif call[0] == "python":
+            require_a_tool(call)
     words = [word for call in ran.calls for word in call]
     assert not [word for word in words if "ghcr.io" in word and word != word.lower()], "registries want small letters"
     assert not {"token", "password"} & set(words), "a secret on a command line is seen by every process"

@@ -1,23 +1,19 @@
-"""What tests of the benchmark share: an engine that remembers builds, a run on it, an entry of results."""
+"""What tests of the benchmarks share: an engine that remembers builds, and a session on it."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from images.bench import results
-from images.bench.accounting import Layer
-from images.bench.builder import Builder
-from images.bench.parts import BenchmarkRun
+from benchmarks.builder import Builder
+from benchmarks.session import Session
 from images.context.hosting import HostSettings
 from images.engine import CacheRecord, HistoryEntry, ignore
 from tests.support.sources import SOURCES
 
-MACHINE = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}
 LOAD = {"before": 0.1, "after": 0.2, "busy": 0.01}
-
-
-def layer(digest: str, gzip: int) -> Layer:
-    return Layer(digest=digest, tar=gzip * 3, gzip=gzip, zstd=gzip - 1)
+STEP = {
+    "Dockerfile": b"FROM base\nRUN --mount=type=cache,id=truetag-uv,target=/run/uv \\\n    sh /run/scripts/step.sh\n"
+}
 
 
 class Cache:
@@ -46,12 +42,6 @@ class Cache:
         if record.id not in {self.parents.get(key) for key in self.records}:
             del self.records[record.id]
 
-    def inspect(self, reference: str) -> SimpleNamespace:
-        below = ("sha256:base",)
-        return SimpleNamespace(
-            id=reference, layers=below if reference in ("base", "base:1") else (*below, "sha256:own", "sha256:x")
-        )
-
     def history(self, _reference: str) -> tuple[HistoryEntry, ...]:
         return ()
 
@@ -62,21 +52,9 @@ class Cache:
         return Builder(self, HostSettings(), "RUN-ID", ignore)  # type: ignore[arg-type]
 
 
-STEP = {
-    "Dockerfile": b"FROM base\nRUN --mount=type=cache,id=truetag-uv,target=/run/uv \\\n    sh /run/scripts/step.sh\n"
-}
-
-
-def bench_on(engine: Any, **more: Any) -> tuple[BenchmarkRun, list[str]]:
-    """A run of the benchmark, and what it says."""
+def session_on(engine: Any, *, repeat: int = 1) -> tuple[Session, list[str]]:
+    """A session, and what it says."""
     said: list[str] = []
-    progress: Any = SimpleNamespace(say=lambda _name, text: said.append(text))
-    return BenchmarkRun(engine=engine, host=HostSettings(), sources=SOURCES, progress=progress, repeat=1, **more), said
-
-
-ON = results.Machine(**MACHINE)  # type: ignore[arg-type]
-
-
-def left_by(commit: str, *, on: results.Machine = ON, finished: bool = False) -> Any:
-    data = {"images": {"one": {}}, "layers": {"a": layer("a", 5).as_json()}}
-    return results.entry(data, on, commit, began="2026-01-02T03:04+00:00", seconds=5, finished=finished)
+    progress: Any = SimpleNamespace(say=lambda _name, text: said.append(text), job=lambda _name: ignore)
+    made = Session(engine=engine, host=HostSettings(), sources=SOURCES, progress=progress, repeat=repeat)
+    return made, said

@@ -7,10 +7,12 @@ import signal
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from unittest import mock
 
 from images import cli
 from images.config import paths
+from tools import run
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,15 @@ def call(*arguments: str) -> Called:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     return Called(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def tool(name: str, *arguments: str) -> Called:
+    """Run `python -m tools.NAME ARGUMENTS` here."""
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.object(sys, "argv", [name, *arguments]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            run(import_module(f"tools.{name}").main)
+            code: object = 0
+        except SystemExit as ended:
+            code = ended.code
+    return Called(returncode=code if isinstance(code, int) else 1, stdout=out.getvalue(), stderr=err.getvalue())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.engine import Engine, connect
 from images.fleet.ledger import Ledger
 from images.fleet.model import FleetRecord

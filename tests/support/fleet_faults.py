@@ -22,7 +22,7 @@ from typing import Any, Self
 import docker
 import docker.errors
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.engine import RUN_LABEL, Engine, connect
 from images.fleet.ledger import Ledger
 from tests.support import fleet_images

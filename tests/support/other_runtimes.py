@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.engine import connect
 from images.fleet import travel
 from images.fleet.ledger import Ledger

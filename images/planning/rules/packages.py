@@ -122,7 +122,7 @@ def profile_overrides_are_said(candidate: Candidate) -> Iterator[Finding]:
 def profile_packages_are_known(candidate: Candidate) -> Iterator[Finding]:
     for name, version in candidate.profile.pins.items() if candidate.profile else ():
         if name not in candidate.stack and version not in candidate.facts.packages.get(name, {}):
-            row = f"`python -m images facts {name}=={version}` prints its row for images/data/facts.yaml"
+            row = f"`python -m tools.releases {name}=={version}` prints its row for images/data/facts.yaml"
             yield refuse(f"nothing is known of {name} {version}: {row}")
 
 

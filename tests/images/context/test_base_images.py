@@ -13,5 +13,5 @@ def test_pins_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["- a\n", "a: b\n", "a: [\n"])
 def test_a_broken_pin_file_is_said(text: str) -> None:
-    with pytest.raises(UserError, match="nox -s pin"):
+    with pytest.raises(UserError, match=r"python -m tools\.pin"):
         load_pins(text)

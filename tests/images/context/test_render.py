@@ -12,11 +12,11 @@ from images.context import labels as image_labels
 from images.context import render, templates
 from images.context.base_context import BaseContext
 from images.locking import lock_file
-from images.maintenance import generate
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
+from tools import generate
 
 BASE_CONTEXT = BaseContext(reference="debian:bookworm-slim", origin="tag")
 

@@ -16,7 +16,6 @@ from images.config.matrix import Sources
 from images.config.schema import Profile
 from images.errors import UserError
 from images.locking import lock_file, uv
-from images.maintenance import metadata, profile_docs
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
@@ -27,6 +26,7 @@ from images.validation.claims.profile import BEHAVIOURS
 from tests.support.checkout import ROOT
 from tests.support.small import SOURCES
 from tests.support.sources import SOURCES as REAL
+from tools import profile_docs, releases
 from validate.checks._behaviour import judge as behaviour
 from validate.checks.cpu import profile_entrypoint
 from validate.claims import Claim, Tier
@@ -107,7 +107,7 @@ def test_a_contradiction_is_refused_and_names_both_sides() -> None:
 
 def test_a_release_nobody_read_is_refused() -> None:
     planned = one("cu128-torch28-axolotl", with_profile("axolotl", stacks={"2.8": {"axolotl": "0.14.0"}}))
-    assert any("python -m images facts axolotl==0.14.0" in reason for reason in planned.reasons)
+    assert any("python -m tools.releases axolotl==0.14.0" in reason for reason in planned.reasons)
 
 
 def test_a_torchvision_of_another_torch_is_refused() -> None:
@@ -359,11 +359,11 @@ def test_metadata_becomes_a_row_without_extras() -> None:
         (folder / "METADATA").write_text(text)
         return uv.Answer(0, "", "")
 
-    row = metadata.as_row(metadata.read("thing-x==1.0", "3.11", run), "here")
+    row = releases.row("thing-x==1.0", "3.11", "here", run)
     found = yaml.safe_load(row)["thing-x"]
     assert list(found.values()) == [{"python": ">=3.9", "requires": ["b>=2"], "source": "here"}]
     with pytest.raises(UserError, match="NAME==VERSION"):
-        metadata.read("thing-x>=1.0", "3.11", run)
+        releases.row("thing-x>=1.0", "3.11", "here", run)
 
 
 SNIPPETS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs" / "using.md").read_text(), re.DOTALL)

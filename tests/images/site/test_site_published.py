@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from images.bench import loopback
+from benchmarks import loopback
 from images.commands.site import blocked, write
 from images.publish.attachments import ATTESTATION
 from images.registry.client import Registry

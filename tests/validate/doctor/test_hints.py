@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from images.maintenance import hints
-from images.maintenance.hints import HintRow
 from tests.support import machines
+from tools import hints
+from tools.hints import HintRow
 from validate.doctor.advice import advise, runs_on
 from validate.doctor.snippets import snippet
 from validate.doctor.terms import Advice, Framework, Goal, Stack, Strategy

@@ -1,0 +1,112 @@
+"""Results as tables, and the figure."""
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import page
+from tests.support.bench import LOAD
+from tests.support.checkout import ROOT
+from tests.support.sources import SOURCES
+from tools import generate
+
+ON = {"processor": "p", "cores": 2, "memory": 2**34, "engine": "20.10", "storage": "overlay2", "python": "3.11"}
+
+
+def tables(part: str, data: dict[str, object]) -> str:
+    return page.tables({part: {"date": "2026-01-02T03:04+00:00", "commit": "c", "machine": ON, "data": data}})
+
+
+def cold(ours: float, busy: float = 0.01) -> dict[str, object]:
+    seconds = {"lower bound": 20.0, "ours": ours, "conventional": 100.0}
+    steps = [{"name": "[torch 1/1] RUN : truetag-bench-0a && --mount=type=cache sh x", "seconds": 7.0}]
+    runs = [
+        {"side": one, "seconds": value, "load": {**LOAD, "busy": busy}, "steps": steps}
+        for one, value in seconds.items()
+    ]
+    return {"image": "i", "packages": 70, "runs": runs}
+
+
+def run(side: str, compression: str, seconds: float, **other: Any) -> dict[str, Any]:
+    told = {"engine": "26.1.5", "link": "loopback", "bytes": 3e9, "load": LOAD}
+    steps = {"imported": 4.0, "stepped": 6.0}
+    return {"side": side, "compression": compression, "seconds": seconds, **told, **steps, **other}
+
+
+def delivered(*runs: dict[str, Any], pushes: Any = (), blocked: Any = ()) -> dict[str, Any]:
+    return {"image": "i", "pushes": [*pushes], "runs": [*runs], "blocked": [*blocked]}
+
+
+CONVENTIONAL = run("conventional", "gzip", 50)
+
+
+def test_a_cold_build_stands_beside_its_lower_bound_with_its_steps() -> None:
+    text = tables("cold", cold(24.0))
+    assert "| ours | **24.0** | 24.0 | one run | 1% |" in text and "| `[torch 1/1] RUN sh x` | 7.0 |" in text
+    assert "2026-01-02, commit c, on 2 cores (p), 16 GiB, Docker Engine 20.10, overlay2, Python 3.11." in text
+
+
+def test_a_busy_machine_is_said() -> None:
+    assert "busy" not in tables("cold", cold(24.0))
+    assert "The machine was busy" in tables("cold", cold(24.0, busy=0.4))
+
+
+def test_a_rebuild_tells_when_it_was_validated() -> None:
+    ours = {"side": "ours", "seconds": 4.0, "validated": 31.0, "load": LOAD, "layers_changed": 2, "bytes_changed": 2e6}
+    conventional = {"side": "conventional", "seconds": 60.0, "load": LOAD, "layers_changed": 3}
+    text = tables("rebuild", {"image": "i", "moved": "p", "runs": [ours, conventional]})
+    assert "| ours, in the engine | **4.0** | 4.0 | one run | 2 | 2.0 MB | 1% |" in text
+    assert "| ours, command to validated | **31.0** |" in text
+    assert "| conventional, in the engine | **60.0** | 60.0 | one run | 3 |" in text
+
+
+def test_the_planner_and_tiers_have_a_row_each() -> None:
+    planned = {"images": 50, "locks": 40, "runs": [{"cpu": cpu, "peak": 6.8e7, "load": LOAD} for cpu in (0.5, 0.6)]}
+    assert "| 50 | 40 | **0.55** | 0.50, 0.60 | 18% | 68 | 1%, 1% |" in tables("plan", planned)
+    tiers = [{"tier": tier, "claims": 9, "seconds": 8.0, "load": LOAD} for tier in ("static", "static and cpu")]
+    assert "| static and cpu | 9 | **8.0** | 8.0 | one run | 1% |" in tables("trial", {"image": "i", "tiers": tiers})
+
+
+def test_ratios_are_of_one_engine_and_link() -> None:
+    slow = [run("conventional", "gzip", 50, link="1 Gb/s"), run("all archs", "zstd", 25, link="1 Gb/s")]
+    other = run("x", "zstd", 9, engine="9")
+    text = tables("delivery", delivered(CONVENTIONAL, run("all archs", "zstd", 10), *slow, other))
+    assert "| all archs | zstd | 3,000 | **10.0** | 10.0 | one run | 0.20 | 4.0 | 6.0 | **16.0** | 0.29 | 1% |" in text
+    assert "| all archs | zstd | 3,000 | **25.0** | 25.0 | one run | 0.50 |" in text
+    assert "| x | zstd | 3,000 | **9.0** | 9.0 | one run |  | 4.0 |" in text
+
+
+def test_what_was_not_measured_is_said_with_its_reason() -> None:
+    gap = {"what": "all archs (zstd) on engine 20.10", "reason": "archive/tar: a | b"}
+    text = tables("delivery", delivered(CONVENTIONAL, blocked=[gap]))
+    assert "Not measured:\n\n- all archs (zstd) on engine 20.10: archive/tar: a \\| b\n" in text
+    push = {"side": "all archs", "compression": "gzip", "by": "the engine", "seconds": 100, "bytes": 3e9, "load": LOAD}
+    text = tables("delivery", delivered(pushes=[push]))
+    assert "| all archs | gzip | the engine | 3,000 | **100.0** | 100.0 | one run | 1% |" in text
+    assert "Not measured" not in text and "delivery.svg" not in text
+
+
+def test_the_figure_has_a_bar_for_each_variant_with_the_seconds_of_each_stage() -> None:
+    runs = [CONVENTIONAL, run("conventional", "gzip", 30), run("all archs", "zstd", 10)]
+    drawn = ElementTree.fromstring(page.chart(delivered(*runs)))
+    texts = [element.text for element in drawn.iterfind(".//{*}text")]
+    assert texts[-4:] == ["conventional, gzip", "46.0", "all archs, zstd", "16.0"]
+    widths = [float(one.attrib["width"]) for one in drawn.iterfind(".//{*}rect")][4:]
+    assert sum(widths[:3]) == pytest.approx(560) and widths[0] / widths[3] == pytest.approx(4, rel=0.01)
+
+
+def test_the_figure_is_of_the_engine_with_most_links() -> None:
+    other = run("conventional", "gzip", 50, link="1 Gb/s")
+    drawn = page.chart(delivered(run("conventional", "gzip", 50, engine="20.10"), CONVENTIONAL, other))
+    assert b"Docker Engine 26.1.5" in drawn
+
+
+def test_nothing_is_said_of_what_was_not_measured() -> None:
+    assert page.tables({}).strip() == ""
+
+
+def test_the_page_and_its_figure_in_the_docs_are_current() -> None:
+    made = generate.files(SOURCES)
+    for path in ("docs/benchmarks.md", page.CHART):
+        assert made[path] == (ROOT / path).read_bytes()

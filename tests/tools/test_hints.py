@@ -1,0 +1,111 @@
+"""Each known error is found by its own row, and nothing healthy is."""
+
+import json
+import re
+
+import pytest
+
+from images.errors import UserError
+from tests.support.checkout import ROOT
+from tools import hints as source
+from validate import hints
+from validate.claims import Claim, Tier
+from validate.hints import Hint
+from validate.judge import ClaimVerdict, Verdict, explain
+from validate.judging import Status
+
+ROWS = source.load()
+EXAMPLES = [(row.id, example) for row in ROWS for example in row.examples]
+SEEDS = {
+    # The rows of "Common Errors" of the reference pages, by page.
+    "axolotl-cuda-gpu": 5,
+    "axolotl-multi-gpu": 5,
+    "colossalai-cuda": 6,
+    "transformers-cuda": 4,
+}
+
+
+def only(lines: str) -> list[str]:
+    return [hint.id for hint in hints.find([lines])]
+
+
+@pytest.mark.parametrize(("row", "example"), EXAMPLES, ids=[f"{row}-{n}" for n, (row, _) in enumerate(EXAMPLES)])
+def test_each_example_finds_its_own_row_first(row: str, example: str) -> None:
+    assert only(example) == [row]
+    assert only(example.upper()) == [row], "whatever the case"
+
+
+@pytest.mark.parametrize("page", SEEDS)
+def test_every_common_error_of_the_reference_pages_has_a_row(page: str) -> None:
+    named = [row.id for row in ROWS if f"seed:{page}" in row.source.split(", ")]
+    # `CUDA extension build fails` and the like share a row with no other page; out of memory is on two pages.
+    assert len(named) == SEEDS[page], named
+
+
+def test_every_thread_of_the_catalogue_has_a_row() -> None:
+    sources = " ".join(row.source for row in ROWS)
+    for thread in (
+        "marin#7344",
+        "cutlass#3259",
+        "pytorch#134929",
+        "pytorch#119932",
+        "pytorch#80637",
+        "flash-attention#1832",
+        "flash-attention#975",
+        "flash-attention#1708",
+        "flash-attention#1638",
+        "flash-attention#2168",
+        "xformers#1329",
+        "axolotl#2525",
+        "nvidia-docker#1256",
+        "pytorch#116696",
+        "pytorch#140765",
+        "DeepSpeed#1886",
+    ):
+        assert thread in sources
+
+
+def test_a_healthy_image_is_given_no_hint() -> None:
+    evidence = json.loads((ROOT / "tests" / "support" / "recorded_cpu.json").read_text())
+    denied = "foreign folder"  # what C8 tries there is a folder that nobody may write to
+    for record in evidence["records"]:
+        record["measurements"] = [one for one in record["measurements"] if one["subject"] != denied]
+    found = hints.find(hints.texts(evidence))
+    assert [hint.id for hint in found] == []
+
+
+def test_one_hint_a_line_in_the_order_of_the_lines() -> None:
+    lines = ["CUDA out of memory", "nothing", "Bus error", "CUDA out of memory, again", "libcuda.so.1: cannot open"]
+    assert only("\n".join([*lines, "GLIBC_2.3 not found"])) == ["cuda-out-of-memory", "shared-memory", "no-libcuda"], (
+        "three at most"
+    )
+
+
+def test_texts_are_found_however_deep() -> None:
+    assert list(hints.texts({"a": [{"b": "x"}, 1, None, ("y",)], "c": "z"})) == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("status", Status)
+def test_only_what_is_not_well_is_explained(status: Status) -> None:
+    claim = Claim(id="G3", subject="x", tier=Tier.GPU, probe="gpu.x", statement="-")
+    evidence = {"error": "RuntimeError: CUDA error: no kernel image is available for execution on the device"}
+    one = ClaimVerdict(claim=claim, status=status, reason="it does not run", seconds=1.0, evidence=evidence)
+    row = Hint(id="r", pattern="no KERNEL image", cause="c", fix="f", source="s")
+    (found,) = explain(Verdict(image="i", digest="d", claims=(one,)), [row]).claims
+    assert found.hints == ((row,) if status in (Status.FAIL, Status.UNPROVEN) else ())
+
+
+def test_patterns_do_not_run_away() -> None:
+    """A line of 20,000 characters, as a compiler's command line can be, is read in no time."""
+    line = "gcc -I" + "/include" * 2500
+    assert only(line) == []
+
+
+def test_rows_are_checked_with_their_lines() -> None:
+    text = "hints:\n- id: a\n  pattern: '('\n  examples: [x]\n  cause: c\n  fix: f\n  surce: s\n- id: B B\n"
+    with pytest.raises(UserError) as caught:
+        source.load(text)
+    shown = [f"{problem.where} {problem.cause}" for problem in caught.value.problems]
+    assert any(re.search(r"hints\.yaml:3 .*no regular expression", line) for line in shown), shown
+    assert any("hints.yaml:7" in line and "surce" in line for line in shown), shown
+    assert any("hints.yaml:8" in line and "id" in line for line in shown), shown

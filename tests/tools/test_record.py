@@ -1,0 +1,113 @@
+"""`record`: a run on disk becomes a line, once; its evidence is kept on request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from images.site import records
+from tests.support import recorded
+from tests.support.commands import Called, tool
+from validate.claims import Tier
+from validate.evidence import Evidence
+
+H100 = "cu130-torch211-py312-sm90/h100"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """out/NAME of a run on an H100."""
+    made = tmp_path / "out"
+    made.mkdir()
+    (made / "evidence.json").write_text(recorded.text(H100))
+    built = {"digest": recorded.lines()[H100].digest, "bytes": 123}
+    (made / "build.json").write_text(json.dumps(built))
+    return made
+
+
+def record(folder: Path, *options: str) -> Called:
+    return tool("record", str(folder), "--results", str(folder.parent / "results"), *options)
+
+
+def test_a_run_becomes_the_line_that_the_repository_has_of_it(folder: Path, tmp_path: Path) -> None:
+    done = record(folder, "--as", "h100", "--keep-evidence")
+    assert done.returncode == 0 and f"{H100}, PASS" in done.stdout, done.stderr
+    (line,) = records.read(tmp_path / "results")
+    known = recorded.lines()[H100].model_copy(update={"bytes": 123, "date": None})
+    assert line == known
+    assert records.read_evidence(tmp_path / "results", H100).decode() == recorded.text(H100)
+
+
+def test_a_size_of_another_image_and_evidence_are_left_out(folder: Path, tmp_path: Path) -> None:
+    (folder / "build.json").write_text('{"digest": "sha256:0", "bytes": 123}')
+    assert record(folder, "--as", "h100", "--experiment").returncode == 0
+    (line,) = records.read(tmp_path / "results")
+    assert (line.bytes, line.kept, line.experiment) == (0, False, True)
+    assert not records.evidence_file(tmp_path / "results", H100).exists()
+
+
+def test_a_run_is_recorded_once(folder: Path, tmp_path: Path) -> None:
+    assert record(folder, "--as", "h100").returncode == 0
+    before = (tmp_path / "results" / records.LINES).read_bytes()
+    done = record(folder, "--as", "h100")
+    assert done.returncode == 2 and "is recorded already" in done.stderr
+    assert (tmp_path / "results" / records.LINES).read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["../x", "An H100", ""])
+def test_a_word_that_is_no_name_is_refused(folder: Path, tmp_path: Path, where: str) -> None:
+    done = record(folder, "--as", where)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+WHOLE = Evidence.loads(recorded.text(H100))
+
+
+def part(tmp_path: Path, name: str, tiers: Sequence[Tier], **changed: object) -> Path:
+    """A folder as `validate --tier` leaves it; `changed`: fields of its evidence, and of its host."""
+    claims = WHOLE.claim_set.of(tiers).claims
+    probes = {claim.probe for claim in claims}
+    host = {**WHOLE.host, **{key: value for key, value in changed.items() if key != "digest"}}
+    fields = {"digest": changed["digest"]} if "digest" in changed else {}
+    found = tuple(record for record in WHOLE.records if record.probe in probes)
+    made: Evidence = replace(WHOLE, records=found, claims=claims, host=host, recorded_sha256="", **fields)  # type: ignore[arg-type]
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "evidence.json").write_text(made.dumps())
+    return folder
+
+
+def test_parts_of_a_run_are_recorded_as_the_run(tmp_path: Path) -> None:
+    first = part(tmp_path, "first", [Tier.STATIC, Tier.CPU], gpus=[], driver="", date="2026-11-20T10:00:00+00:00")
+    rest = part(tmp_path, "rest", [Tier.GPU, Tier.MULTIGPU], date="2026-11-20T10:05:00+00:00")
+    done = record(first, str(rest), "--as", "parts", "--keep-evidence")
+    assert done.returncode == 0, done.stderr
+    (line,) = records.read(tmp_path / "results")
+    known = recorded.lines()[H100]
+    assert line.date and line.date.minute == 0
+    assert (line.claims, line.gpus, line.driver) == (known.claims, known.gpus, known.driver)
+    again = records.judged_again(line, records.read_evidence(tmp_path / "results", line.id))
+    assert str(again.overall) == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("tiers", "changed", "cause"),
+    [
+        ([Tier.CPU, Tier.GPU], {}, "was measured in"),
+        ([Tier.GPU], {"digest": "sha256:0"}, "the first part of"),
+        ([Tier.GPU], {"gpus": [{"name": "another"}]}, "of another machine: gpus"),
+        ([Tier.GPU], {"cpus": 1234}, "of another machine: cpus"),
+    ],
+)
+def test_parts_that_are_not_of_one_run_are_refused(
+    tmp_path: Path, tiers: Sequence[Tier], changed: dict[str, object], cause: str
+) -> None:
+    first = part(tmp_path, "first", [Tier.STATIC, Tier.CPU])
+    done = record(first, str(part(tmp_path, "rest", tiers, **changed)), "--as", "parts")
+    assert done.returncode == 2 and cause in " ".join(done.stderr.split()), done.stderr
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,155 @@
+"""Two builds side by side: which layers differ, in which file, and how."""
+
+import dataclasses
+import io
+import tarfile
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import builder
+from images.engine import CacheRecord, HistoryEntry
+from tests.support.checkout import ROOT
+from tools import reproduce
+from tools.reproduce import Layer, Reproduction, difference, explained, pair, steps
+
+FILE = {"kind": "0", "mode": "644", "owner": "0:0", "time": 1704067200, "size": 3, "attributes": {}, "sha256": "one"}
+
+
+def changed(**parts: Any) -> Mapping[str, Any]:
+    return {**FILE, **parts}
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (changed(time=1704067261), "etc/x: time 1704067200 and 1704067261"),
+        (changed(mode="755"), "etc/x: mode 644 and 755"),
+        (changed(owner="1001:0"), "etc/x: owner 0:0 and 1001:0"),
+        (changed(size=4, sha256="two"), "etc/x: size 3 and 4, sha256 one and two"),
+        (changed(attributes={"SCHILY.xattr.user.a": "b"}), "etc/x: attributes {} and {'SCHILY.xattr.user.a': 'b'}"),
+    ],
+)
+def test_what_differs_of_a_file_is_named(second: Mapping[str, Any], said: str) -> None:
+    assert difference({"etc/x": FILE}, {"etc/x": second}) == said
+
+
+def test_the_first_by_path_is_told_and_the_others_counted() -> None:
+    one = {"b": FILE, "a": FILE, "c": FILE, "only": FILE}
+    other = {"b": changed(mode="0"), "a": FILE, "c": changed(mode="0")}
+    assert difference(one, other) == "b: mode 644 and 0; 2 more files differ"
+    assert difference({}, {"a": FILE}) == "a is in the second alone"
+    assert difference({"a": FILE, "b": FILE}, {"b": FILE, "a": FILE}) == "the same files in another order"
+    assert difference({"a": FILE}, {"a": FILE}) == "in how the tar is written"
+
+
+def test_only_layers_that_differ_are_explained() -> None:
+    layers = pair(["sha256:a", "sha256:b"], ["sha256:a", "sha256:c", "sha256:d"], ["base", "torch"])
+    assert [layer.step for layer in layers] == ["base", "torch", ""]
+    found = explained(layers, [{"x": FILE}, {"x": FILE}], [{"x": FILE}, {"x": changed(mode="0")}, {"y": FILE}])
+    assert [layer.difference for layer in found] == ["", "x: mode 644 and 0", "y is in the second alone"]
+
+
+@pytest.mark.parametrize(
+    ("second", "equal"), [(["sha256:a"], True), (["sha256:b"], False), ([], False), (["sha256:a", "sha256:b"], False)]
+)
+def test_equal_is_every_layer_or_nothing(second: list[str], equal: bool) -> None:
+    layers = pair(["sha256:a"], second, ["base"])
+    found = Reproduction(image="i", engine="e", seconds=(0, 0), layers=layers)
+    assert found.equal is equal
+    assert not dataclasses.replace(found, layers=()).equal, "no layer at all proves nothing"
+
+
+def test_steps_are_named_bottom_first_without_what_makes_no_layer() -> None:
+    install = "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python --require-hashes -r /run/locks/torch.txt"
+    made = [
+        'CMD ["bash"]',
+        "WORKDIR /workspace",
+        "LABEL a=b",
+        "RUN /bin/sh -c sh /run/scripts/record_change_times.sh     && sh /run/scripts/suite.sh /venv/python # buildkit",
+        "RUN /bin/sh -c { [ -e /usr/local/cuda-12.6 ] || cp -a /run/toolkit /usr/local/cuda-12.6; }",
+        "RUN /bin/sh -c sh /run/scripts/install.sh /opt/venv/bin/python /run/wheels/flash_attn-2.8.3+cu12-cp311.whl",
+        f"{install} && normalise # buildkit",
+        "mmdebstrap bookworm",
+    ]
+    history = [HistoryEntry(created_by=text, size=0, comment="") for text in made]
+    names = ["mmdebstrap bookworm", "torch", "flash_attn", "toolkit", "suite", "WORKDIR /workspace"]
+    assert steps(history) == names
+    assert pair(["sha256:a"], ["sha256:a"], names) == (Layer(step="layer 0", first="sha256:a", second="sha256:a"),)
+
+
+def test_a_member_is_read_with_its_content_and_attributes() -> None:
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"SCHILY.xattr.security.capability": "v", "mtime": "5.5"}
+    one, other = (reproduce.fields(info, io.BytesIO(content)) for content in (b"one", b"two"))
+    assert one["attributes"] == {"SCHILY.xattr.security.capability": "v"}
+    assert {key for key in one if one[key] != other[key]} == {"sha256"}
+
+
+def test_the_second_build_takes_no_wheel_that_the_first_made() -> None:
+    context = builder.with_own_wheels({"Dockerfile": b"RUN --mount=type=cache,id=truetag-uv,target=/run/uv x\n"}, "abc")
+    assert context["Dockerfile"] == b"RUN --mount=type=cache,id=truetag-uv-abc,target=/run/uv x\n"
+    golden = ROOT / "tests" / "golden" / "cu126-torch25.Dockerfile"
+    named = builder.with_own_wheels({"Dockerfile": golden}, "abc")["Dockerfile"]
+    assert isinstance(named, bytes) and named.count(b"id=truetag-uv-abc,") == golden.read_bytes().count(b"type=cache")
+
+
+def test_the_second_build_stands_on_a_layer_of_its_own() -> None:
+    given = builder.on_own_layer(
+        {"Dockerfile": b"# x\nFROM base AS system\nUSER root\nRUN a\nFROM system\nRUN b\n"}, "abc"
+    )
+    marked = b"# x\nFROM base AS system\nUSER root\nRUN echo abc >/uncached\nRUN a\nFROM system\nRUN b\n"
+    assert given["Dockerfile"] == marked
+
+
+class Twice:
+    """An engine that builds: each build is an image and two records, which go only before those that they stand on."""
+
+    facts = SimpleNamespace(version="e")
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.images: dict[str, tuple[str, ...]] = {}
+        self.records: list[CacheRecord] = []
+
+    def build(self, files: Any, tag: str, **_: object) -> SimpleNamespace:
+        own = ("sha256:own",) if b"/uncached" in files["Dockerfile"] else ()
+        below, above = f"below {tag}", f"above {tag}"
+        self.records += [CacheRecord(id=below, parents=(), made_by="", size=1)]
+        self.records += [CacheRecord(id=above, parents=(below,), made_by="", size=1)]
+        if own and self.fails:
+            raise KeyboardInterrupt
+        self.images[tag] = ("sha256:base", *own, "sha256:torch")
+        return SimpleNamespace(seconds=1.0)
+
+    def build_cache(self) -> tuple[CacheRecord, ...]:
+        return tuple(self.records)
+
+    def forget(self, record: CacheRecord) -> None:
+        if not any(record.id in other.parents for other in self.records) and record.id[6:] not in self.images:
+            self.records.remove(record)
+
+    def untag(self, name: str) -> None:
+        self.images.pop(name, None)
+
+    def inspect(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(layers=self.images[name])
+
+    def history(self, _name: str) -> tuple[HistoryEntry, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_builds_records_stay_and_the_seconds_go(fails: bool) -> None:
+    engine: Any = Twice(fails=fails)
+    progress: Any = SimpleNamespace(job=lambda _name: None)
+    context: Any = {"Dockerfile": b"FROM base\nRUN a\n"}
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            reproduce.reproduce(engine, "test", context, progress, None)
+    else:
+        assert reproduce.reproduce(engine, "test", context, progress, None).equal
+    assert engine.images == {}
+    assert len(engine.records) == 2 and all(record.id.endswith("-1") for record in engine.records)

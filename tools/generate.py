@@ -1,0 +1,135 @@
+"""Renews the files that are made from others: JSON Schemas, tables in the docs, golden Dockerfiles for the tests.
+
+`python -m tools.generate [--check]`, or `nox -s generate`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks import page
+from benchmarks import results as measured
+from images.audit import report
+from images.config import matrix, paths
+from images.config.facts import Facts, Row
+from images.config.matrix import Sources
+from images.config.schema import Matrix
+from images.context import render
+from images.context.base_context import BaseContext
+from images.errors import Problem, UserError
+from images.fleet.config import Fleet
+from images.locking import lock_file
+from images.nightly import results
+from images.planning import plan
+from images.planning.plan import Planned
+from images.site import index, records
+from images.validation import schemas
+from tools import additions, hints, profile_docs, run
+
+GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
+"""Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
+
+
+def files(sources: Sources) -> dict[str, bytes]:
+    """Path below the project's root -> content. Raises UserError when a document lost its markers."""
+    profiles = profile_docs.tables(sources, profile_docs.pages(), profile_docs.recorded())
+    documents = {
+        "docs/images.md": _with_table("docs/images.md", "images", _table(plan.plan(sources))),
+        "docs/profiles.md": _with_table("docs/profiles.md", "profiles", profiles),
+        "docs/extending.md": _with_table("docs/extending.md", "additions", additions.table(additions.read())),
+        "docs/benchmarks.md": _with_table("docs/benchmarks.md", "benchmarks", page.tables(measured.read())),
+    }
+    return {
+        "docs/schema/matrix.schema.json": _schema(Matrix, "matrix.yaml: what we build"),
+        "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
+        "docs/schema/fleet.schema.json": _schema(Fleet, "fleet.yaml: the machines of a fleet"),
+        **schemas.generated(),
+        **report.generated(),
+        **results.generated(),
+        **index.generated(),
+        **records.generated(),
+        "validate/hints.json": hints.generated(),
+        **documents,
+        page.CHART: page.chart(measured.read()["delivery"]["data"]),
+        **{f"tests/golden/{name}.Dockerfile": _golden(name, sources) for name in GOLDEN},
+    }
+
+
+def _golden(name: str, sources: Sources) -> bytes:
+    (planned,) = plan.select([name], sources)
+    if planned.image is None:
+        raise UserError(Problem(where=name, cause="is refused", then="choose another image in tools/generate.py"))
+    base_context = BaseContext(reference=planned.image.base.reference, origin="tag")
+    extras = render.Extras(suite={"claims.json": b"{}"})
+    dockerfile = render.render(planned.image, lock_file.read(planned.image, paths.RESOURCES / "locks").files, base_context, extras)["Dockerfile"]
+    return render.content_of(dockerfile)
+
+
+def _schema(model: type[Row], title: str) -> bytes:
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    return (json.dumps({**schema, "title": title}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _with_table(path: str, name: str, table: str) -> bytes:
+    """A document with the part between its markers made anew."""
+    text = (paths.RESOURCES / path).read_text(encoding="utf-8")
+    place = re.compile(rf"(<!-- generated: {name} -->\n).*?(<!-- /generated -->)", re.DOTALL)
+    if not place.search(text):
+        cause = f"has lost its markers <!-- generated: {name} --> ... <!-- /generated -->"
+        raise UserError(Problem(where=path, cause=cause, then=f"`git checkout {path}`"))
+    return place.sub(lambda match: match[1] + table + match[2], text).encode()
+
+
+def _table(planned: Sequence[Planned]) -> str:
+    accepted = [image.image for image in planned if image.image]
+    states = lock_file.states(accepted, paths.RESOURCES / "locks")
+    blocked = {str(image.name): lock_file.blocked(image, states[str(image.name)]) for image in accepted}
+    unlocked = sum(map(bool, blocked.values()))
+    rows = [
+        f"{len(planned)} images: {len(accepted) - unlocked} that can be built, {unlocked} without a lock, "
+        f"{len(planned) - len(accepted)} refused.",
+        "",
+        "| image | torch | Python | toolkit | wheel | GPU archs | driver | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for image in planned:
+        archs = " ".join(arch.capability for arch in image.archs) or "-"
+        lacking = [f"**{blocked[image.name]}**"] if blocked.get(image.name) else []
+        notes = "; ".join(f"**refused**: {text}" for text in image.reasons) or "; ".join([*lacking, *image.warnings])
+        cells = [
+            f"`{image.name}`",
+            image.torch or "-",
+            str(image.python or "-"),
+            str(image.image_name.cuda),
+            str(image.wheel_cuda or "-"),
+            archs,
+            f">= {image.min_driver}" if image.min_driver else "-",
+            notes.replace("|", "\\|"),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def main(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if one is not current.")] = False,
+) -> None:
+    """Renew the files that are made from others."""
+    made = files(matrix.load())
+    old = {path: (paths.RESOURCES / path).read_bytes() for path in made if (paths.RESOURCES / path).is_file()}
+    stale = [path for path, content in made.items() if old.get(path) != content]
+    if check and stale:
+        then = "`nox -s generate`"
+        raise UserError([Problem(where=path, cause="is not current", then=then) for path in stale], code=1)
+    for path in stale:
+        (paths.RESOURCES / path).write_bytes(made[path])
+        typer.echo(f"wrote {path}")
+    typer.echo(f"{len(made)} files are current")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,207 @@
+"""Builds an image twice, the second time without any cache, and compares layers: same digest, or what differs first.
+
+`python -m tools.reproduce NAME` prints a table, and writes out/NAME/reproduce.json; docs/reproducible.md tells of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tarfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.builder import nothing_new_kept, on_own_layer, with_own_wheels
+from images.building import contexts
+from images.config import matrix, paths
+from images.context import base_images
+from images.context.hosting import host_settings
+from images.context.render import Context
+from images.engine import Engine, HistoryEntry, private_engine
+from images.engine import layers as stored_layers
+from images.engine.progress import Progress
+from images.errors import Problem, UserError
+from images.host import cache
+from images.locking import lock_file
+from images.planning import plan
+from images.wheels import cache as wheel_cache
+from tools import run
+
+_NO_LAYER = ("CMD", "ENTRYPOINT", "ENV", "EXPOSE", "LABEL", "USER", "VOLUME")
+"""Instructions that change the configuration alone."""
+_STEP = (
+    r"/run/locks/([\w-]+)\.txt",
+    r"/run/wheels/(\w+)-",
+    r"/run/(toolkit)",
+    r"/run/scripts/(?!record_change_times\.)(\w+)\.sh",
+)
+"""Where the command of a step has its name."""
+Listing = Mapping[str, Mapping[str, Any]]
+"""Path to the fields of a file, in the order of the layer's tar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A layer of the same step in both images. Digests are of the uncompressed tar (diff IDs); empty: it has none."""
+
+    step: str
+    first: str
+    second: str
+    difference: str = ""
+    """The first file that differs, and how; empty: both are equal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """Two builds of one image, side by side. Times in seconds."""
+
+    image: str
+    engine: str
+    seconds: tuple[float, float]
+    layers: tuple[Layer, ...]
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.layers) and all(layer.first == layer.second for layer in self.layers)
+
+
+def reproduce(engine: Engine, name: str, context: Context, progress: Progress, network: str | None) -> Reproduction:
+    """Build a context twice: from the build cache where that has it, then uncached. Neither gets a name that lasts.
+
+    The second has a wheel cache of its own: else it would take wheels that the first built from source. It also stands
+    on a layer of its own, which is left out of the comparison. Raises UserError: a failed step.
+    """
+    word = uuid.uuid4().hex[:8]
+    one, two = (f"truetag-reproduce:{word}-{number}" for number in (1, 2))
+    try:
+        first = engine.build(context, one, network=network, on_event=progress.job(f"{name} (first)"))
+        with nothing_new_kept(engine, two):
+            files, on_event = on_own_layer(with_own_wheels(context, word), word), progress.job(f"{name} (uncached)")
+            second = engine.build(files, two, network=network, no_cache=True, on_event=on_event)
+            digests = engine.inspect(one).layers, engine.inspect(two).layers
+            base = next((at for at, (a, b) in enumerate(zip(*digests, strict=False)) if a != b), len(digests[0]))
+            theirs = [*digests[1][:base], *digests[1][base + 1 :]]
+            layers = pair(digests[0], theirs, steps(engine.history(one)))
+            if any(layer.first != layer.second for layer in layers):
+                progress.say(name, "the layers differ: reading them", "yellow")
+                listed = listings(engine, two)
+                layers = explained(layers, listings(engine, one), [*listed[:base], *listed[base + 1 :]])
+    finally:
+        engine.untag(one)
+    seconds = (round(first.seconds, 1), round(second.seconds, 1))
+    return Reproduction(image=name, engine=engine.facts.version, seconds=seconds, layers=layers)
+
+
+def steps(history: Sequence[HistoryEntry]) -> list[str]:
+    """What made each layer, bottom first: `torch` for the step that installs torch's lock, else what tells most."""
+    made = [re.sub(r"^/bin/sh -c #\(nop\) +", "", entry.created_by) for entry in reversed(history)]
+    names = []
+    for text in made:
+        if not text.startswith(_NO_LAYER):
+            found = next((match[1] for pattern in _STEP if (match := re.search(pattern, text))), "")
+            names.append(found or text.removesuffix(" # buildkit")[:60])
+    return names
+
+
+def pair(first: Sequence[str], second: Sequence[str], made_by: Sequence[str]) -> tuple[Layer, ...]:
+    """Layers side by side, bottom first."""
+    names = made_by if len(made_by) == len(first) else [f"layer {index}" for index in range(len(first))]
+    rows = zip_longest(names, first, second, fillvalue="")
+    return tuple(Layer(step=step, first=one, second=other) for step, one, other in rows)
+
+
+def explained(layers: Sequence[Layer], first: Sequence[Listing], second: Sequence[Listing]) -> tuple[Layer, ...]:
+    """The same, with the first difference of each that has one."""
+    told = []
+    for number, layer in enumerate(layers):
+        one, other = (listed[number] if number < len(listed) else {} for listed in (first, second))
+        told.append(replace(layer, difference=difference(one, other)) if layer.first != layer.second else layer)
+    return tuple(told)
+
+
+def difference(first: Listing, second: Listing) -> str:
+    """The first file, by its path, that differs, and how; how many more there are."""
+    paths_that_differ = [path for path in sorted({*first, *second}) if first.get(path) != second.get(path)]
+    if not paths_that_differ:
+        return "the same files in another order" if list(first) != list(second) else "in how the tar is written"
+    path, more = paths_that_differ[0], len(paths_that_differ) - 1
+    one, other = first.get(path), second.get(path)
+    if one is None or other is None:
+        told = f"{path} is in the {'second' if one is None else 'first'} alone"
+    else:
+        told = f"{path}: " + ", ".join(f"{key} {one[key]} and {other[key]}" for key in one if one[key] != other[key])
+    return f"{told}; {more} more files differ" if more else told
+
+
+def listings(engine: Engine, ref: str) -> list[Listing]:
+    """Every file of every layer, bottom first, read from the image as the engine exports it."""
+    by_blob: dict[str, dict[str, Mapping[str, Any]]] = {}
+    order: list[str] = []
+    for file in stored_layers.saved(engine, ref):
+        if file.layer:
+            by_blob.setdefault(file.layer, {})[file.member.name] = fields(file.member, file.data)
+        elif file.member.name == "manifest.json":
+            order = json.loads(file.data.read())[0]["Layers"]
+    return [by_blob.get(blob, {}) for blob in order]
+
+
+def fields(member: tarfile.TarInfo, data: IO[bytes]) -> Mapping[str, Any]:
+    """What of a file of a tar can differ."""
+    headers = member.pax_headers.items()
+    return {
+        "kind": member.type.decode(),
+        "mode": f"{member.mode:o}",
+        "owner": f"{member.uid}:{member.gid}",
+        "time": int(member.mtime),
+        "size": member.size,
+        "link to": member.linkname,
+        "device": f"{member.devmajor}:{member.devminor}",
+        "attributes": {key: value for key, value in headers if key.startswith("SCHILY.xattr")},
+        "sha256": hashlib.file_digest(data, "sha256").hexdigest()[:16],  # type: ignore[arg-type]
+    }
+
+
+def main(
+    name: str,
+    base: Annotated[str, typer.Option(metavar="REF", help="The base image; default: as a build takes it.")] = "auto",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where NAME/reproduce.json goes.")] = Path("out"),
+    engine: Annotated[str | None, typer.Option(metavar="URL", help="The Docker Engine.")] = None,
+) -> None:
+    """Build an image twice, the second time without any cache, and compare the digests of its layers."""
+    sources, host = matrix.load(), host_settings()
+    (planned,) = plan.select([name], sources)
+    if not (image := planned.image):
+        raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"))
+    pins = paths.RESOURCES / base_images.PINS_FILE
+    pinned = dict(base_images.load_pins(pins.read_text(encoding="utf-8"))) if pins.is_file() else {}
+    compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
+    options = contexts.ContextOptions(facts=sources.facts, host=host, cache=cache.folder(), compiled=compiled)
+    with private_engine.open_engine(engine, say=typer.echo) as docker_engine, Progress() as progress:
+        found = base_images.acquire_for(docker_engine, image, base, pinned=pinned, host=host, say=typer.echo)
+        context = contexts.prepare(image, lock_file.read(image), base_images.base_context(found), options).files
+        network = host.network(local=docker_engine.facts.local)
+        result = reproduce(docker_engine, name, context, progress, network)
+    file = out / name / "reproduce.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**asdict(result), "equal": result.equal}, indent=1) + "\n")
+    table = Table("layer", "first", "second", "", title=f"{name}: built twice, uncached in {result.seconds[1]:.0f} s")
+    for layer in result.layers:
+        told = f"[red]differs[/]: {layer.difference}" if layer.first != layer.second else "[green]equal[/]"
+        table.add_row(layer.step, layer.first[7:19], layer.second[7:19], told)
+    Console(width=150, highlight=False).print(table)
+    if not result.equal:
+        cause = f"{sum(layer.first != layer.second for layer in result.layers)} of {len(result.layers)} layers differ"
+        raise UserError(Problem(where=name, cause=cause, then=f"{file} has the first differing file of each"), code=1)
+
+
+if __name__ == "__main__":
+    run(main)
