@@ -74,8 +74,7 @@ class Session:
 
     def acquired(self, image: Image) -> str:
         """The reference of an image's base, which the engine has afterwards."""
-        pins = paths.RESOURCES / base_images.PINS_FILE
-        pinned = dict(base_images.load_pins(pins.read_text(encoding="utf-8"))) if pins.is_file() else {}
+        pinned = base_images.pinned(paths.RESOURCES)
         return base_images.acquire(self.engine, image.base, pinned=pinned, host=self.host, say=self.say).reference
 
     @contextmanager
@@ -224,7 +223,7 @@ def project_copy(engine: Engine, subject: str = SUBJECT) -> Iterator[tuple[Proje
         profile = {"page": "bench", "stacks": {str(parent.name.torch): {}}}
         project.change({"profiles": {PROFILE: profile}, "images": [*rows, {"name": name}]})
         image = project.image(name)
-        project.lock(image, lock_file.read(parent), {})
+        project.lock(image, lock_file.read(parent, paths.RESOURCES / "locks"), {})
         yield project, image
     finally:
         for name in (f"{subject}-{PROFILE}", f"{subject}-{PROFILE}-candidate"):

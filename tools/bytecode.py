@@ -85,7 +85,7 @@ def main(evidence: list[Path]) -> None:
         (planned,) = plan.select([recorded.image], sources)
         if planned.image is None:
             raise UserError(Problem(where=recorded.image, cause="is refused", then="`nox -s plan` says why"))
-        for path, content in learned(recorded, lock_file.read(planned.image), folder, str(file)).items():
+        for path, content in learned(recorded, lock_file.read(planned.image, folder), folder, str(file)).items():
             (folder / path).write_bytes(content)
             typer.echo(f"wrote locks/{path}")
 

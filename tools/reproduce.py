@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks.builder import nothing_new_kept, on_own_layer, with_own_wheels
 from images.building import contexts
+from images.building.options import BuildOptions
 from images.config import matrix, paths
 from images.context import base_images
 from images.context.hosting import host_settings
@@ -30,7 +31,6 @@ from images.engine import Engine, HistoryEntry, private_engine
 from images.engine import layers as stored_layers
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
-from images.host import cache
 from images.locking import lock_file
 from images.planning import plan
 from images.wheels import cache as wheel_cache
@@ -181,13 +181,13 @@ def main(
     (planned,) = plan.select([name], sources)
     if not (image := planned.image):
         raise UserError(Problem(where=name, cause="; ".join(planned.reasons), then="`nox -s plan` shows all images"))
-    pins = paths.RESOURCES / base_images.PINS_FILE
-    pinned = dict(base_images.load_pins(pins.read_text(encoding="utf-8"))) if pins.is_file() else {}
+    pinned = base_images.pinned(paths.RESOURCES)
     compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
-    options = contexts.ContextOptions(facts=sources.facts, host=host, cache=cache.folder(), compiled=compiled)
+    options = BuildOptions(sources=sources, host=host, out=out, compiled=compiled)
     with private_engine.open_engine(engine, say=typer.echo) as docker_engine, Progress() as progress:
         found = base_images.acquire_for(docker_engine, image, base, pinned=pinned, host=host, say=typer.echo)
-        context = contexts.prepare(image, lock_file.read(image), base_images.base_context(found), options).files
+        locked = lock_file.read(image, paths.RESOURCES / "locks")
+        context = contexts.prepare(image, locked, base_images.base_context(found), options).files
         network = host.network(local=docker_engine.facts.local)
         result = reproduce(docker_engine, name, context, progress, network)
     file = out / name / "reproduce.json"

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from images.engine.runtime import Exit
 
 from benchmarks import delivery, network, plan, rebuild, results, running
 from benchmarks.results import alternating
 from benchmarks.session import ProjectCopy, baseline_context, conventional_context
 from images.engine import Finished
+from images.engine.runtime import Exit
 from images.errors import UserError
 from images.locking import lock_file
 from images.planning import plan as planning
@@ -32,7 +32,7 @@ def test_the_planner_is_measured_with_the_projects_own_matrix(monkeypatch: pytes
 
 def test_the_conventional_side_has_our_versions_in_one_file() -> None:
     image = subject()
-    locked = lock_file.read(image)
+    locked = lock_file.read(image, results.RESOURCES / "locks")
     context = conventional_context(image, locked, "base:1", {"host/env": b""})
     lines = context["requirements.txt"].decode().splitlines()  # type: ignore[union-attr]
     assert f"torch=={locked.versions(image.layers)['torch']}" in lines and b"FROM base:1" in context["Dockerfile"]  # type: ignore[operator]
@@ -66,7 +66,7 @@ def test_a_pin_moves_in_the_copy_alone_and_its_lock_is_present(tmp_path: Path) -
     project = ProjectCopy(tmp_path, Cache(), tmp_path / "out")  # type: ignore[arg-type]
     project.copy()
     image = subject()
-    locked = lock_file.read(image)
+    locked = lock_file.read(image, results.RESOURCES / "locks")
     moved = rebuild.other_versions(locked.versions(image.layers)[rebuild.MOVED])[0]
     project.change({"stacks": {str(image.name.torch): {moved.name: moved.version}}})
     changed = project.image(str(image.name))
