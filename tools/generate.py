@@ -66,7 +66,9 @@ def _golden(name: str, sources: Sources) -> bytes:
         raise UserError(Problem(where=name, cause="is refused", then="choose another image in tools/generate.py"))
     base_context = BaseContext(reference=planned.image.base.reference, origin="tag")
     extras = render.Extras(suite={"claims.json": b"{}"})
-    dockerfile = render.render(planned.image, lock_file.read(planned.image, paths.RESOURCES / "locks").files, base_context, extras)["Dockerfile"]
+    dockerfile = render.render(
+        planned.image, lock_file.read(planned.image, paths.RESOURCES / "locks").files, base_context, extras
+    )["Dockerfile"]
     return render.content_of(dockerfile)
 
 
