@@ -5,7 +5,11 @@ Claim S10 holds installed files to it. A row belongs to the sha256 of one file o
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +17,8 @@ from pathlib import Path
 from images.config import paths
 from images.errors import Problem, UserError, command
 from images.locking.uv import Package
-from validate.environment.wheel_contents import Contents
+from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Contents, Rows
 
 FOLDER = "wheels"
 """Below the folder of locks."""
@@ -82,6 +87,19 @@ def _texts(found: object) -> tuple[str, ...]:
     if not isinstance(found, list | tuple):
         raise TypeError("bytecode")
     return tuple(map(str, found))
+
+
+def rows_of(wheel: zipfile.ZipFile) -> Rows:
+    """The rows of a wheel's RECORD. Raises KeyError: it has no RECORD, or several."""
+    records = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)]
+    if len(records) != 1:
+        raise KeyError(f"{len(records)} RECORD files")
+    return wheel_contents.of_wheel(csv.reader(io.StringIO(wheel.read(records[0]).decode(), newline="")))
+
+
+def shown(url: str) -> str:
+    """A URL's file, for messages."""
+    return url.partition("#")[0].rpartition("/")[2]
 
 
 def written(known: Known) -> bytes:

@@ -170,8 +170,8 @@ def read(image: Image, folder: Path | None = None) -> Lock:
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
     # By hash, so locks elsewhere (a nightly run's) may be told by what the workspace knows.
-    known = {**contents.read(packages, located(None)), **contents.read(packages, folder)}
-    return replace(lock, contents=known)
+    known = [contents.read(packages, place) for place in dict.fromkeys((located(None), folder))]
+    return replace(lock, contents={digest: row for rows in known for digest, row in rows.items()})
 
 
 def load(place: Path) -> Lock:

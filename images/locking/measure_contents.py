@@ -1,37 +1,52 @@
-"""Measures what files of locks bring, from the index."""
+"""Measures what files of locks bring, from the index: of a wheel its directory and its RECORD are read by range
+requests, and not the gigabyte between.
+
+The bytes are the index's: no hash of a whole file can be checked so. A build checks that (`--require-hashes`), and what
+it then installs has the RECORD that was read here, or S10 fails.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
+import os
 import re
+import ssl
 import tarfile
-import urllib.request
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
 
 from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
-from images.locking import contents, remote_wheel, uv
+from images.locking import contents, uv
 from images.locking.contents import FileContents, Known
-from images.locking.lock_file import Lock, located
+from images.locking.lock_file import Lock
 from images.locking.uv import Package, Runner
 from validate.environment import wheel_contents
 
-_AT_ONCE = 8
-_PATIENCE = 60.0
-_SCRIPT = re.compile(rb"#!.*python[0-9.]*([ \t].*)?(?=\n)")
-"""As in setuptools' build_scripts."""
 NOT_INSTALLED = ("tools", "build")
 """Files of a lock whose packages are in no layer of the image."""
 TOOLKIT = "toolkit"
+_AT_ONCE = 16
+_PATIENCE = 60.0
+"""Seconds for a host to answer."""
+_TAIL = 1 << 18
+"""Bytes that are read first, from the end: most wheels' directory and RECORD."""
+_SCRIPT = re.compile(rb"#!.*python[0-9.]*([ \t].*)?(?=\n)")
+"""As in setuptools' build_scripts."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _File:
+class LockedFile:
     """One file of a lock."""
 
     package: Package
@@ -43,28 +58,38 @@ class _File:
 
 
 def update(
-    locks: Mapping[str, Lock], folder: Path, *, run: Runner = uv.run, tell: Callable[[str], None] = lambda _text: None
+    locks: Mapping[str, Lock],
+    folder: Path,
+    *,
+    known: Path | None = None,
+    run: Runner = uv.run,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, bytes]:
     """Path below `folder` -> content, of the files that change. What is known of a file is not asked again.
 
-    `locks` are those of images, by name. Raises UserError: an index that does not answer, or gives no ranges.
+    `locks` are those of images, by name; `known` is a second folder of locks to look into. Raises UserError: an index
+    that does not answer, or gives no ranges.
     """
-    found: dict[_File, FileContents] = {}
+    found: dict[LockedFile, FileContents] = {}
     for name, lock in locks.items():
-        wanted = [one for one in dict.fromkeys(lacking(lock, folder)) if one not in found]
+        wanted = [one for one in lacking(lock, folder, known or folder) if one not in found]
         if wanted:
             tell(f"{name}: reading what {len(wanted)} files bring")
-            found.update(_measured(wanted, _addresses(wanted, locks[name], name, run)))
+            addresses = _addresses(wanted, lock, name, run)
+            with _session() as session, ThreadPoolExecutor(_AT_ONCE) as pool:
+                urls = [addresses[one.digest] for one in wanted]
+                rows = pool.map(_measure, wanted, urls, repeat(session))
+                found.update(zip(wanted, rows, strict=True))
     changed: defaultdict[str, dict[str, FileContents]] = defaultdict(dict)
     for one, row in found.items():
-        rows = changed[contents.place(one.package)]
-        rows[one.digest] = _joined(rows.get(one.digest), row)
+        rows_of_package = changed[contents.place(one.package)]
+        rows_of_package[one.digest] = _joined(rows_of_package.get(one.digest), row)
     return {place: _renewed(folder / place, rows) for place, rows in changed.items()}
 
 
-def lacking(lock: Lock, folder: Path) -> list[_File]:
-    """Files of a lock of which it is not known what they bring."""
-    return [one for one in _files(lock) if _is_lacking(one, folder)]
+def lacking(lock: Lock, *folders: Path) -> list[LockedFile]:
+    """Files of a lock of which it is known in none of these folders of locks what they bring."""
+    return [one for one in dict.fromkeys(_files(lock)) if not any(_is_known(one, folder) for folder in folders)]
 
 
 def leftovers(locks: Iterable[Lock], folder: Path) -> list[Path]:
@@ -75,18 +100,17 @@ def leftovers(locks: Iterable[Lock], folder: Path) -> list[Path]:
     ]
 
 
-def _files(lock: Lock) -> Iterator[_File]:
+def _files(lock: Lock) -> Iterator[LockedFile]:
     for layer, packages in lock.layers.items():
         for package in packages if layer not in NOT_INSTALLED else ():
             for digest in package.hashes:
                 source = package.name in lock.inputs.from_source
-                yield _File(package=package, digest=digest, source=source, toolkit=layer == TOOLKIT)
+                yield LockedFile(package=package, digest=digest, source=source, toolkit=layer == TOOLKIT)
 
 
-def _is_lacking(one: _File, folder: Path) -> bool:
-    elsewhere = contents.read([one.package], located(None))
-    known = contents.read([one.package], folder).get(one.digest) or elsewhere.get(one.digest)
-    return known is None or not (known.files if one.source or one.toolkit else known.wheel)
+def _is_known(one: LockedFile, folder: Path) -> bool:
+    row = contents.every(folder / contents.place(one.package)).get(one.digest)
+    return row is not None and bool(row.files if one.source or one.toolkit else row.wheel)
 
 
 def _joined(before: FileContents | None, new: FileContents) -> FileContents:
@@ -102,7 +126,7 @@ def _renewed(path: Path, rows: Known) -> bytes:
     return contents.written({**known, **{digest: _joined(known.get(digest), row) for digest, row in rows.items()}})
 
 
-def _addresses(files: Sequence[_File], lock: Lock, name: str, run: Runner) -> dict[str, str]:
+def _addresses(files: Sequence[LockedFile], lock: Lock, name: str, run: Runner) -> dict[str, str]:
     """sha256 -> URL. The toolkit's pins are other versions of what torch needs: they are asked for by themselves."""
     found: dict[str, str] = {}
     for toolkit in (False, True):
@@ -115,16 +139,18 @@ def _addresses(files: Sequence[_File], lock: Lock, name: str, run: Runner) -> di
     return found
 
 
-def _measured(files: Sequence[_File], addresses: Mapping[str, str]) -> dict[_File, FileContents]:
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        rows = pool.map(lambda one: _measure(one, addresses[one.digest]), files)
-        return dict(zip(files, rows, strict=True))
-
-
-def _measure(one: _File, url: str) -> FileContents:
-    if one.source:
-        return FileContents(files=wheel_contents.long_tags(_source_rows(one, url)))
-    rows = remote_wheel.rows(url)
+def _measure(one: LockedFile, url: str, session: requests.Session) -> FileContents:
+    """Raises UserError."""
+    try:
+        if one.source:
+            return FileContents(files=wheel_contents.long_tags(_source_rows(one, url, session)))
+        with zipfile.ZipFile(io.BufferedReader(RemoteFile(url, session), _TAIL)) as wheel:
+            rows = contents.rows_of(wheel)
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, csv.Error, KeyError, UnicodeDecodeError) as error:
+        then = f"`{command('lock')}` again; UV_DEFAULT_INDEX names another index, one that answers range requests"
+        raise UserError(
+            Problem(where=contents.shown(url), cause=f"can't be read: {error}", then=then), code=1
+        ) from None
     files = wheel_contents.long_tags(_laid_out(rows)) if one.toolkit else ""
     native = any(".so" in path.rpartition("/")[2] for path in rows)
     return FileContents(wheel=wheel_contents.contents(rows), files=files, native=native)
@@ -141,28 +167,19 @@ def _laid_out(rows: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "licenses", digest
 
 
-def _source_rows(one: _File, url: str) -> list[tuple[str, str]]:
+def _source_rows(one: LockedFile, url: str, session: requests.Session) -> Iterator[tuple[str, str]]:
     """The files of a source archive, which is read whole: its hash is the lock's. Paths count for nothing: what a build
-    makes of them is the package's affair.
+    makes of them is the package's affair. Of a script of Python, also what setuptools makes of it: `#!python`, and the
+    arguments of its first line. Raises OSError.
     """
-    try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
-            content = answer.read()
-        if sha256(content) != one.digest:
-            raise OSError(f"it has sha256 {sha256(content)}, the lock has {one.digest}")
-        return [("", wheel_contents.record_hash(form)) for found in _members(content) for form in _forms(found)]
-    except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
-        cause = f"can't be read: {error}"
-        raise UserError(
-            Problem(where=remote_wheel.shown(url), cause=cause, then=f"`{command('lock')}` again"), code=1
-        ) from None
-
-
-def _forms(content: bytes) -> Iterator[bytes]:
-    """A file, and what setuptools makes of a script of Python: `#!python`, and the arguments of its first line."""
-    yield content
-    if found := _SCRIPT.match(content):
-        yield b"#!python" + (found[1] or b"") + content[found.end() :]
+    answer = session.get(url, timeout=_PATIENCE)
+    answer.raise_for_status()
+    if sha256(answer.content) != one.digest:
+        raise OSError(f"it has sha256 {sha256(answer.content)}, the lock has {one.digest}")
+    for content in _members(answer.content):
+        yield "", wheel_contents.record_hash(content)
+        if found := _SCRIPT.match(content):
+            yield "", wheel_contents.record_hash(b"#!python" + (found[1] or b"") + content[found.end() :])
 
 
 def _members(archive: bytes) -> Iterator[bytes]:
@@ -175,3 +192,74 @@ def _members(archive: bytes) -> Iterator[bytes]:
             file = opened_tar.extractfile(member) if member.isfile() else None
             if file:
                 yield file.read()
+
+
+# --- ranges of a file on an index -------------------------------------------------------------------------------------
+
+
+class RemoteFile(io.RawIOBase):
+    """A file behind a URL, read by ranges; its end is read first. Raises OSError where the server gives no ranges."""
+
+    def __init__(self, url: str, session: requests.Session) -> None:
+        self._url, self._session, self._at = url, session, 0
+        self._tail, self._size = self._ask(f"bytes=-{_TAIL}")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        end, begin_of_tail = min(self._at + len(buffer), self._size), self._size - len(self._tail)
+        if end <= self._at:
+            return 0
+        if self._at >= begin_of_tail:
+            content = self._tail[self._at - begin_of_tail : end - begin_of_tail]
+        else:
+            content, _ = self._ask(f"bytes={self._at}-{min(end, begin_of_tail) - 1}")
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def _ask(self, wanted: str) -> tuple[bytes, int]:
+        """The bytes of a range, and the size of the whole file."""
+        for attempts_left in (2, 1, 0):
+            try:
+                return self._answer(wanted)
+            except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+                if not attempts_left:
+                    raise
+        raise OSError("no attempt is left")
+
+    def _answer(self, wanted: str) -> tuple[bytes, int]:
+        with self._session.get(self._url, headers={"Range": wanted}, timeout=_PATIENCE, stream=True) as answer:
+            answer.raise_for_status()
+            told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+            if answer.status_code != requests.codes.partial_content or not told:
+                raise OSError("the server does not answer range requests")
+            return answer.content, int(told[1])
+
+
+class _SystemTrust(HTTPAdapter):
+    """Believes the certificates that Python itself does; one context for all connections."""
+
+    def init_poolmanager(self, *arguments: Any, **more: Any) -> None:
+        super().init_poolmanager(*arguments, **more, ssl_context=ssl.create_default_context())
+
+
+def _session() -> requests.Session:
+    """One that keeps its connections."""
+    session = requests.Session()
+    session.headers["Accept-Encoding"] = "identity"  # ranges of the file, and not of a compressed form
+    session.mount("https://", _SystemTrust(pool_maxsize=_AT_ONCE))
+    session.mount("http://", HTTPAdapter(pool_maxsize=_AT_ONCE))
+    session.verify = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or True
+    return session

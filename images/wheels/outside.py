@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from images.context import pruner
-from images.locking import remote_wheel
+from images.locking.contents import rows_of
 from images.planning.image import Image
 from images.wheels.prebuilt import FindWheel
 from validate.environment import wheel_contents
@@ -47,6 +47,6 @@ def _contents(wheel: Path) -> Contents | None:
     """None: it is no wheel that can be read, which whoever installs it says."""
     try:
         with zipfile.ZipFile(wheel) as opened:
-            return wheel_contents.contents(remote_wheel.rows_of(opened))
+            return wheel_contents.contents(rows_of(opened))
     except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError):
         return None

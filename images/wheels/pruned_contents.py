@@ -19,7 +19,7 @@ from pathlib import Path
 from images.context import pruner
 from images.errors import Problem, UserError, command
 from images.host.hashing import sha256_of_file
-from images.locking import contents, remote_wheel, uv
+from images.locking import contents, uv
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.uv import Package, Runner
@@ -82,7 +82,7 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
         wheel = folder / "wheel.whl"
         _fetch(url, wheel, digest)
         with zipfile.ZipFile(wheel) as opened:
-            rows = remote_wheel.rows_of(opened)
+            rows = contents.rows_of(opened)
             record = _unpack(opened, rows, folder / "site")
         wheel.unlink()
         for path, content in program.items():
@@ -92,7 +92,7 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             then = "the build of this image ends in the same way: report it"
-            raise UserError(Problem(where=remote_wheel.shown(url), cause=done.stderr.strip(), then=then), code=1)
+            raise UserError(Problem(where=contents.shown(url), cause=done.stderr.strip(), then=then), code=1)
         return wheel_contents.contents(_rows_after(record, rows))
 
 
@@ -101,16 +101,12 @@ def _fetch(url: str, target: Path, digest: str) -> None:
         official.download(url, target)
     except OSError as error:
         raise UserError(
-            Problem(
-                where=remote_wheel.shown(url), cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again"
-            ),
+            Problem(where=contents.shown(url), cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again"),
             code=1,
         ) from None
     if (found := sha256_of_file(target)) != digest:
         cause = f"has sha256 {found}, the lock has {digest}: refused"
-        raise UserError(
-            Problem(where=remote_wheel.shown(url), cause=cause, then="ask whoever serves the index"), code=1
-        )
+        raise UserError(Problem(where=contents.shown(url), cause=cause, then="ask whoever serves the index"), code=1)
 
 
 def _unpack(wheel: zipfile.ZipFile, rows: Mapping[str, str], site: Path) -> Path:
