@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, TypedDict
 
-from validate import upgrade
 from validate.claims import Claim, ClaimSet
 
 
@@ -45,6 +44,9 @@ class Exempt(TypedDict, total=False):
 
 class NothingExpected(TypedDict):
     """The judge knows it all."""
+
+
+SCHEMA_VERSION = 2
 
 
 class EvidenceChangedError(ValueError):
@@ -123,7 +125,7 @@ class Evidence:
 
     @property
     def sha256(self) -> str:
-        """Of the content, as JSON with sorted keys and no spaces: as it was recorded, in whatever version."""
+        """Of the content, as JSON with sorted keys and no spaces: as it was recorded."""
         return self.recorded_sha256 or _sha256(_plain(self._content()))
 
     def dumps(self) -> str:
@@ -133,20 +135,20 @@ class Evidence:
 
     def _content(self) -> dict[str, Any]:
         data = {name: value for name, value in asdict(self).items() if name != "recorded_sha256"}
-        return {"schema_version": upgrade.SCHEMA_VERSION, **data}
+        return {"schema_version": SCHEMA_VERSION, **data}
 
     @classmethod
     def loads(cls, text: str) -> Evidence:
-        """Read it back, from this schema version or an earlier one.
+        """Read it back.
 
-        Raises EvidenceChangedError if the content is not what its `sha256` says, ValueError for an unknown version.
+        Raises EvidenceChangedError if the content is not what its `sha256` says, ValueError for another schema version.
         """
         data = json.loads(text)
         said, recorded = data.pop("sha256", None), _sha256(data)
         if said is not None and said != recorded:
             raise EvidenceChangedError("the content is not what its sha256 says: it was changed after it was measured")
-        data = upgrade.evidence(data)
-        data.pop("schema_version")
+        if (version := data.pop("schema_version", 1)) != SCHEMA_VERSION:
+            raise ValueError(f"schema version {version} is not known here, {SCHEMA_VERSION} is")
         records = tuple(Record.from_json(record) for record in data["records"])
         claims = tuple(Claim.from_json(claim) for claim in data.get("claims", ()))
         return cls(**{**data, "records": records, "claims": claims, "recorded_sha256": recorded})

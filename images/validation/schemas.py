@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from images.errors import Problem, UserError, command
-from validate import checks, upgrade
+from validate import checks
 from validate.claims import Tier
 from validate.evidence import Evidence, EvidenceChangedError, Outcome
 from validate.judging import Status
@@ -113,7 +113,6 @@ class EvidenceFile(_File):
     """evidence.json: everything measured in one image, and the claims it was measured for."""
 
     schema_version: Literal[2]
-    """Files of version 1 have none; they can be read and judged as well (validate/upgrade.py)."""
     image: str
     digest: Digest
     records: list[RecordRow]
@@ -126,22 +125,15 @@ class EvidenceFile(_File):
 
 def parse_verdict(text: str) -> VerdictFile:
     """The content of a verdict.json. Raises pydantic's ValidationError; ValueError for what is no JSON."""
-    written = VerdictFile.model_validate(json.loads(text))
-    return VerdictFile.model_validate(upgrade.verdict(written.model_dump(mode="json", exclude_defaults=True)))
+    return VerdictFile.model_validate(json.loads(text))
 
 
 def parse_evidence(text: str) -> Evidence:
-    """The content of an evidence.json, of this schema version or an earlier one.
+    """The content of an evidence.json.
 
-    Raises EvidenceChangedError; pydantic's ValidationError for what is no evidence; JSONDecodeError; ValueError for
-    another schema version, or a file of version 1 that can't be upgraded.
+    Raises EvidenceChangedError; JSONDecodeError; pydantic's ValidationError for what is no evidence of this version.
     """
-    data = json.loads(text)
-    try:
-        upgraded = upgrade.evidence(data) if isinstance(data, dict) and "records" in data else data
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"is no evidence: {type(error).__name__}: {error}") from None
-    EvidenceFile.model_validate(upgraded)
+    EvidenceFile.model_validate(json.loads(text))
     return Evidence.loads(text)
 
 

@@ -120,7 +120,7 @@ def test_evidence_that_was_edited_is_refused() -> None:
 
 def test_evidence_without_a_checksum_can_be_read() -> None:
     """Recorded pieces in tests have none; only the file of a trial is held to it (EvidenceFile)."""
-    assert Evidence.loads(json.dumps(dataclasses.asdict(EVIDENCE))) == EVIDENCE
+    assert Evidence.loads(json.dumps({"schema_version": 2, **dataclasses.asdict(EVIDENCE)})) == EVIDENCE
 
 
 def judged_again(file: Path, *options: str) -> Called:
@@ -176,16 +176,9 @@ def test_every_status_and_outcome_is_in_the_schemas() -> None:
     assert schema("evidence")["$defs"]["Outcome"]["enum"] == [str(outcome) for outcome in Outcome]
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ('{"records": [{}]}', "is no evidence: KeyError"),
-        ('{"records": 3, "claims": 4}', "is no evidence: TypeError"),
-        ('{"schema_version": 3, "records": []}', "schema version 3 is not known here"),
-    ],
-)
-def test_evidence_that_cannot_be_upgraded_is_told(tmp_path: Path, content: str, told: str) -> None:
+@pytest.mark.parametrize("content", ['{"records": 3, "claims": 4}', '{"schema_version": 1, "records": []}'])
+def test_what_is_no_evidence_of_this_version_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "evidence.json").write_text(content)
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match="schema_version: ") as caught:
         schemas.read_evidence(tmp_path / "evidence.json")
     assert "not JSON" not in str(caught.value)
