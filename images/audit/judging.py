@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from validate.checks import Judges
 from validate.checks.static import environment, files, libraries, symbols
 from validate.judging import Finding, conclude, passed
 
-if TYPE_CHECKING:
-    from validate.checks.static.environment import EnvironmentEvidence, EnvironmentExpect
-    from validate.checks.static.files import FileInConflict, FilesEvidence, FilesExpect
-    from validate.checks.static.libraries import LibrariesEvidence, LibrariesExpect
-    from validate.checks.static.symbols import SymbolsEvidence, SymbolsExpect
-
 _ASIDE = frozenset(("tests", "test", "docs", "examples", "benchmarks", "scripts"))
 """Top folders that packages should not install, and often do: two of them may own one file there."""
 
-Evidence = Mapping[str, Any]
 
-
-def _files(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+def _files(subject: str, expect: Any, evidence: Any) -> Finding:
     """S2 without what conda installed: it rewrites files, and keeps hashes of its own."""
     conda = set(expect["conda"])
-    own = {
+    own: Any = {
         **evidence,
         "wrong": [one for one in evidence["wrong"] if not set(_names(one["owners"])) <= conda],
         "in_conflict": [one for one in evidence["in_conflict"] if not _is_aside(one)],
@@ -35,15 +27,15 @@ def _files(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Findi
     }
     if not evidence["files"]:
         return passed("no distribution records a file: there is nothing to compare")
-    return files.judge(subject, cast("FilesExpect", expect), cast("FilesEvidence", own))
+    return files.judge(subject, expect, own)
 
 
-def _strays(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+def _strays(subject: str, expect: Any, evidence: Any) -> Finding:
     if expect["kind"] == "conda":
         return passed("conda owns files that no RECORD lists: not looked at")
-    own = {**evidence, "files": 1, "wrong": [], "without_record": []}
+    own: Any = {**evidence, "files": 1, "wrong": [], "without_record": []}
     own["in_conflict"] = [one for one in evidence["in_conflict"] if _is_aside(one)]
-    found = files.judge(subject, cast("FilesExpect", expect), cast("FilesEvidence", own))
+    found = files.judge(subject, expect, own)
     return found if found.status != "PASS" else passed("every file that Python can import has an owner")
 
 
@@ -52,22 +44,21 @@ def _names(owners: Mapping[str, str]) -> list[str]:
     return [owner.partition(" ")[0] for owner in owners]
 
 
-def _is_aside(one: FileInConflict) -> bool:
+def _is_aside(one: Mapping[str, Any]) -> bool:
     """No code, or in a folder that packages install by mistake."""
     path = PurePosixPath(one["path"])
     inside = next((path.parts[at + 1 :] for at, part in enumerate(path.parts) if part.endswith("-packages")), ())
     return (path.suffix not in (".py", ".so") and ".so." not in path.name) or (bool(inside) and inside[0] in _ASIDE)
 
 
-def _libraries(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+def _libraries(subject: str, expect: Any, evidence: Any) -> Finding:
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    return libraries.judge(
-        subject, cast("LibrariesExpect", expect), cast("LibrariesEvidence", {**evidence, "second_owners": []})
-    )
+    own: Any = {**evidence, "second_owners": []}
+    return libraries.judge(subject, expect, own)
 
 
-def _rivals(_subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+def _rivals(_subject: str, _expect: Any, evidence: Any) -> Finding:
     found = [
         f"{one['name']} of {', '.join(one['owners'])} has a rival on the loader's path: {one['other']}"
         for one in evidence["second_owners"]
@@ -75,16 +66,16 @@ def _rivals(_subject: str, _expect: Mapping[str, Any], evidence: Evidence) -> Fi
     return conclude(found, "no package's CUDA library has a rival on the loader's path")
 
 
-def _symbols(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+def _symbols(subject: str, expect: Any, evidence: Any) -> Finding:
     if not evidence["files"]:
         return passed("there is no shared library in this environment")
-    return symbols.judge(subject, cast("SymbolsExpect", expect), cast("SymbolsEvidence", evidence))
+    return symbols.judge(subject, expect, evidence)
 
 
-def _start(subject: str, expect: Mapping[str, Any], evidence: Evidence) -> Finding:
+def _start(subject: str, expect: Any, evidence: Any) -> Finding:
     """S7's start-up code alone: variables are told once, for the whole image."""
-    own = {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}}
-    found = environment.judge(subject, cast("EnvironmentExpect", expect), cast("EnvironmentEvidence", own))
+    own: Any = {**evidence, "denied": {}, "in_files": [], "settings_files": {}, "required": {}}
+    found = environment.judge(subject, expect, own)
     return found if found.status != "PASS" else passed("nothing of unknown owner runs when Python starts")
 
 

@@ -47,30 +47,36 @@ class Environment:
 class _Folder:
     path: str
     prefix: str
+    """Of the interpreter that it belongs to: /usr of both folders that Debian's /usr/bin/python3 has."""
+    own: str
+    """The prefix by its place."""
     version: str
     """Empty for Debian's /usr/lib/python3, which all its Pythons share."""
-    kind: str
 
 
 def find(packages: Iterable[str], environ: Mapping[str, str]) -> tuple[list[Environment], list[str]]:
     """Environments among all folders of packages in an image, the one that PATH finds first at the front; and the
     folders that no interpreter belongs to.
     """
-    folders = [found for path in sorted(packages) if (found := _folder(path))]
-    first = os.path.realpath(program(("python3", "python"), environ.get("PATH", "")) or "")
-    made: dict[str, Environment] = {}
+    folders = []
+    for path in sorted(packages):
+        if found := _FOLDER.fullmatch(path):
+            own, version = found["prefix"] or "/", found["version"] if "." in found["version"] else ""
+            debians = found["kind"] == "dist" and own in _DEBIAN
+            folders.append(_Folder(path, "/usr" if debians else own, own, version))
+    made: dict[tuple[str, str], Environment] = {}
     taken: set[str] = set()
     for folder in folders:
         for python, version in _interpreters(folder):
-            prefix = "/usr" if _is_debians(folder) else folder.prefix
-            own = [one.path for one in folders if _serves(one, prefix, version)]
-            taken.update(own)
-            key = f"{prefix} {version}"
-            made.setdefault(key, _environment(prefix, python, version, own, environ))
-    environments = [_marked(one, first, environ) for one in made.values()]
-    environments.sort(key=lambda one: (not one.first, one.prefix, one.version))
-    own_folders = {path for one in environments for path in one.path}
-    return environments, [one.path for one in folders if one.path not in taken | own_folders]
+            served = [
+                one.path for one in folders if one.version in ("", version) and folder.prefix in (one.prefix, one.own)
+            ]
+            taken.update(served)
+            key = (folder.prefix, version)
+            made.setdefault(key, _environment(folder.prefix, python, version, served, environ))
+    environments = sorted(made.values(), key=lambda one: (not one.first, one.prefix, one.version))
+    taken.update(path for one in environments for path in one.path)
+    return environments, [one.path for one in folders if one.path not in taken]
 
 
 def program(names: Sequence[str], search: str) -> str | None:
@@ -91,46 +97,21 @@ def is_elf(path: str) -> bool:
         return False
 
 
-def _folder(path: str) -> _Folder | None:
-    found = _FOLDER.fullmatch(path)
-    if found is None:
-        return None
-    version = found["version"] if "." in found["version"] else ""
-    return _Folder(path, found["prefix"] or "/", version, found["kind"])
-
-
-def _is_debians(folder: _Folder) -> bool:
-    return folder.kind == "dist" and folder.prefix in _DEBIAN
-
-
 def _interpreters(folder: _Folder) -> Iterator[tuple[str, str]]:
-    prefix = "/usr" if _is_debians(folder) else folder.prefix
+    """Programs of a folder's Python, with its version: one, or every one that shares the folder."""
     if folder.version:
-        names: Sequence[str] = (f"python{folder.version}", "python3", "python")
-    else:
-        names = tuple(sorted(path.name for path in Path(prefix, "bin").glob("python3.*") if _version(path.name)))
-    for name in names:
-        path = f"{prefix}/bin/{name}"
-        version = folder.version or _version(name)
-        if os.path.isfile(path):  # noqa: PTH113
-            yield path, version
-            if folder.version:
-                return
-
-
-def _version(name: str) -> str:
-    found = _PROGRAM_VERSION.fullmatch(name)
-    return found[1] if found else ""
-
-
-def _serves(folder: _Folder, prefix: str, version: str) -> bool:
-    if folder.version not in ("", version):
-        return False
-    return folder.prefix == prefix or (prefix == "/usr" and _is_debians(folder))
+        names = [f"python{folder.version}", "python3", "python"]
+        paths = [f"{folder.prefix}/bin/{name}" for name in names]
+        yield from [(path, folder.version) for path in paths if os.path.isfile(path)][:1]  # noqa: PTH113
+        return
+    for path in sorted(Path(folder.prefix, "bin").glob("python3.*")):
+        if path.is_file() and (found := _PROGRAM_VERSION.fullmatch(path.name)):
+            yield str(path), found[1]
 
 
 def _environment(prefix: str, python: str, version: str, own: Sequence[str], environ: Mapping[str, str]) -> Environment:
-    settings = _settings(Path(prefix, "pyvenv.cfg"))
+    pairs = (line.partition("=") for line in _text(Path(prefix, "pyvenv.cfg")).splitlines() if "=" in line)
+    settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
     base = str(Path(settings["home"]).parent) if "home" in settings else prefix
     kind = "venv" if settings else "conda" if Path(prefix, "conda-meta").is_dir() else "system"
     folders = sorted(own, key=lambda path: (not path.startswith(f"{prefix}/lib"), path))
@@ -138,53 +119,38 @@ def _environment(prefix: str, python: str, version: str, own: Sequence[str], env
     if settings.get("include-system-site-packages") == "true":
         below = (f"{base}/lib/python{version}/site-packages", f"{base}/lib/python3/dist-packages")
         folders += [path for path in below if Path(path).is_dir()]
-    standard = next((path for path in _standards(base, version) if Path(path).is_dir()), "")
     user = f"{environ.get('HOME') or '/root'}/.local/lib/python{version}/site-packages"
     if kind != "venv" and Path(user).is_dir() and user not in folders:
         folders.insert(0, user)
     added = [path for path in environ.get("PYTHONPATH", "").split(":") if path]
-    path = [*added, *filter(None, (standard, standard and f"{standard}/lib-dynload")), *_with_links(folders)]
+    standards = (f"{base}/{lib}/python{version}" for lib in ("lib", "lib64"))
+    standard = next((path for path in standards if Path(path).is_dir()), "")
+    standard_library = [standard, f"{standard}/lib-dynload"] if standard else []
+    path = tuple(dict.fromkeys([*added, *standard_library, *_with_links(folders)]))
+    # A venv's interpreter is a link to its base's: the folder on PATH tells them apart.
+    on_path = program(("python3", "python"), environ.get("PATH", "")) or ""
+    real, folder = os.path.realpath, os.path.dirname
+    first = bool(on_path) and (real(python), real(f"{prefix}/bin")) == (real(on_path), real(folder(on_path)))
+    start = {
+        "path": list(path),
+        "flags": {"optimize": int(bool(environ.get("PYTHONOPTIMIZE"))), "no_site": 0, "isolated": 0},
+        "environ": dict(environ),
+        "modules": dict(_customisations(path)),
+        "standard": sorted(sys.stdlib_module_names - {"sitecustomize", "usercustomize"}),
+        "version": version,
+        "prefix": prefix,
+        "found": {},
+    }
     return Environment(
         prefix=prefix,
         kind=kind,
         python=python,
         version=version,
         folders=tuple(folders),
-        path=tuple(dict.fromkeys(path)),
-        first=False,
-        start={},
+        path=path,
+        first=first,
+        start=start,
     )
-
-
-def _marked(one: Environment, first: str, environ: Mapping[str, str]) -> Environment:
-    is_first = bool(first) and os.path.realpath(one.python) == first and _same_environment(one, first, environ)
-    start = {
-        "path": list(one.path),
-        "flags": {"optimize": int(bool(environ.get("PYTHONOPTIMIZE"))), "no_site": 0, "isolated": 0},
-        "environ": dict(environ),
-        "modules": dict(_customisations(one.path)),
-        "standard": sorted(sys.stdlib_module_names - {"sitecustomize", "usercustomize"}),
-        "version": one.version,
-        "prefix": one.prefix,
-        "found": {},
-    }
-    return Environment(**{**one.__dict__, "first": is_first, "start": start})
-
-
-def _same_environment(one: Environment, first: str, environ: Mapping[str, str]) -> bool:
-    """A venv's interpreter is a link to its base's: the folder on PATH tells them apart."""
-    found = program(("python3", "python"), environ.get("PATH", "")) or first
-    return os.path.realpath(Path(found).parent) == os.path.realpath(f"{one.prefix}/bin")
-
-
-def _standards(base: str, version: str) -> Iterator[str]:
-    yield from (f"{base}/{lib}/python{version}" for lib in ("lib", "lib64"))
-
-
-def _settings(file: Path) -> dict[str, str]:
-    """pyvenv.cfg."""
-    pairs = (line.partition("=") for line in _text(file).splitlines() if "=" in line)
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def _with_links(folders: Sequence[str]) -> Iterator[str]:
@@ -220,31 +186,26 @@ def _text(file: Path) -> str:
 def distributions(one: Environment) -> list[dict[str, Any]]:
     """What is installed, as metadata says: name, version, place, who installed it, requirements, licence."""
     return [
-        {
-            "name": found.name,
-            "version": found.version,
-            "location": found.location,
-            **_metadata(found),
-        }
+        {"name": found.name, "version": found.version, "location": found.location, **_metadata(found)}
         for found in installed.distributions(one.path)
     ]
 
 
 def _metadata(found: installed.Distribution) -> dict[str, Any]:
     info = next(iter(_infos(found)), None)
-    empty: dict[str, Any] = {"installer": "", "requires": [], "extras": [], "license": ""}
-    if info is None:
-        return empty
-    text = _text(info / "METADATA" if info.is_dir() else info) or _text(info / "PKG-INFO")
-    lines = text.partition("\n\n")[0].splitlines()
-    fields = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    text = installer = ""
+    if info is not None:
+        text = _text(info / "METADATA" if info.is_dir() else info) or _text(info / "PKG-INFO")
+        installer = _text(info / "INSTALLER").strip()[:40] if info.is_dir() else ""
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    fields = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
     licences = [value for name, value in fields if name in ("license-expression", "license") and value]
-    classified = [value.rpartition("::")[2].strip() for name, value in fields if value.startswith("License ::")]
+    licences += [value.rpartition("::")[2].strip() for name, value in fields if value.startswith("License ::")]
     return {
-        "installer": _text(info / "INSTALLER").strip()[:40] if info.is_dir() else "",
+        "installer": installer,
         "requires": [value for name, value in fields if name == "requires-dist"],
         "extras": [value for name, value in fields if name == "provides-extra"],
-        "license": (licences or classified or [""])[0][:120],
+        "license": (licences or [""])[0][:120],
     }
 
 
@@ -252,5 +213,5 @@ def _infos(found: installed.Distribution) -> Iterator[Path]:
     for suffix in ("dist-info", "egg-info"):
         for info in Path(found.location).glob(f"*.{suffix}"):
             name, _, rest = info.stem.partition("-")
-            if installed.canonical(name) == found.name and (rest or "").partition("-")[0] in ("", found.version):
+            if installed.canonical(name) == found.name and rest.partition("-")[0] in ("", found.version):
                 yield info
