@@ -7,7 +7,7 @@ taken, the loss falls, what is trained moves and the rest stays, what was saved 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from validate.claims import Tier
@@ -81,18 +81,15 @@ STORED_BFLOAT16 = Bounds(losses=0.3, update=0.4, reload=1e-2)
 
 @dataclass(frozen=True)
 class Family:
-    """Examples of one folder: whose images run them, and the adapter (validate/examples/adapters/) that reads them."""
+    """Examples of one folder, and what is the same for most of them."""
 
     folder: str
     adapter: str
+    """The module in validate/examples/adapters/ that reads what they leave."""
     profiles: tuple[str, ...]
-
-
-_TRANSFORMERS = Family("transformers", "programs", ("transformers",))
-_COLOSSALAI = Family("colossalai", "booster", ("colossalai",))
-_UNSLOTH = Family("unsloth", "unsloth", ("unsloth",))
-_AXOLOTL = Family("axolotl", "axolotl", ("axolotl", "axolotl-multigpu"))
-_SEVERAL = Family("axolotl-multigpu", "axolotl", ("axolotl-multigpu",))
+    """Whose images run them."""
+    commands: tuple[str, ...]
+    """With `{}` for the configuration's name."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +97,13 @@ class Example:
     """An example and the tiers that it runs in, each with its bounds."""
 
     family: Family
-    config: str
-    """In the family's folder."""
-    tiers: Mapping[Tier, Bounds]
+    name: str
+    """Of its configuration, in the family's folder."""
     statement: str
-    commands: tuple[str, ...]
-    """After the one that makes the tiny model."""
+    tiers: Mapping[Tier, Bounds]
+    own_commands: tuple[str, ...] = ()
+    """In place of the family's."""
+    _: KW_ONLY
     adapters: bool = False
     """It trains adapters, not whole weights."""
     merges: bool = True
@@ -120,117 +118,125 @@ class Example:
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What else is expected: `equal`, `at_most` and `at_least`, added to what is expected of all."""
 
+    @property
+    def config(self) -> str:
+        return f"{self.name}.yaml"
 
-_CPU_AND_GPU = {Tier.CPU: FLOAT32, Tier.GPU: FLOAT32}
-_OF_ADAPTERS = {Tier.CPU: ADAPTERS_FLOAT32, Tier.GPU: ADAPTERS_BFLOAT16}
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """After the one that makes the tiny model."""
+        return tuple(one.format(self.config) for one in self.own_commands or self.family.commands)
+
+
 _TORCHRUN = "torchrun --standalone --local-addr 127.0.0.1 --nproc_per_node"
-_TWO = "-- --num_processes=2"
+_TRAIN, _MERGE = "axolotl train {}", "axolotl merge-lora {}"
+_TRAIN_ON_TWO = "axolotl train {} -- --num_processes=2"
+_TRANSFORMERS = Family("transformers", "programs", ("transformers",), ("python3 trainer.py {}",))
+_COLOSSALAI = Family("colossalai", "booster", ("colossalai",), (f"{_TORCHRUN} 1 booster.py {{}}",))
+_UNSLOTH = Family("unsloth", "unsloth", ("unsloth",), ("python3 sft.py {}",))
+_AXOLOTL = Family("axolotl", "axolotl", ("axolotl", "axolotl-multigpu"), (_TRAIN, _MERGE))
+_SEVERAL = Family("axolotl-multigpu", "axolotl", ("axolotl-multigpu",), (_TRAIN_ON_TWO,))
+_CPU_AND_GPU = {Tier.CPU: FLOAT32, Tier.GPU: FLOAT32}
+_IN_BFLOAT16 = {Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16}
+_OF_ADAPTERS = {Tier.CPU: ADAPTERS_FLOAT32, Tier.GPU: ADAPTERS_BFLOAT16}
+_WHOLE_ON_TWO = {Tier.MULTIGPU: WHOLE_BFLOAT16}
 EXAMPLES: Mapping[str, Example] = {
     "example trainer": Example(
         _TRANSFORMERS,
-        "trainer.yaml",
-        _CPU_AND_GPU,
+        "trainer",
         'the Trainer fine-tunes a model placed by device_map="auto" as plain torch does, and saves it',
-        ("python3 trainer.py trainer.yaml",),
+        _CPU_AND_GPU,
     ),
     "example bf16": Example(
         _TRANSFORMERS,
-        "bf16.yaml",
-        {Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16},
+        "bf16",
         "the same in bfloat16 mixed precision",
-        ("python3 trainer.py bf16.yaml",),
+        _IN_BFLOAT16,
         more={"at_least": {"update_deviation": _ROUNDED}},
     ),
     "example compile": Example(
         _TRANSFORMERS,
-        "compile.yaml",
-        _CPU_AND_GPU,
+        "compile",
         "the same, compiled by torch.compile",
-        ("python3 trainer.py compile.yaml",),
+        _CPU_AND_GPU,
         more={"at_least": {"compiled": 1}},
     ),
     "example qlora": Example(
         _TRANSFORMERS,
-        "qlora.yaml",
-        {Tier.CPU: BFLOAT16, Tier.GPU: BFLOAT16},
+        "qlora",
         "QLoRA by peft and bitsandbytes trains adapters as plain torch does over the same NF4 weights",
-        ("python3 qlora.py qlora.yaml",),
+        _IN_BFLOAT16,
+        ("python3 qlora.py {}",),
         adapters=True,
         more={"at_least": {"control_unrounded": 2 * BFLOAT16.losses}},
     ),
     "example ddp": Example(
         _TRANSFORMERS,
-        "ddp.yaml",
-        {Tier.CPU: FLOAT32, Tier.MULTIGPU: FLOAT32},
+        "ddp",
         "the Trainer in two processes trains as plain torch does in one",
-        (f"{_TORCHRUN} 2 trainer.py ddp.yaml",),
+        {Tier.CPU: FLOAT32, Tier.MULTIGPU: FLOAT32},
+        (f"{_TORCHRUN} 2 trainer.py {{}}",),
         more={"equal": {"ranks": 2}},
     ),
     "example booster": Example(
         _COLOSSALAI,
-        "ddp.yaml",
-        _CPU_AND_GPU,
+        "ddp",
         "ColossalAI's Booster with TorchDDPPlugin trains as plain torch does, and saves in shards",
-        (f"{_TORCHRUN} 1 booster.py ddp.yaml",),
+        _CPU_AND_GPU,
     ),
     "example zero": Example(
         _COLOSSALAI,
-        "zero.yaml",
-        {Tier.GPU: BFLOAT16_WEIGHTS},
+        "zero",
         "the same with LowLevelZeroPlugin (ZeRO 2) in bfloat16, which takes a GPU",
-        (f"{_TORCHRUN} 1 booster.py zero.yaml",),
+        {Tier.GPU: BFLOAT16_WEIGHTS},
     ),
     "example hybrid-adam": Example(
         _COLOSSALAI,
-        "hybrid-adam.yaml",
-        {Tier.GPU: FLOAT32},
+        "hybrid-adam",
         "the same with TorchDDPPlugin and HybridAdam",
-        (f"{_TORCHRUN} 1 booster.py hybrid-adam.yaml",),
+        {Tier.GPU: FLOAT32},
         extensions="colossalai",
         without_nvcc=_HYBRID_ADAM,
     ),
     "example gemini": Example(
         _COLOSSALAI,
-        "gemini.yaml",
-        {Tier.GPU: BFLOAT16_WEIGHTS},
+        "gemini",
         "the same with GeminiPlugin and HybridAdam in bfloat16",
-        (f"{_TORCHRUN} 1 booster.py gemini.yaml",),
+        {Tier.GPU: BFLOAT16_WEIGHTS},
         extensions="colossalai",
         without_nvcc=_HYBRID_ADAM,
     ),
     "example sft": Example(
         _UNSLOTH,
-        "sft.yaml",
-        {Tier.GPU: BFLOAT16_WEIGHTS},
+        "sft",
         "unsloth trains adapters over 4-bit weights as plain torch does, saves, merges and loads them",
-        ("python3 sft.py sft.yaml",),
+        {Tier.GPU: BFLOAT16_WEIGHTS},
         adapters=True,
     ),
     "example axolotl lora": Example(
         _AXOLOTL,
-        "lora.yaml",
-        _OF_ADAPTERS,
+        "lora",
         "axolotl trains and merges LoRA adapters as plain torch does, and answers with them",
-        ("axolotl train lora.yaml", "axolotl merge-lora lora.yaml", "sh ask.sh lora.yaml out/lora"),
+        _OF_ADAPTERS,
+        (_TRAIN, _MERGE, "sh ask.sh {} out/lora"),
         adapters=True,
         seconds=900.0,
         more={"at_least": {"answered": 1}},
     ),
     "example axolotl qlora": Example(
         _AXOLOTL,
-        "qlora.yaml",
-        _OF_ADAPTERS,
+        "qlora",
         "the same over 4-bit weights (QLoRA)",
-        ("axolotl train qlora.yaml", "axolotl merge-lora qlora.yaml"),
+        _OF_ADAPTERS,
         adapters=True,
         seconds=900.0,
     ),
     "example axolotl dpo": Example(
         _AXOLOTL,
-        "dpo.yaml",
-        _OF_ADAPTERS,
+        "dpo",
         "axolotl learns preferences by DPO as plain torch does",
-        ("axolotl train dpo.yaml",),
+        _OF_ADAPTERS,
+        (_TRAIN,),
         adapters=True,
         merges=False,
         seconds=900.0,
@@ -238,68 +244,63 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "example axolotl ddp": Example(
         _SEVERAL,
-        "ddp.yaml",
+        "ddp",
+        "two ranks train adapters by accelerate launch as one process does in plain torch",
         # Not on a CPU: with several ranks axolotl asks the driver whether GPUs reach each other, and dies without one.
         {Tier.MULTIGPU: ADAPTERS_BFLOAT16},
-        "two ranks train adapters by accelerate launch as one process does in plain torch",
-        ("accelerate launch --num_processes 2 -m axolotl.cli.train ddp.yaml",),
+        ("accelerate launch --num_processes 2 -m axolotl.cli.train {}",),
         adapters=True,
         merges=False,
         seconds=900.0,
     ),
     "example axolotl fsdp2": Example(
         _SEVERAL,
-        "fsdp2.yaml",
-        {Tier.MULTIGPU: STORED_BFLOAT16},
+        "fsdp2",
         "axolotl trains in FSDP2's shards as plain torch does, and merges them",
-        (f"axolotl train fsdp2.yaml {_TWO}", "axolotl merge-sharded-fsdp-weights fsdp2.yaml"),
+        {Tier.MULTIGPU: STORED_BFLOAT16},
+        (_TRAIN_ON_TWO, "axolotl merge-sharded-fsdp-weights {}"),
         more={"equal": {"moved": _WEIGHTS - len(_NORMS), "unmoved": _NORMS}},
     ),
     "example axolotl zero2": Example(
         _SEVERAL,
-        "zero2.yaml",
-        {Tier.MULTIGPU: WHOLE_BFLOAT16},
+        "zero2",
         "axolotl trains by DeepSpeed's ZeRO 2 as plain torch does",
-        (f"axolotl train zero2.yaml {_TWO}",),
+        _WHOLE_ON_TWO,
         needs=("deepspeed",),
     ),
     "example axolotl zero2-offload": Example(
         _SEVERAL,
-        "zero2-offload.yaml",
-        {Tier.MULTIGPU: WHOLE_BFLOAT16},
+        "zero2-offload",
         "the same with moments in the host's memory",
-        (f"axolotl train zero2-offload.yaml {_TWO}",),
+        _WHOLE_ON_TWO,
         needs=("deepspeed",),
     ),
     "example axolotl zero3": Example(
         _SEVERAL,
-        "zero3.yaml",
-        {Tier.MULTIGPU: WHOLE_BFLOAT16},
+        "zero3",
         "axolotl trains by DeepSpeed's ZeRO 3, under torchrun, as plain torch does",
-        ("torchrun --nproc_per_node=2 -m axolotl.cli.train zero3.yaml",),
+        _WHOLE_ON_TWO,
+        ("torchrun --nproc_per_node=2 -m axolotl.cli.train {}",),
         needs=("deepspeed",),
     ),
     "example axolotl zero3-offload": Example(
         _SEVERAL,
-        "zero3-offload.yaml",
-        {Tier.MULTIGPU: WHOLE_BFLOAT16},
+        "zero3-offload",
         "the same with weights and moments in the host's memory",
-        (f"axolotl train zero3-offload.yaml {_TWO}",),
+        _WHOLE_ON_TWO,
         needs=("deepspeed",),
     ),
     "example axolotl tensor-parallel": Example(
         _SEVERAL,
-        "tensor-parallel.yaml",
-        {},  # no claim: accelerate's _prepare_tp ends in a KeyError before the first step (two H200, torch 2.8)
+        "tensor-parallel",
         "axolotl trains layers that are split over two GPUs as plain torch does",
-        (f"axolotl train tensor-parallel.yaml {_TWO}",),
+        {},  # no claim: accelerate's _prepare_tp ends in a KeyError before the first step (two H200, torch 2.8)
     ),
     "example axolotl context-parallel": Example(
         _SEVERAL,
-        "context-parallel.yaml",
-        {Tier.MULTIGPU: ADAPTERS_BFLOAT16},
+        "context-parallel",
         "axolotl trains rows that are split over two GPUs as plain torch does",
-        (f"axolotl train context-parallel.yaml {_TWO}",),
+        {Tier.MULTIGPU: ADAPTERS_BFLOAT16},
         adapters=True,
         merges=False,
         needs=("flash-attn", "ring-flash-attn"),
