@@ -1,11 +1,12 @@
-"""An image's labels: written by a build, and read back from an existing image. Pure."""
+"""What an image is built on, and its labels: written by a build, and read back from an existing image. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-from images.context.base_context import BaseContext, Origin
 from images.planning.image import Image
 
 LABELS = "dev.truetag"
@@ -13,6 +14,33 @@ LABELS = "dev.truetag"
 
 _CUSTOM_FORMERLY = "given"
 """What images built before this name was changed say."""
+
+
+class Origin(StrEnum):
+    """Where a base came from. Stands in the image's labels."""
+
+    DIGEST = "digest"
+    TAG = "tag"
+    BOOTSTRAPPED = "bootstrapped"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseContext:
+    """What the image is built on, as far as the Dockerfile must know."""
+
+    reference: str
+    """What stands after FROM."""
+    origin: str
+    """Where the base came from: digest, tag, bootstrapped, custom."""
+    digest: str = ""
+    executable: str = "/opt/venv/bin/python"
+    """The interpreter that packages are installed for."""
+    environment: str = "/opt/venv"
+    python: bool = False
+    """The base brings its own Python and packages."""
+    kept: frozenset[str] = frozenset()
+    """Canonical names of packages that the base has and that stay as they are."""
 
 
 def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) -> dict[str, str]:
@@ -41,6 +69,8 @@ def labels(image: Image, base_context: BaseContext, missing: Mapping[str, str]) 
 def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> dict[str, str]:
     """Those that change only with what the matrix and the facts say of this very image."""
     pins = {pin.name: pin.version for pin in image.pins if pin.name not in missing}
+    # For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too.
+    pruned = f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}" if image.pruning else ""
     return {
         "image": str(image.name),
         "platform": str(image.platform) if image.platform.suffix else "",
@@ -49,7 +79,7 @@ def _of_row(image: Image, missing: Mapping[str, str], *, custom_base: bool) -> d
         "wheel-cuda": str(image.wheel_cuda),
         "toolkit-cuda": str(image.toolkit_cuda),
         "archs": " ".join(map(str, image.archs)),
-        "pruned": _pruned(image) if not custom_base else "",
+        "pruned": pruned if not custom_base else "",
         "min-driver": image.min_driver,
         "pins": json.dumps(pins, sort_keys=True, separators=(",", ":")),
         "missing": json.dumps(dict(sorted(missing.items()))) if missing else "",
@@ -60,13 +90,6 @@ def describe(labels: Mapping[str, str], image: Image) -> bool:
     """Whether a build of this image would write the same labels, on whatever base and by whatever matrix revision."""
     today = _of_row(image, declared_missing(image, labels), custom_base=on_custom_base(labels))
     return all(labels.get(f"{LABELS}.{key}", "") == value for key, value in today.items())
-
-
-def _pruned(image: Image) -> str:
-    """For which architecture alone it has device code; `nvidia` where that goes for NVIDIA's libraries, too."""
-    if image.pruning is None:
-        return ""
-    return f"{image.pruning.arch}{' nvidia' if image.pruning.nvidia else ''}"
 
 
 def declared_missing(image: Image, labels: Mapping[str, str]) -> dict[str, str]:

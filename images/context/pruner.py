@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from images.config.paths import SUITE, TEMPLATES
 from images.host.hashing import sha256
@@ -27,7 +26,7 @@ _AROUND = ("pruner/__main__.py", "pruner/normalise_timestamps.py")
 """Which files are pruned, and their times: their bytes don't depend on it."""
 
 
-def files(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
+def files(wanted: Pruning) -> dict[str, bytes]:
     """A program that runs in the step that installs: with the reader of fat binaries that the suite has."""
     options = {
         "arch": int(f"{wanted.arch.major}{wanted.arch.minor}"),
@@ -35,17 +34,17 @@ def files(wanted: Pruning) -> Iterator[tuple[str, bytes]]:
         "alternatives": [{"files": files, "keep": keep} for files, keep in wanted.alternatives.items()],
         "by_design": device_code.KERNELS_BY_DESIGN,
     }
-    yield "pruner/options.json", json.dumps(options, indent=1).encode()
-    yield "pruner/normalise_timestamps.py", (TEMPLATES / "scripts" / "normalise_timestamps.py").read_bytes()
-    for name in ("__main__.py", "pruning.py"):
-        yield f"pruner/{name}", (TEMPLATES / "pruner" / name).read_bytes()
-    for name in MODULES:
-        yield f"pruner/validate/{name}", (SUITE / name).read_bytes()
+    return {
+        "pruner/options.json": json.dumps(options, indent=1).encode(),
+        "pruner/normalise_timestamps.py": (TEMPLATES / "scripts" / "normalise_timestamps.py").read_bytes(),
+        **{f"pruner/{name}": (TEMPLATES / "pruner" / name).read_bytes() for name in ("__main__.py", "pruning.py")},
+        **{f"pruner/validate/{name}": (SUITE / name).read_bytes() for name in MODULES},
+    }
 
 
 def key(wanted: Pruning) -> str:
     """Tells what this pruner makes of a wheel from what another one does: its options, and its code to the letter."""
-    parts = [b"%s\0%s" % (path.encode(), content) for path, content in files(wanted) if path not in _AROUND]
+    parts = [b"%s\0%s" % (path.encode(), content) for path, content in files(wanted).items() if path not in _AROUND]
     return sha256(b"\0".join(parts))[:16]
 
 

@@ -1,21 +1,23 @@
 """Image + lock into a build context: a dict of path to bytes. Pure: no clock, no engine, no environment.
 
-The same dict is written to disk (`nox -s render`), compared with what lies there, or packed for the engine.
+The same dict is written to disk (`render`), compared with what lies there, or packed for the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from images.config.additions import packages
+from images.config.names import Minor
 from images.config.paths import TEMPLATES
 from images.config.platforms import Platform
-from images.context import additions, pruner
-from images.context.base_context import BaseContext
-from images.context.labels import labels
+from images.context import pruner
+from images.context.labels import BaseContext, labels
 from images.context.templates import EPOCH, environment, step_macros
+from images.host.hashing import sha256
 from images.planning import home, profiles
 from images.planning.image import Image
 
@@ -29,6 +31,12 @@ unset UV_INDEX UV_INDEX_URL UV_EXTRA_INDEX_URL
 export UV_OFFLINE=1 UV_DEFAULT_INDEX=file:///run/no-index UV_FIND_LINKS=/run/wheels
 """
 """Offline alone is not enough: uv then takes what its cache remembers of an index, and lacks the files."""
+_CONSTRAINTS_HEAD = """\
+# What pip and uv may not move in {name} (PIP_CONSTRAINT, UV_CONSTRAINT): torch, CUDA's libraries and kernels.
+# A package that wants others is refused: take a release of it that fits this torch, or an image with its torch.
+"""
+_KEPT = ("transformers", "datasets")
+"""What pip is asked for beside everything: they are parted by a huggingface-hub of another series."""
 
 Context = dict[str, bytes | Path]
 """Path in the context -> its bytes, or the file on this machine that holds them (large wheels)."""
@@ -53,60 +61,87 @@ class Stage:
     """The engine keeps its wheels for other builds: of all but the largest layers, which images share as they are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extras:
-    """What only the machine that builds can know."""
-
-    host: Mapping[str, bytes] = field(default_factory=lambda: {"host/env": b""})
-    """Files under host/: CA bundle and index settings, mounted by steps and kept in no layer."""
-    wheels: Mapping[str, Path] = field(default_factory=dict)
-    """File name -> file, of wheels that no index has."""
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """Optional package -> why this image goes without it."""
-    offline: bool = False
-    """`wheels` holds everything that is installed: no step reaches an index."""
-    suite: Mapping[str, bytes] = field(default_factory=dict)
-    """The suite and the image's claims (run.suite_files), for the commands `validate` and `doctor` in the image."""
-
-
 def render(
-    image: Image, locks: Mapping[str, bytes], base_context: BaseContext, extras: Extras | None = None
+    image: Image,
+    locks: Mapping[str, bytes],
+    base: BaseContext,
+    *,
+    host: Mapping[str, bytes] | None = None,
+    wheels: Mapping[str, Path] | None = None,
+    missing: Mapping[str, str] | None = None,
+    offline: bool = False,
+    suite: Mapping[str, bytes] | None = None,
 ) -> Context:
     """The whole context of one image.
 
     `locks` holds `torch.txt` and the like, one a layer, and `tools.txt`. Lines of packages that the base keeps
     are taken out. Everything that differs between images of one torch comes after what they share.
+
+    host: files under host/ (CA bundle and index settings), mounted by steps and kept in no layer.
+    wheels: file name -> file, of wheels that no index has.
+    missing: optional package -> why this image goes without it.
+    offline: `wheels` holds everything that is installed, no step reaches an index.
+    suite: the suite and the image's claims, for the commands `validate` and `doctor` in the image.
     """
-    extras = extras or Extras()
-    elsewhere = base_context.kept | image.extended(extras.wheels).keys()
+    host, wheels, missing, suite = host or {"host/env": b""}, wheels or {}, missing or {}, suite or {}
+    elsewhere = base.kept | image.extended(wheels).keys()
     files: Context = {
         # The toolkit and the tools are no packages of the environment: what the base has does not stand in for them.
         f"locks/{name}": less(content, elsewhere) if name.removesuffix(".txt") in image.layers else content
         for name, content in locks.items()
     }
-    files.update(parted(files, image.layers[0], image.library_layers))
-    scripts = sorted(path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
-    files.update({f"scripts/{path.name}": path.read_bytes() for path in scripts})
+    files |= parted(files, image.layers[0], image.library_layers)
+    files |= scripts()
     if image.platform is not Platform.AMD64:
         files["scripts/installer.sh"] = (TEMPLATES / "platforms" / "installer.sh").read_bytes()
-    files.update(pruner.files(image.pruning) if image.pruning else ())
+    files |= pruner.files(image.pruning) if image.pruning else {}
     if image.entrypoint:
         files[f"entrypoints/{image.entrypoint}"] = (TEMPLATES / "entrypoints" / image.entrypoint).read_bytes()
-    files.update(extras.host)
-    files.update({f"suite/{name}": content for name, content in extras.suite.items()})
-    files.update(additions.files(image, base_context, locks, extras.missing))
-    if extras.offline:
-        files["host/env"] = offline(files["host/env"])
+    files |= host
+    files |= {f"suite/{name}": content for name, content in suite.items()}
+    files |= overlay_files(image, base, locks, missing)
+    if offline:
+        files["host/env"] = offline_settings(files["host/env"])
     files["wheels/README"] = b"Wheels that no index has: official prebuilt ones, or from --wheelhouse.\n"
-    files.update({f"wheels/{name}": path for name, path in extras.wheels.items()})
-    values = _environment(image, base_context, additions.key(image, locks))
-    files["Dockerfile"] = _dockerfile(image, files, base_context, extras, values).encode()
+    files |= {f"wheels/{name}": path for name, path in wheels.items()}
+    template = environment().get_template("Dockerfile.j2")
+    dockerfile = template.render(
+        image=image,
+        torch=image.pin("torch"),
+        base=base,
+        user=USER,
+        layers=tuple(_stages(image, files, sorted(wheels), missing, "" if offline else index(image))),
+        # ENV of the final stage: it differs between images, so no shared layer may see it.
+        environment={
+            **image.environment,
+            **home.variables(image),
+            "PATH": ":".join(search_path(image, base, overlay_key(image, locks))),
+            "HOME": home.HOME,
+            # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
+            "USER": "trainer",
+            "LANG": "C.UTF-8",
+        },
+        additions=home.python(image).rpartition("/")[0],
+        labels=labels(image, base, missing),
+        installer=next((name for name in sorted(wheels) if name.startswith("uv-")), ""),
+        epoch=EPOCH,
+        native_installer=image.platform is not Platform.AMD64,
+        **step_macros(offline=offline, pruning=image.pruning is not None),
+        suite=bool(suite),
+    )
+    files["Dockerfile"] = dockerfile.encode()
     return dict(sorted(files.items()))
 
 
-def offline(environment: bytes | Path) -> bytes:
+def scripts() -> Context:
+    """The programs of the build's steps."""
+    paths = (path for path in (TEMPLATES / "scripts").iterdir() if path.is_file())
+    return {f"scripts/{path.name}": path.read_bytes() for path in paths}
+
+
+def offline_settings(settings: bytes | Path) -> bytes:
     """host/env of a build whose steps reach no network, and find their wheels in /run/wheels."""
-    return b"%s%s" % (content_of(environment), _OFFLINE)
+    return b"%s%s" % (content_of(settings), _OFFLINE)
 
 
 def content_of(file: bytes | Path) -> bytes:
@@ -114,29 +149,7 @@ def content_of(file: bytes | Path) -> bytes:
     return file if isinstance(file, bytes) else file.read_bytes()
 
 
-def _dockerfile(
-    image: Image, files: Context, base_context: BaseContext, extras: Extras, values: Mapping[str, str]
-) -> str:
-    macros = step_macros(offline=extras.offline, pruning=image.pruning is not None)
-    return (
-        environment()
-        .get_template("Dockerfile.j2")
-        .render(
-            image=image,
-            torch=image.pin("torch"),
-            base=base_context,
-            user=USER,
-            layers=tuple(_stages(image, files, extras)),
-            environment=values,
-            additions=home.python(image).rpartition("/")[0],
-            labels=labels(image, base_context, extras.missing),
-            installer=next((name for name in sorted(extras.wheels) if name.startswith("uv-")), ""),
-            epoch=EPOCH,
-            native_installer=image.platform is not Platform.AMD64,
-            **macros,
-            suite=bool(extras.suite),
-        )
-    )
+# --- stages ---------------------------------------------------------------------------------------------------------
 
 
 def parted(files: Context, bottom: str, groups: Sequence[Sequence[str]] = ()) -> Context:
@@ -147,16 +160,16 @@ def parted(files: Context, bottom: str, groups: Sequence[Sequence[str]] = ()) ->
     the first group first, have a lock of their own: what moves seldom stays the same layer when the rest moves.
     """
     whole = content_of(files[f"locks/{bottom}.txt"])
-    names = [line.split("==")[0] for line in whole.decode().splitlines() if line and not line.startswith((" ", "#"))]
+    names = frozenset(locked_versions(whole))
     libraries = frozenset(name for name in names if name.startswith("nvidia-"))
-    if not libraries or libraries == frozenset(names):
+    if not libraries or libraries == names:
         return {}
     found: Context = {f"locks/{bottom}.txt": less(whole, libraries)}
     for number, patterns in enumerate([*groups, ["*"]], 1):
         chosen = frozenset(name for name in libraries if any(fnmatchcase(name, pattern) for pattern in patterns))
         stage = LIBRARIES if number > len(groups) else f"{LIBRARIES}-{number}"
         if chosen:
-            found[f"locks/{stage}.txt"] = less(whole, frozenset(names) - chosen)
+            found[f"locks/{stage}.txt"] = less(whole, names - chosen)
         libraries -= chosen
     return found
 
@@ -169,35 +182,28 @@ def library_stages(files: Context, image: Image) -> tuple[str, ...]:
 
 def libraries(index: str, *, name: str = LIBRARIES, below: str = "system", pruned: bool = False) -> Stage:
     """A stage that `parted` gave a lock of its own."""
-    return Stage(
-        name=name,
-        below=below,
-        holds=("NVIDIA's libraries",),
-        lock=True,
-        index=index,
-        pruned=pruned,
-        wheels_kept=False,
-    )
+    holds = ("NVIDIA's libraries",)
+    return Stage(name=name, below=below, holds=holds, lock=True, index=index, pruned=pruned, wheels_kept=False)
 
 
-def _stages(image: Image, files: Context, extras: Extras) -> Iterator[Stage]:
-    below, extended = "system", image.extended(extras.wheels)
+def _stages(
+    image: Image, files: Context, wheels: Sequence[str], missing: Collection[str], index: str
+) -> Iterator[Stage]:
+    below, extended = "system", image.extended(wheels)
     for name in library_stages(files, image):
-        pruned = bool(image.pruning and image.pruning.nvidia)
-        yield libraries("" if extras.offline else index(image), name=name, below=below, pruned=pruned)
+        yield libraries(index, name=name, below=below, pruned=bool(image.pruning and image.pruning.nvidia))
         below = name
     for name in image.layers:
         pins = [pin for pin in image.pins if pin.layer == name]
         # The lock's own wheels lie there too in a build without a network, and are installed by the lock.
         distributions = {pin.name.replace("-", "_") for pin in pins if not pin.locked or pin.name in extended}
-        lock = files.get(f"locks/{name}.txt", b"")
         yield Stage(
             name=name,
             below=below,
-            holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in extras.missing),
-            lock=names_something(lock),
-            index="" if extras.offline else index(image),
-            wheels=tuple(file for file in sorted(extras.wheels) if file.split("-")[0] in distributions),
+            holds=tuple(f"{pin.name} {pin.version}" for pin in pins if pin.name not in missing),
+            lock=bool(locked_versions(files.get(f"locks/{name}.txt", b""))),
+            index=index,
+            wheels=tuple(file for file in wheels if file.split("-")[0] in distributions),
             # Below what a profile adds, so that the toolkit's layer is shared too.
             toolkit_above=name == [layer for layer in image.layers if layer != profiles.LAYER][-2],
             from_source=name == profiles.LAYER and bool(image.from_source),
@@ -211,32 +217,20 @@ def index(image: Image) -> str:
     return f" --index {image.index} --index-strategy unsafe-best-match" if image.index else ""
 
 
-def _environment(image: Image, base_context: BaseContext, key: str) -> dict[str, str]:
-    """ENV of the final stage: it differs between images, so no shared layer may see it."""
-    return {
-        **image.environment,
-        **home.variables(image),
-        "PATH": ":".join(search_path(image, base_context, key)),
-        "HOME": home.HOME,
-        # torch.compile asks who the user is, and an unknown uid has no name (pytorch#140765).
-        "USER": "trainer",
-        "LANG": "C.UTF-8",
-    }
-
-
-def search_path(image: Image, base_context: BaseContext, key: str) -> tuple[str, ...]:
+def search_path(image: Image, base: BaseContext, key: str) -> tuple[str, ...]:
     """Folders of the PATH. First where users add packages: python, and the image's own commands in that environment."""
     return (
         f"{home.environment(image, key)}/bin",
-        base_context.executable.rpartition("/")[0],
+        base.executable.rpartition("/")[0],
         f"{image.toolkit_home}/bin",
         *_SYSTEM_PATH,
     )
 
 
-def names_something(lock: bytes | Path) -> bool:
-    """Whether a requirements file holds a package."""
-    return any(line and not line.startswith(("#", " ")) for line in content_of(lock).decode().splitlines())
+def locked_versions(lock: bytes | Path) -> dict[str, str]:
+    """Package -> version of a requirements file."""
+    lines = (line.split() for line in content_of(lock).decode().splitlines() if line and line[0] not in " #")
+    return {name: version for name, _, version in (words[0].rstrip("\\").partition("==") for words in lines)}
 
 
 def less(lock: bytes, kept: frozenset[str]) -> bytes:
@@ -248,3 +242,41 @@ def less(lock: bytes, kept: frozenset[str]) -> bytes:
         if not skipping:
             lines.append(line)
     return "".join(lines).encode()
+
+
+# --- the user overlay: where packages are added without root, and what may not move there ------------------------------
+
+
+def overlay_files(
+    image: Image, base: BaseContext, locks: Mapping[str, bytes], missing: Collection[str]
+) -> dict[str, bytes]:
+    """Path in the context -> content, of what the last stage puts into /opt/truetag."""
+    folder = TEMPLATES / "additions"
+    kept = " ".join(f"{pin.name}=={pin.version}" for pin in map(image.pin, _KEPT) if pin)
+    additions = home.environment(image, overlay_key(image, locks))
+    # What python.sh says where pip does not install a package: `NAME<TAB>what to take instead`.
+    hints = "".join(f"{name}\t{row.instead}\n" for name, row in packages().items() if row.instead)
+    settings = f"home={home.HOME}\nimage_python={base.executable}\nadditions={additions}\nkept='{kept}'\n"
+    return {
+        "additions/python.sh": (folder / "python.sh").read_bytes(),
+        "additions/create.py": (folder / "create.py").read_bytes(),
+        "additions/constraints.txt": constraints(image, locks, missing),
+        "additions/hints": hints.encode(),
+        "additions/settings": settings.encode(),
+    }
+
+
+def constraints(image: Image, locks: Mapping[str, bytes], missing: Collection[str]) -> bytes:
+    """A constraints file of torch, what it loads of CUDA, and all that has kernels for this torch."""
+    torch = image.pin("torch")
+    minor = str(Minor.parse(".".join(torch.version.split(".")[:2]))) if torch else ""
+    # Releases that are built for this torch, of packages that publish one for each: no other need be tried.
+    lines = {name: row.torch[minor] for name, row in packages().items() if minor in row.torch and not image.pin(name)}
+    lines |= home.held(image, locked_versions(locks.get(f"{image.layers[0]}.txt", b"")), missing)
+    text = "".join(f"{name}=={lines[name]}\n" for name in sorted(lines))
+    return f"{_CONSTRAINTS_HEAD.format(name=image.name)}{text}".encode()
+
+
+def overlay_key(image: Image, locks: Mapping[str, bytes]) -> str:
+    """Tells what is installed in an image's Python layers from what another lock installs."""
+    return sha256(b"\0".join(locks.get(f"{layer}.txt", b"") for layer in image.layers))[:12]

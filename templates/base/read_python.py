@@ -1,4 +1,4 @@
-"""Runs inside a base image, under whatever Python 3 it has: prints the fields of `custom_base.BasePython` as JSON."""
+"""Runs inside a base image, under whatever Python 3 it has: prints the fields of `base_images.BasePython` as JSON."""
 
 import importlib.metadata
 import importlib.util
