@@ -20,7 +20,7 @@ from images.config.facts import Facts, Row
 from images.config.matrix import Sources
 from images.config.schema import Matrix
 from images.context import render
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.errors import Problem, UserError
 from images.fleet.config import Fleet
 from images.locking import lock_file
@@ -65,9 +65,11 @@ def _golden(name: str, sources: Sources) -> bytes:
     if planned.image is None:
         raise UserError(Problem(where=name, cause="is refused", then="choose another image in tools/generate.py"))
     base_context = BaseContext(reference=planned.image.base.reference, origin="tag")
-    extras = render.Extras(suite={"claims.json": b"{}"})
     dockerfile = render.render(
-        planned.image, lock_file.read(planned.image, paths.RESOURCES / "locks").files, base_context, extras
+        planned.image,
+        lock_file.read(planned.image, paths.RESOURCES / "locks").files,
+        base_context,
+        suite={"claims.json": b"{}"},
     )["Dockerfile"]
     return render.content_of(dockerfile)
 

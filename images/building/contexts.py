@@ -9,7 +9,7 @@ from pathlib import Path
 
 from images.building.options import BuildOptions
 from images.context import base_images, render
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.context.render import Context
 from images.errors import Problem, UserError
 from images.host.hashing import sha256, sha256_of_file
@@ -74,14 +74,20 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         custom_base=base.python,
         outside=outside.contents(image, gathered.files.values()),
     )
-    extras = render.Extras(
-        host=options.host.files(),
-        wheels={**gathered.files, **stock},
-        missing=gathered.missing,
-        offline=options.offline,
-        suite=suite_files(image_claims(claimed)),
+    return PreparedContext(
+        gathered=gathered,
+        claimed=claimed,
+        files=render.render(
+            image,
+            lock.files,
+            base,
+            host=options.host.files(),
+            wheels={**gathered.files, **stock},
+            missing=gathered.missing,
+            offline=options.offline,
+            suite=suite_files(image_claims(claimed)),
+        ),
     )
-    return PreparedContext(gathered=gathered, claimed=claimed, files=render.render(image, lock.files, base, extras))
 
 
 def _fetch_nothing(_url: str, _target: Path) -> None:

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from images.context.base_context import BaseContext
 from images.context.base_images import AcquiredBase
-from images.context.labels import LABELS
+from images.context.labels import LABELS, BaseContext
 from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.buildkit import BuildResult

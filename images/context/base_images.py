@@ -1,21 +1,24 @@
-"""Base images: acquired by digest, by tag, from a Debian mirror, or custom; and their pinned digests."""
+"""Base images: acquired by digest, by tag, from a Debian mirror, or custom; the Python of their own; pinned digests."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
+from images.config.paths import TEMPLATES
 from images.config.platforms import Platform
-from images.context import bootstrap
-from images.context.base_context import BaseContext, Origin
-from images.context.custom_base import BasePython, contradictions, read_python
 from images.context.hosting import HostSettings
-from images.engine import Engine, ImageInfo
+from images.context.labels import BaseContext, Origin
+from images.engine import ContainerSpec, Engine, EngineError, EngineErrorKind, ImageInfo
 from images.errors import Problem, UserError
-from images.planning.image import Base, Image
+from images.planning.image import Base, Image, Pin
 
 PINS_FILE = "locks/bases.yaml"
 _PIN = "`python -m tools.pin` writes it, in a checkout"
@@ -23,6 +26,23 @@ AUTO = "auto"
 """In place of a reference: the matrix's own base image."""
 BOOTSTRAPPED = "truetag-base"
 """The repository name of bases that were made here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasePython:
+    """The `python3` that a base brings, and what is installed for it."""
+
+    executable: str
+    prefix: str
+    version: str
+    is_venv: bool
+    externally_managed: bool
+    """pip refuses to install into it (PEP 668)."""
+    has_pip: bool
+    packages: Mapping[str, str]
+    """Canonical distribution name to version."""
+    torch_cuda: str | None
+    """The CUDA that an installed torch was made for; None without torch, or for a CPU torch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +137,11 @@ def _by_tag(engine: Engine, base: Base, say: Callable[[str], None]) -> AcquiredB
 
 def _bootstrapped(engine: Engine, base: Base, host: HostSettings, say: Callable[[str], None]) -> AcquiredBase:
     if base.suite is None:
-        raise UserError(
-            Problem(
-                where=base.reference,
-                cause="no registry answers, and it is no Debian suite that could be made from a mirror",
-                then="connect to a registry, or give a base you have: --base REF",
-            ),
-            code=1,
-        )
+        cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
+        then = "connect to a registry, or give a base you have: --base REF"
+        raise UserError(Problem(where=base.reference, cause=cause, then=then), code=1)
+    from images.context import bootstrap
+
     name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
     info = engine.find(name)
     if info is not None and info.labels.get(bootstrap.BASE_LABEL) == bootstrap.recipe(base.suite):
@@ -160,6 +177,9 @@ def base_context(base: AcquiredBase) -> BaseContext:
     )
 
 
+# --- a Python that a base brings ------------------------------------------------------------------------------------
+
+
 def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
     """Raises UserError with all of the base that contradicts the image's pins: nothing of a base is reinstalled."""
     if base.python and (wrong := contradictions(image, base.python)):
@@ -168,7 +188,61 @@ def require_no_contradiction(image: Image, base: AcquiredBase) -> None:
         raise UserError(Problem(where=base.reference, cause=cause, then=then))
 
 
-# --- pinning --------------------------------------------------------------------------------------------------------
+def contradictions(image: Image, python: BasePython) -> list[str]:
+    """Everything in a base's Python that an image's pins rule out, in words."""
+    wrong = []
+    if not python.version.startswith(f"{image.python}."):
+        wrong.append(f"Python {python.version}, the image needs {image.python}")
+    for pin in image.pins:
+        found = python.packages.get(pin.name)
+        if found is not None and not satisfies(found, pin):
+            needed = pin.requirement.partition("==")[2]
+            wrong.append(f"{pin.name}: the base has {found}, the image needs {needed}")
+    if "torch" in python.packages and python.torch_cuda != str(image.wheel_cuda):
+        made_for = f"CUDA {python.torch_cuda}" if python.torch_cuda else "the CPU or an unknown CUDA"
+        wrong.append(f"torch: the base's is made for {made_for}, the image needs CUDA {image.wheel_cuda}")
+    return wrong
+
+
+def satisfies(found: str, pin: Pin) -> bool:
+    """2.11.0+cu130 is a 2.11.0, and so is one that a vendor built (+nv25.1); a CPU build never is."""
+    try:
+        version, wanted = Version(found), Version(pin.version)
+    except InvalidVersion:
+        return found == pin.version
+    local = version.local or ""
+    return Version(version.public) == wanted and (local == pin.local if pin.local else local.split(".")[0] != "cpu")
+
+
+def read_python(engine: Engine, reference: str) -> BasePython | None:
+    """The Python that `python3` names in an image, read in a container with no network; None if there is none.
+
+    Raises UserError when there is one that can't run.
+    """
+    program = (TEMPLATES / "base" / "read_python.py").read_text(encoding="utf-8")
+    spec = ContainerSpec(reference, ["python3", "-I", "-c", program], name=f"{reference} (reading its Python)")
+    with engine.container(spec) as box:
+        try:
+            done = box.run(timeout=600)
+        except EngineError as error:
+            if error.kind is EngineErrorKind.NO_COMMAND:
+                return None
+            raise
+    if done.exit.code == 127:  # what the init process says when there is no such command
+        return None
+    if done.exit.code != 0:
+        cause = f"its python3 can't be run: {(done.stderr or done.stdout).strip()[-300:]}"
+        raise UserError(Problem(where=reference, cause=cause, then="give another base with --base REF"))
+    return python_of(json.loads(done.stdout))
+
+
+def python_of(found: Mapping[str, Any]) -> BasePython:
+    """What `read_python.py` printed, with canonical package names."""
+    packages = {canonicalize_name(name): version for name, version in found["packages"].items()}
+    return BasePython(**{**found, "packages": packages})
+
+
+# --- pinned digests -------------------------------------------------------------------------------------------------
 
 
 def pinned(root: Path) -> Mapping[str, str]:

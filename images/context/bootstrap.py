@@ -87,14 +87,9 @@ def require_mmdebstrap(say: Callable[[str], None]) -> None:
     if shutil.which("mmdebstrap"):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise UserError(
-            Problem(
-                where="mmdebstrap",
-                cause="is not installed, and making a base without a registry needs it",
-                then="as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF",
-            ),
-            code=1,
-        )
+        cause = "is not installed, and making a base without a registry needs it"
+        then = "as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF"
+        raise UserError(Problem(where="mmdebstrap", cause=cause, then=then), code=1)
     say("installing mmdebstrap with apt-get")
     apt.install("mmdebstrap", "debian-archive-keyring")
 
@@ -102,12 +97,12 @@ def require_mmdebstrap(say: Callable[[str], None]) -> None:
 def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Iterator[bytes]:
     """The tar of a minimal Debian, streamed from mmdebstrap. Raises UserError when it fails.
 
-    Debian's maintainer scripts run for a foreign platform, too: by the emulator that the kernel knows.
+    Debian's maintainer scripts run for another platform, too: by the emulator that the kernel knows.
     """
     command = [
         "mmdebstrap",
         "--variant=minbase",
-        *([] if platform is of_machine(os.uname().machine) else foreign(platform)),
+        *([] if platform is of_machine(os.uname().machine) else for_another_processor(platform)),
         "--include=ca-certificates",
         "--format=tar",
         *(f"--aptopt={name} {json.dumps(value)}" for name, value in sorted(host.apt.items())),
@@ -131,17 +126,12 @@ def _root_file_system(suite: str, host: HostSettings, platform: Platform) -> Ite
         listener.join()
     if process.returncode != 0:
         failure = classify("", said)
-        raise UserError(
-            Problem(
-                where=f"mmdebstrap {suite}",
-                cause=f"failed: {host.redact(failure.line or failure.cause)}",
-                then="does `apt-get update` work here, has its mirror that suite, is there space in /tmp?",
-            ),
-            code=1,
-        )
+        cause = f"failed: {host.redact(failure.line or failure.cause)}"
+        then = "does `apt-get update` work here, has its mirror that suite, is there space in /tmp?"
+        raise UserError(Problem(where=f"mmdebstrap {suite}", cause=cause, then=then), code=1)
 
 
-def foreign(platform: Platform) -> list[str]:
+def for_another_processor(platform: Platform) -> list[str]:
     """Options of mmdebstrap for another processor. Its own check wants a package (arch-test) to ask the kernel with:
     images/host/emulation.py has asked.
     """

@@ -71,15 +71,14 @@ class HostSettings:
         )
         local = tuple(
             f"{name} names this machine ({_redacted(value)}): build steps reach it only on the host's network"
-            for name, value in settings._addresses()
-            if _is_loopback(value)
+            for name, value in settings._local_addresses()
         )
         return replace(settings, warnings=(*problems, *dropped, *local))
 
     @property
     def loopback(self) -> bool:
         """An index or proxy listens on this machine: only `network="host"` on a local engine reaches it."""
-        return any(_is_loopback(value) for _, value in self._addresses())
+        return any(True for _ in self._local_addresses())
 
     def network(self, *, local: bool, offline: bool = False) -> str | None:
         """The network of build steps; None: the engine's default. `local`: the engine runs on this machine."""
@@ -97,54 +96,49 @@ class HostSettings:
         apt = dict(self.apt) | ({"Acquire::https::CaInfo": f"{MOUNT}/ca.crt"} if self.ca else {})
         if apt:
             exports["APT_CONFIG"] = f"{MOUNT}/apt.conf"
+        lines = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()) if '"' not in value)
         env = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(exports.items()))
         return {
             "host/env": env.encode(),
             **({"host/ca.crt": self.ca} if self.ca else {}),
-            **({"host/apt.conf": _apt_conf(apt)} if apt else {}),
+            **({"host/apt.conf": lines.encode()} if apt else {}),
         }
 
     def redact(self, text: str) -> str:
         """`text` without the names and passwords of these settings' addresses."""
-        for secret in self._secrets():
-            text = text.replace(secret, "***")
+        for name, value in self._values():
+            passwords = [value] if name.endswith("_PASSWORD") else []
+            passwords += [password for address in value.split() if (password := urlsplit(address).password)]
+            for password in [*passwords, *map(unquote, passwords)]:
+                text = text.replace(password, "***")
         return _redacted(text)
 
-    def _secrets(self) -> Iterator[str]:
-        for name, value in (*self.index.items(), *self.proxies.items(), *self.apt.items()):
-            if name.endswith("_PASSWORD"):
-                yield value
-            for address in value.split():
-                password = urlsplit(address).password
-                if password:
-                    yield from (password, unquote(password))
+    def _values(self) -> list[tuple[str, str]]:
+        return [*self.index.items(), *self.proxies.items(), *self.apt.items()]
 
-    def _addresses(self) -> Iterator[tuple[str, str]]:
-        for name, value in (*self.index.items(), *self.proxies.items(), *self.apt.items()):
+    def _local_addresses(self) -> Iterator[tuple[str, str]]:
+        """What listens on this machine."""
+        for name, value in self._values():
             for address in value.split():
-                if "://" in address:
+                host = urlsplit(address).hostname or "" if "://" in address else ""
+                if host in ("localhost", "::1") or host.endswith(".localhost") or host.startswith("127."):
                     yield name, address
 
 
 def host_settings() -> HostSettings:
     """The settings of the machine this runs on."""
-    return HostSettings.of(os.environ, _read, _apt_settings())
 
+    def read(path: str) -> bytes | None:
+        try:
+            return Path(path).read_bytes()
+        except OSError:
+            return None
 
-def _read(path: str) -> bytes | None:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return None
-
-
-def _apt_settings() -> dict[str, str]:
-    if not shutil.which("apt-config"):
-        return {}
-    dump = subprocess.run(
-        ["apt-config", "dump", "--format", "%f=%v%n"], capture_output=True, text=True, check=False, timeout=30
-    ).stdout
-    return dict(line.partition("=")[::2] for line in dump.splitlines())
+    words = ["apt-config", "dump", "--format", "%f=%v%n"]
+    dump = ""
+    if shutil.which(words[0]):
+        dump = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30).stdout
+    return HostSettings.of(os.environ, read, dict(line.partition("=")[::2] for line in dump.splitlines()))
 
 
 def _ca_bundle(env: Mapping[str, str], read: Callable[[str], bytes | None]) -> tuple[bytes | None, tuple[str, ...]]:
@@ -166,9 +160,8 @@ def _index_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     dropped: list[str] = []
     for name in _FURTHER_INDEXES:
         if env.get(name):
-            dropped.append(
-                f"{name} names a further index, and locks come from one: ignored (UV_DEFAULT_INDEX is honoured)"
-            )
+            text = "names a further index, and locks come from one: ignored (UV_DEFAULT_INDEX is honoured)"
+            dropped.append(f"{name} {text}")
     for name in sorted(env):
         if not _INDEX_VARIABLES.fullmatch(name) or not env[name]:
             continue
@@ -179,16 +172,6 @@ def _index_settings(env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, 
     if "PIP_INDEX_URL" in index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & index.keys():
         index["UV_DEFAULT_INDEX"] = index["PIP_INDEX_URL"]  # uv, which installs, does not read pip's settings
     return index, tuple(dropped)
-
-
-def _apt_conf(settings: Mapping[str, str]) -> bytes:
-    lines = (f'{name} "{value}";\n' for name, value in sorted(settings.items()) if '"' not in value)
-    return "".join(lines).encode()
-
-
-def _is_loopback(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    return host == "localhost" or host.endswith(".localhost") or host.startswith("127.") or host == "::1"
 
 
 def _redacted(text: str) -> str:

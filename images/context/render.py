@@ -244,7 +244,7 @@ def less(lock: bytes, kept: frozenset[str]) -> bytes:
     return "".join(lines).encode()
 
 
-# --- the user overlay: where packages are added without root, and what may not move there ------------------------------
+# --- the user overlay: where packages are added without root, and what may not move there ----------------------------
 
 
 def overlay_files(

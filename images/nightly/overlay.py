@@ -15,8 +15,8 @@ from images.building.options import BuildOptions
 from images.config.facts import Facts
 from images.context import labels as image_labels
 from images.context import templates
-from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
 from images.context.render import Context
 from images.engine import Engine, ImageInfo
 from images.engine.gpus import NO_GPU, Attachment

@@ -15,7 +15,7 @@ from pathlib import Path
 from images.config import paths
 from images.config.paths import TEMPLATES
 from images.context import render
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.context.render import Context, Stage
 from images.context.templates import EPOCH, environment, step_macros
 from images.errors import Problem, UserError
@@ -58,7 +58,7 @@ def context(image: Image, recipe: Recipe, base_context: BaseContext, inputs: Bui
     files |= inputs.host
     if inputs.offline:
         files |= {f"wheels/{path.name}": path for path in _stock(locks, inputs.wheelhouse)}
-        files["host/env"] = render.offline(files["host/env"])
+        files["host/env"] = render.offline_settings(files["host/env"])
     parts = [path for path in sorted(FOLDER.iterdir()) if path.suffix in (".sh", ".py")]
     files |= {f"recipe/{path.name}": path.read_bytes() for path in parts}
     if recipe.patch:
@@ -138,7 +138,7 @@ def _dockerfile(image: Image, recipe: Recipe, base_context: BaseContext, inputs:
         name="torch",
         below=below[-1].name if below else "system",
         holds=(f"torch {recipe.torch}",),
-        lock=render.names_something(files["locks/torch.txt"]),
+        lock=bool(render.locked_versions(files["locks/torch.txt"])),
         index=index,
         wheels_kept=False,
     )

@@ -12,9 +12,9 @@ import pytest
 
 from images.building import bake, records
 from images.context import base_images
-from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
+from images.context.labels import Origin
 from images.engine import ContainerSpec, Engine, connect
 from images.planning import plan
 from tests.support.checkout import ROOT

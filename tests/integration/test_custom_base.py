@@ -6,10 +6,9 @@ import pytest
 
 from images.config.names import Minor
 from images.context import base_images, render
-from images.context.base_context import Origin
-from images.context.base_images import AcquiredBase
-from images.context.custom_base import read_python
+from images.context.base_images import AcquiredBase, read_python
 from images.context.hosting import HostSettings, host_settings
+from images.context.labels import Origin
 from images.engine import ContainerSpec, Engine
 from images.locking import lock_file
 from images.planning import plan
@@ -65,7 +64,7 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
     given = base_images.acquire(engine, image.base, given_base, pinned={}, host=host, say=print)
     assert given.origin is Origin.CUSTOM and given.python is not None
     base_images.require_no_contradiction(image, given)
-    context = render.render(image, small, base_images.base_context(given), render.Extras(host=host.files()))
+    context = render.render(image, small, base_images.base_context(given), host=host.files())
     check = "test -e /usr/include/python3.11/Python.h && test -e /usr/local/cuda-12.6/mine && id -u && gcc --version"
     try:
         engine.build(context, TAG)

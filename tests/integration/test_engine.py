@@ -19,9 +19,9 @@ import pytest
 
 from images.commands import trials
 from images.config.names import Minor
-from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase, acquire
 from images.context.hosting import HostSettings
+from images.context.labels import Origin
 from images.engine import (
     RUN_LABEL,
     ContainerSpec,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
+from images.context.labels import Origin
 from images.engine import Engine, connect
 from tests.support.checkout import ROOT
 from tests.support.other_engine import Other, other_engine

@@ -61,7 +61,7 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
     host["host/env"] += b"export UV_INDEX_PLANTED_PASSWORD=planted-secret-7f3a\n"
     host["host/ca.crt"] = host.get("host/ca.crt", b"") + b"# planted-certificate-7f3a\n"
     tag = "truetag-test-traces"
-    engine.build(render.render(image, locks, base_images.base_context(base), render.Extras(host=host)), tag)
+    engine.build(render.render(image, locks, base_images.base_context(base), host=host), tag)
     try:
         names = set()
         for file in layers.saved(engine, tag):

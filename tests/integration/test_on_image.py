@@ -12,7 +12,7 @@ import pytest
 
 from images.context import labels as image_labels
 from images.context import render
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.engine import ContainerSpec, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
@@ -43,9 +43,7 @@ def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     missing = image_labels.declared_missing(image, parent.labels)
     lock = lock_file.read(image)
     suite = suite_files(image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)))
-    context = render.render(
-        image, lock_file.read(image).files, BaseContext(reference="-", origin="tag"), render.Extras(suite=suite)
-    )
+    context = render.render(image, lock_file.read(image).files, BaseContext(reference="-", origin="tag"), suite=suite)
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     last = dockerfile.decode().split("FROM light AS image\n")[1]

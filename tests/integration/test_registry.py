@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from images.config.names import Minor
-from images.context.base_context import Origin
 from images.context.base_images import PINS_FILE, acquire, load_pins, pin
 from images.context.hosting import HostSettings
+from images.context.labels import Origin
 from images.engine import Engine
 from images.engine.archive import pack
 from images.engine.buildkit import BuildEvent, StepFinished, StepStarted

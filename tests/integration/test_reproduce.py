@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from images.context import base_images, bootstrap, render
-from images.context.base_context import Origin
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
+from images.context.labels import Origin
 from images.context.render import Context
 from images.context.templates import EPOCH
 from images.engine import Engine, ImageInfo
@@ -61,8 +61,9 @@ def test_packages_venv_and_user_have_normalised_timestamps(
     """
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
-    extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock_file.read(image).files, base_images.base_context(base), extras)
+    context = render.render(
+        image, lock_file.read(image).files, base_images.base_context(base), host=host_settings().files()
+    )
     steps = [step for step in built["steps"] if step["name"].startswith("[system") and " RUN " in step["name"]]
     assert steps, "the parent's steps tell nothing of its first stage"
     kept = any(step["cached"] for step in steps)
@@ -102,8 +103,9 @@ RUN --mount=type=tmpfs,target=/run \\
 def test_a_step_normalises_the_timestamps_of_what_it_wrote_and_nothing_else(
     engine: Engine, base: AcquiredBase, image: Image
 ) -> None:
-    extras = render.Extras(host=host_settings().files())
-    context = render.render(image, lock_file.read(image).files, base_images.base_context(base), extras)
+    context = render.render(
+        image, lock_file.read(image).files, base_images.base_context(base), host=host_settings().files()
+    )
     text = context["Dockerfile"]
     assert isinstance(text, bytes)
     system = text.split(b"# ---- tools")[0].decode()

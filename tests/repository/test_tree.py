@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from images.context import render
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.locking import lock_file
 from images.planning import plan
 from tests.support.checkout import ROOT
@@ -60,8 +60,9 @@ def test_every_image_of_the_default_index_is_locked(image: plan.Image) -> None:
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
     base_context = BaseContext(reference=image.base.reference, origin="tag")
-    extras = render.Extras(suite={"claims.json": b"{}"})
-    dockerfile = render.render(image, lock_file.read(image).files, base_context, extras)["Dockerfile"]
+    dockerfile = render.render(image, lock_file.read(image).files, base_context, suite={"claims.json": b"{}"})[
+        "Dockerfile"
+    ]
     file = tmp_path / "Dockerfile"
     assert isinstance(dockerfile, bytes)
     file.write_bytes(dockerfile)

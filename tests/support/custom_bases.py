@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from images.context.base_context import Origin
-from images.context.base_images import AcquiredBase
-from images.context.custom_base import BasePython
+from images.context.base_images import AcquiredBase, BasePython
+from images.context.labels import Origin
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.sources import SOURCES

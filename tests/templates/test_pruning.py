@@ -573,7 +573,7 @@ def program(folder: Path) -> tuple[Path, Path]:
     """The files of the context in `folder`, and an environment: its interpreter and its packages' folder."""
     (planned,) = plan.select(["cu126-torch27-sm90"], load())
     assert planned.image and planned.image.pruning
-    for path, content in pruner.files(planned.image.pruning):
+    for path, content in pruner.files(planned.image.pruning).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content.replace(b'"/run/before"', repr(str(folder / "before")).encode()))
     (folder / "before").write_bytes(b"")

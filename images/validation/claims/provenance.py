@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from images.config.paths import TEMPLATES
-from images.context import additions, pruner, render
-from images.context.base_context import BaseContext
+from images.context import pruner, render
+from images.context.labels import BaseContext
 from images.host.hashing import sha256
 from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
@@ -77,7 +77,7 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
         "copies": dict(owners.COPIES),
         "links": dict(owners.LINKS),
         "generated": generated,
-        "path": list(render.search_path(image, base, additions.key(image, lock.files))),
+        "path": list(render.search_path(image, base, render.overlay_key(image, lock.files))),
         "plugins": dict(owners.PLUGINS),
         "free": False,
         "privileged": dict(owners.PRIVILEGED),
@@ -87,8 +87,8 @@ def _owners(context: ClaimContext, lock: Lock) -> dict[str, object]:
 def _written_by_steps(image: Image, base: BaseContext, lock: Lock) -> dict[str, bytes]:
     """Path -> content of what the build's scripts write (templates/scripts/user.sh, suite.sh, stages/image.j2)."""
     python, folder = base.executable, home.python(image).rpartition("/")[0]
-    added = additions.files(image, base, lock.files, ())
-    environment = home.environment(image, additions.key(image, lock.files))
+    added = render.overlay_files(image, base, lock.files, ())
+    environment = home.environment(image, render.overlay_key(image, lock.files))
     return {
         "/etc/profile.d/truetag.sh": f"PATH={python.rpartition('/')[0]}:$PATH\n".encode(),
         "/etc/profile.d/truetag_additions.sh": f"PATH={environment}/bin:$PATH\n".encode(),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from images.config.platforms import Platform
 from images.context import labels as image_labels
-from images.context.base_context import BaseContext, Origin
+from images.context.labels import BaseContext, Origin
 from images.planning import expectations, home, system_packages
 from images.planning.image import Image, Pin
 from images.validation.claims.context import ClaimContext, claim

@@ -7,8 +7,8 @@ import pytest
 
 from images.building import contexts
 from images.building.options import BuildOptions
-from images.context.base_context import BaseContext
 from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
 from images.locking import lock_file
 from images.planning import plan
 from images.wheels import prebuilt

@@ -8,7 +8,7 @@ import pytest
 
 from images.building import records
 from images.config.names import ImageName
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.engine import ImageInfo
 from images.errors import UserError
 from images.planning import plan

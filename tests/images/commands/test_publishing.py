@@ -7,7 +7,7 @@ import pytest
 from images.commands import common, publishing, trials
 from images.config.matrix import Sources
 from images.context import labels as image_labels
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.commands import call

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from images.config.paths import TEMPLATES
-from images.context import additions
+from images.context import render
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.sources import SOURCES
 
+BASE: Any = types.SimpleNamespace(executable="/opt/venv/bin/python")
 CREATE = TEMPLATES / "additions" / "create.py"
 
 
@@ -31,7 +32,7 @@ def image(name: str) -> Image:
 
 def constraints(name: str, *missing: str) -> dict[str, str]:
     wanted = image(name)
-    text = additions.constraints(wanted, lock_file.read(wanted).files, missing).decode()
+    text = render.constraints(wanted, lock_file.read(wanted).files, missing).decode()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {name: version for name, _, version in (line.partition("==") for line in lines)}
 
@@ -50,10 +51,10 @@ def test_what_the_image_goes_without_is_not_held() -> None:
 def test_another_lock_has_another_environment() -> None:
     wanted = image("cu126-torch27")
     locks = dict(lock_file.read(wanted).files)
-    before = additions.key(wanted, locks)
-    assert additions.key(wanted, locks) == before
+    before = render.overlay_key(wanted, locks)
+    assert render.overlay_key(wanted, locks) == before
     locks["light.txt"] += b"x==1\n"
-    assert additions.key(wanted, locks) != before
+    assert render.overlay_key(wanted, locks) != before
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def interpreter(made: Path, tmp_path: Path) -> Path:
     (tmp_path / "settings").write_text(
         f"home=/\nimage_python={made}/bin/python\nadditions={made}\nkept='transformers==4.57.6 datasets==4.5.0'\n"
     )
-    (tmp_path / "hints").write_bytes(additions._hints())
+    (tmp_path / "hints").write_bytes(render.overlay_files(image("cu126-torch27"), BASE, {}, ())["additions/hints"])
     (tmp_path / "pip.py").write_text(
         "import sys; print(*sys.argv[1:]); sys.exit(3 if 'vllm>=1' in sys.argv or 'Flash_Attn' in sys.argv else 0)"
     )
@@ -192,9 +193,8 @@ def test_what_is_kept_moves_where_nothing_else_fits(interpreter: Path) -> None:
 
 
 def test_an_image_without_transformers_asks_for_nothing_more() -> None:
-    base: Any = types.SimpleNamespace(executable="/opt/venv/bin/python")
     whole = image("cu126-torch27")
-    bare = dataclasses.replace(whole, pins=tuple(pin for pin in whole.pins if pin.name not in additions._KEPT))
+    bare = dataclasses.replace(whole, pins=tuple(pin for pin in whole.pins if pin.name not in render._KEPT))
     for one, wanted in ((whole, "kept='transformers==4.57.6 datasets==4.5.0'"), (bare, "kept=''")):
-        settings = additions._settings(one, base, lock_file.read(whole).files).decode()
-        assert settings.splitlines()[-1] == wanted
+        files = render.overlay_files(one, BASE, lock_file.read(whole).files, ())
+        assert files["additions/settings"].decode().splitlines()[-1] == wanted

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from images.context import labels as image_labels
 from images.context import render, templates
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
@@ -28,7 +28,7 @@ def image(name: str) -> Image:
 
 
 def context(wanted: Image, **extras: object) -> dict[str, bytes]:
-    files = render.render(wanted, lock_file.read(wanted).files, BASE_CONTEXT, render.Extras(**extras))  # type: ignore[arg-type]
+    files = render.render(wanted, lock_file.read(wanted).files, BASE_CONTEXT, **extras)  # type: ignore[arg-type]
     assert all(isinstance(content, bytes) for content in files.values())
     return files  # type: ignore[return-value]
 
@@ -224,7 +224,7 @@ def test_a_wheel_with_compiled_extensions_is_installed_in_place_of_the_locks_sou
     plain = context(wanted)
     assert b"\ncolossalai==0.5.0" in plain["locks/profile.txt"]
     locks = lock_file.read(wanted).files
-    extended = render.render(wanted, locks, BASE_CONTEXT, render.Extras(wheels={wheel: tmp_path}))
+    extended = render.render(wanted, locks, BASE_CONTEXT, wheels={wheel: tmp_path})
     assert b"\ncolossalai==0.5.0" not in bytes(extended["locks/profile.txt"])  # type: ignore[arg-type]
     step = f"install.sh /opt/venv/bin/python /run/wheels/{wheel}"
     assert step in stages(bytes(extended["Dockerfile"]))["profile"]  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from images.config import paths
-from images.context.base_context import BaseContext
+from images.context.labels import BaseContext
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file
