@@ -1,4 +1,4 @@
-"""How claims about a foreign image are judged: by the suite's judges, by others where those expect more. Pure."""
+"""How claims about anybody's image are judged: by the suite's judges, by others where those expect more. Pure."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _of_child(claim: Claim) -> Claim:
 
 
 def changes(evidence: Evidence, steps: Sequence[str]) -> Changes | None:
-    """What a trial of a child found of its packages; None where the static tier was not measured."""
+    """What a validation run of a child found of its packages; None where the static tier was not measured."""
     claim = next((one for one in evidence.claims if (one.id, one.subject) == ("S1", "lock")), None)
     record = evidence.of(claim.probe) if claim else None
     measured = record.of("lock") if record else None

@@ -49,6 +49,8 @@ def limited(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
 
 def without(claims: ClaimSet, reasons: Reasons) -> ClaimSet:
     """The claims that can be measured there."""
+    if not reasons:
+        return claims
     return ClaimSet(image=claims.image, claims=tuple(one for one in claims.claims if _key(one) not in reasons))
 
 

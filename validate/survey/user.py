@@ -2,7 +2,7 @@
 
     python3 -I -S FOLDER/validate user CLAIMS.json
 
-A trial on a machine of another processor asks this of the image's own Python, emulated, and then reads the
+A validation run on a machine of another processor asks this of the image's own Python, emulated, and then reads the
 image's files with a Python of its own.
 """
 
