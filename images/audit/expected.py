@@ -1,6 +1,6 @@
 """What holds for any image with these packages: claims, written from what is installed. Pure.
 
-Nobody promised anything of somebody else's image, so a claim here never says which version should be there. It says that
+Nobody promised anything of such an image, so a claim here never says which version should be there. It says that
 what is there is whole, and fits together.
 """
 
