@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from images.config.paths import RESOURCES as ROOT
+from images.fleet.executors import ray
 from tests.support.commands import call
 from tests.support.installed import install, truetag
 
@@ -42,16 +47,49 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Path) -> None:
-    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} >= {"bin", "images", "validate"}
-    assert not {"templates", "examples", "tests", "docs"} & {path.name for path in installed.iterdir()}
+    top = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    assert top - {".lock"} == {"bin", "truetag"}, "no name in site-packages but ours"
+    folder = installed / "truetag"
+    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {
+        "__init__.py",
+        "__main__.py",
+        "images",
+        "validate",
+    }
     for path in (
         "images/templates/Dockerfile.j2",
         "images/data/facts.yaml",
         "validate/hints.json",
         "images/examples/tiny.py",
     ):
-        assert (installed / path).is_file()
-    assert (installed / "bin" / "truetag").is_file()
+        assert (folder / path).is_file()
+    assert not list(installed.rglob("ruff.toml"))
+
+
+def test_the_console_script_and_the_module_start_the_same(installed: Path, workspace: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    commands = ([str(installed / "bin" / "truetag")], [sys.executable, "-m", "truetag"])
+    how: dict[str, Any] = {"cwd": workspace, "env": environment, "capture_output": True, "text": True, "check": True}
+    outputs = [subprocess.run([*command, "--version"], **how) for command in commands]
+    assert outputs[0].stdout == outputs[1].stdout and outputs[0].stdout.startswith("truetag ")
+
+
+def test_workers_of_slurm_and_ray_find_the_code(installed: Path, tmp_path: Path) -> None:
+    """Slurm's jobs get the folder that has `images` as PYTHONPATH, Ray's a copy of what lies there."""
+    program = "from images.config import paths; print(paths.RESOURCES)"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-c", f"import truetag, sys; sys.path.insert(0, truetag.__path__[0]); {program}"]
+    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=True)
+    resources = Path(done.stdout.strip())
+    assert resources == installed / "truetag"
+    for name in ray.CODE:
+        if (resources / name).is_dir():
+            shutil.copytree(resources / name, tmp_path / name)
+    for folder in (resources, tmp_path):
+        imported = [sys.executable, "-c", "import images.fleet.worker, validate.suite as one; print(one.__file__)"]
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        found = subprocess.run(imported, cwd="/", env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.startswith(f"{folder}/validate/")
 
 
 def test_plan_in_a_folder_with_a_matrix_of_its_own(installed: Path, workspace: Path) -> None:

@@ -19,6 +19,9 @@ def install(folder: Path) -> Path:
     sources = folder / "sources"
     for name in ("images", "validate", "templates", "examples"):
         shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "tools" / "truetag", sources / "tools" / "truetag", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources / name)
     command = [
@@ -43,5 +46,5 @@ def truetag(
 ) -> subprocess.CompletedProcess[str]:
     """What the console script does, without the checkout on the path."""
     own = {**os.environ, **(environment or {}), "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", "from images.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "truetag", *arguments]
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)

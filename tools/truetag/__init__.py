@@ -1,0 +1,18 @@
+"""The installed package: `images` and `validate` lie inside it, as names of ours alone in site-packages.
+
+In a checkout they lie at its top, and this folder is of no use.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """The command line, with this folder first on the path: the code says `import images`, as in a checkout."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from images.cli import main as run
+
+    run()
