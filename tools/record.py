@@ -10,11 +10,16 @@ from typing import Annotated
 import typer
 
 from images.config import paths
+from images.errors import Problem, UserError
 from images.site import records
 from images.validation import schemas
-from images.validation.joining import joined
+from images.validation.run import merged
 from tools import run
+from validate.evidence import Evidence
 from validate.judge import judge
+
+_MACHINE = ("gpus", "driver", "engine", "cpus")
+"""What must be the same. A part whose tiers take no GPU knows of none."""
 
 
 def main(
@@ -44,6 +49,47 @@ def main(
     content = (folders[0] / "evidence.json").read_bytes() if len(folders) == 1 else evidence.dumps().encode() + b"\n"
     records.append(target, line, content)
     typer.echo(f"{target / records.LINES}: {line.id}, {verdict.overall}")
+
+
+def joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
+    """One evidence of parts, each with the place that it came from.
+
+    Raises UserError: parts of other images or machines, or a claim that two parts measured, as one of them would hide
+    what the other found.
+    """
+    first = parts[0][1]
+    if len(parts) == 1:
+        return first
+    # The host as the first part with GPUs saw it; as the first part, where none had any.
+    machine = next((part.host for _, part in parts if part.host.get("gpus")), first.host)
+    problems: list[Problem] = []
+    measured: dict[str, str] = {}
+    for place, part in parts:
+        then = "record it alone, with another word"
+        keys = [key for key in _MACHINE if part.host.get("gpus") or key not in ("gpus", "driver")]
+        differing = [key for key in keys if part.host.get(key) != machine.get(key)]
+        if (part.image, part.digest) != (first.image, first.digest):
+            cause = f"is of {part.image} {part.digest[:19]}, the first part of {first.image} {first.digest[:19]}"
+            problems.append(Problem(where=place, cause=cause, then=then))
+        elif differing:
+            problems.append(Problem(where=place, cause=f"is of another machine: {', '.join(differing)}", then=then))
+        for claim in (f"{one.id} {one.subject}" for one in part.claims):
+            if before := measured.get(claim):
+                cause = f"{claim} was measured in {before} already: one of both would hide the other"
+                then = "record one of them, and the other with another word"
+                problems.append(Problem(where=place, cause=cause, then=then))
+            measured[claim] = place
+    if problems:
+        raise UserError(problems)
+    dates = [part.host["date"] for _, part in parts if part.host.get("date")]
+    ran_out = any(part.host.get("out_of_memory") for _, part in parts)
+    return Evidence(
+        image=first.image,
+        digest=first.digest,
+        records=merged([record for _, part in parts for record in part.records]),
+        host={**machine, **({"date": min(dates)} if dates else {}), "out_of_memory": ran_out},
+        claims=tuple(claim for _, part in parts for claim in part.claims),
+    )
 
 
 def _size(folders: Sequence[Path], digest: str) -> int:

@@ -37,12 +37,12 @@ class Changes:
         """In words, a line each kind."""
         moved = {name: f"{before} to {after}" for name, (before, after) in self.moved.items()}
         kinds = (("added", self.added), ("removed", self.removed), ("moved", moved))
-        told = [f"{kind} {len(found)}: {_listed(found)}" for kind, found in kinds if found]
+        told = [
+            f"{kind} {len(found)}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
+            for kind, found in kinds
+            if found
+        ]
         return [f"{len(self.steps)} steps above the parent", *(told or ["no package differs from the parent's"])]
-
-
-def _listed(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
 
 
 def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
@@ -50,15 +50,12 @@ def steps_above(history: Sequence[str]) -> tuple[str, ...] | None:
 
     None: nothing in it looks like one of our images.
     """
+    # The classic builder writes something before an instruction.
+    plain = [step.removeprefix("/bin/sh -c #(nop) ").strip() for step in history]
     for index in range(len(history) - 1):
-        if tuple(_plain(step) for step in history[index : index + 2]) == _LAST_STEPS:
+        if tuple(plain[index : index + 2]) == _LAST_STEPS:
             return tuple(reversed(history[:index]))
     return None
-
-
-def _plain(step: str) -> str:
-    """Without what the classic builder writes before an instruction."""
-    return step.removeprefix("/bin/sh -c #(nop) ").strip()
 
 
 def claims(parent: ClaimSet) -> ClaimSet:

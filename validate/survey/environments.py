@@ -89,6 +89,16 @@ def program(names: Sequence[str], search: str) -> str | None:
     return None
 
 
+def text_of(file: Path, longest: int = _LONGEST_TEXT) -> str:
+    """Empty for what is no file, can't be read, or is too long."""
+    try:
+        if not file.is_file() or file.stat().st_size > longest:
+            return ""
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def is_elf(path: str) -> bool:
     try:
         with Path(path).open("rb") as stream:
@@ -110,7 +120,7 @@ def _interpreters(folder: _Folder) -> Iterator[tuple[str, str]]:
 
 
 def _environment(prefix: str, python: str, version: str, own: Sequence[str], environ: Mapping[str, str]) -> Environment:
-    pairs = (line.partition("=") for line in _text(Path(prefix, "pyvenv.cfg")).splitlines() if "=" in line)
+    pairs = (line.partition("=") for line in text_of(Path(prefix, "pyvenv.cfg")).splitlines() if "=" in line)
     settings = {name.strip().lower(): value.strip() for name, _, value in pairs}
     base = str(Path(settings["home"]).parent) if "home" in settings else prefix
     kind = "venv" if settings else "conda" if Path(prefix, "conda-meta").is_dir() else "system"
@@ -158,7 +168,7 @@ def _with_links(folders: Sequence[str]) -> Iterator[str]:
     for folder in folders:
         yield folder
         for file in sorted(Path(folder).glob("*.pth")):
-            for line in _text(file).splitlines():
+            for line in text_of(file).splitlines():
                 entry = line.strip()
                 if entry and not entry.startswith(("#", "import ", "import\t")):
                     path = os.path.normpath(f"{folder}/{entry}" if not entry.startswith("/") else entry)
@@ -174,15 +184,6 @@ def _customisations(path: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, file
 
 
-def _text(file: Path) -> str:
-    try:
-        if not file.is_file() or file.stat().st_size > _LONGEST_TEXT:
-            return ""
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def distributions(one: Environment) -> list[dict[str, Any]]:
     """What is installed, as metadata says: name, version, place, who installed it, requirements, licence."""
     return [
@@ -195,8 +196,8 @@ def _metadata(found: installed.Distribution) -> dict[str, Any]:
     info = next(iter(_infos(found)), None)
     text = installer = ""
     if info is not None:
-        text = _text(info / "METADATA" if info.is_dir() else info) or _text(info / "PKG-INFO")
-        installer = _text(info / "INSTALLER").strip()[:40] if info.is_dir() else ""
+        text = text_of(info / "METADATA" if info.is_dir() else info) or text_of(info / "PKG-INFO")
+        installer = text_of(info / "INSTALLER").strip()[:40] if info.is_dir() else ""
     pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
     fields = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
     licences = [value for name, value in fields if name in ("license-expression", "license") and value]

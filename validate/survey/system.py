@@ -12,8 +12,9 @@ from typing import Any
 
 from validate.binaries.loader import SearchPath
 from validate.survey import environments
+from validate.survey.environments import text_of
 
-_LARGEST = 4 << 20
+_LARGEST = 32 << 20
 _NVIDIAS = re.compile(r"(cuda|libcu(blas|dart|dnn|fft|file|rand|solver|sparse)|libnccl|libnv|libnpp|nvidia|tensorrt)")
 _DRIVER = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 _DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control")
@@ -29,22 +30,15 @@ def survey(environ: Mapping[str, str], directory: str) -> dict[str, Any]:
         "toolkits": list(_toolkits()),
         "driver_files": sorted(set(_driver_files(environ, directory))),
         "preload": _lines("/etc/ld.so.preload"),
-        "interpreters": [_interpreter(path) for path in _pythons_on_path(environ)],
+        "interpreters": list(_pythons(environ)),
         "licences": sorted(set(_licences())),
     }
 
 
-def _text(path: str) -> str:
-    try:
-        if not os.path.isfile(path) or Path(path).stat().st_size > _LARGEST * 8:  # noqa: PTH113
-            return ""
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _lines(path: str) -> list[str]:
-    return [line.strip() for line in _text(path).splitlines() if line.strip() and not line.startswith("#")]
+    return [
+        line.strip() for line in text_of(Path(path), _LARGEST).splitlines() if line.strip() and not line.startswith("#")
+    ]
 
 
 def _release() -> str:
@@ -54,7 +48,7 @@ def _release() -> str:
 
 def _packages() -> Iterator[dict[str, str]]:
     """Debian's, from dpkg's status file."""
-    for stanza in _text("/var/lib/dpkg/status").split("\n\n"):
+    for stanza in text_of(Path("/var/lib/dpkg/status"), _LARGEST).split("\n\n"):
         fields = dict(line.partition(":")[::2] for line in stanza.splitlines() if line[:1].strip() and ":" in line)
         if "Package" in fields and " installed" in fields.get("Status", ""):
             yield {"name": fields["Package"].strip(), "version": fields.get("Version", "").strip()}
@@ -64,7 +58,9 @@ def _toolkits() -> Iterator[dict[str, str]]:
     """Folders with a CUDA toolkit, by the version that its own header says (1000 x major + 10 x minor)."""
     homes = {os.path.realpath(path) for path in glob.glob("/usr/local/cuda*") if os.path.isdir(path)}  # noqa: PTH112, PTH207
     for home in sorted(homes):
-        found = re.search(r"^#define\s+CUDA_VERSION\s+(\d+)", _text(f"{home}/include/cuda.h"), re.MULTILINE)
+        found = re.search(
+            r"^#define\s+CUDA_VERSION\s+(\d+)", text_of(Path(home, "include/cuda.h"), _LARGEST), re.MULTILINE
+        )
         number = int(found[1]) if found else 0
         version = f"{number // 1000}.{number % 1000 // 10}" if number else ""
         yield {"home": home, "version": version, "nvcc": str(os.path.isfile(f"{home}/bin/nvcc")).lower()}  # noqa: PTH113
@@ -83,17 +79,15 @@ def _driver_files(environ: Mapping[str, str], directory: str) -> Iterator[str]:
             yield found
 
 
-def _pythons_on_path(environ: Mapping[str, str]) -> Iterator[str]:
+def _pythons(environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Each program named python on PATH: machine code or not, and as its Debian package brought it or not."""
     for folder in dict.fromkeys(environ.get("PATH", "").split(":")):
         for name in ("python3", "python"):
-            if folder and os.path.isfile(f"{folder}/{name}"):  # noqa: PTH113
-                yield f"{folder}/{name}"
-
-
-def _interpreter(path: str) -> dict[str, Any]:
-    """What a program named python is: machine code or not, and as its Debian package brought it or not."""
-    real = os.path.realpath(path)
-    return {"path": path, "real": real, "elf": environments.is_elf(real), "as_packaged": _as_packaged(real)}
+            path = f"{folder}/{name}"
+            if folder and os.path.isfile(path):  # noqa: PTH113
+                real = os.path.realpath(path)
+                is_elf = environments.is_elf(real)
+                yield {"path": path, "real": real, "elf": is_elf, "as_packaged": _as_packaged(real)}
 
 
 def _as_packaged(path: str) -> bool | None:
