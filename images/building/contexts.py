@@ -18,8 +18,8 @@ from images.planning.image import Base, Image
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.validation.run import suite_files
-from images.wheels import outside, prebuilt
-from images.wheels.official import WheelSource
+from images.wheels import prebuilt
+from images.wheels.prebuilt import WheelSource
 
 _FROM = re.compile(
     r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?", re.ASCII
@@ -72,7 +72,7 @@ def prepare(image: Image, lock: Lock, base: BaseContext, options: BuildOptions) 
         options.sources.facts,
         missing=gathered.missing,
         custom_base=base.python,
-        outside=outside.contents(image, gathered.files.values()),
+        outside=prebuilt.contents(image, gathered.files.values()),
     )
     return PreparedContext(
         gathered=gathered,

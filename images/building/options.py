@@ -11,8 +11,7 @@ from images.context.base_images import AUTO
 from images.context.hosting import HostSettings
 from images.engine import gpus
 from images.host import cache
-from images.wheels.official import Fetch
-from images.wheels.prebuilt import FindWheel
+from images.wheels.prebuilt import Fetch, FindWheel
 from validate.claims import Tier
 
 

@@ -23,7 +23,7 @@ from images.validation.child import Changes
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
 from images.wheels import cache as wheel_cache
-from images.wheels import outside
+from images.wheels import prebuilt
 from validate import hints
 from validate.claims import ClaimSet, Tier
 from validate.evidence import Evidence, Outcome, Record
@@ -87,7 +87,7 @@ def claims_of(
         sources.facts,
         missing=missing,
         custom_base=image_labels.on_custom_base(found.labels),
-        outside=outside.kept(image, missing, compiled, cache.folder()),
+        outside=prebuilt.kept(image, missing, compiled, cache.folder()),
     )
     claims = image_claims(context.on_host(attachment) if attachment else context)
     claims = chosen(claims, tiers, only) if only else claims

@@ -8,34 +8,48 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from images.config import paths
 from images.config.facts import Facts
+from images.config.names import Arch
 from images.config.schema import Matrix
-from images.context import base_images
-from images.context.base_images import AcquiredBase
+from images.context import base_images, render
 from images.context.hosting import HostSettings
-from images.context.render import Context
+from images.context.labels import BaseContext
+from images.context.render import Context, Stage
+from images.context.templates import EPOCH, environment, step_macros
 from images.engine import ContainerSpec, Engine
 from images.engine.buildkit import BuildEvent, LogLine
-from images.engine.failures import BuildFailed
+from images.engine.failures import BuildFailed, FailureKind
 from images.engine.progress import Progress
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
+from images.host.hashing import sha256_of_file
+from images.locking import lock_file
 from images.planning.image import Image, Pin
-from images.wheels.audit import judge_wheel, wheel_record
-from images.wheels.builder_context import BuilderInputs, context
+from images.validation import run
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.device_code import kernel_code_claim
+from images.validation.claims.image import image_claims
+from images.wheels import prebuilt
 from images.wheels.cache import CachedWheel, WheelCache, wheel_finder
-from images.wheels.compile_errors import explained
 from images.wheels.prebuilt import FindWheel
-from images.wheels.recipe import BaseCompilers, Recipe, beside, for_base, jobs_for, no_nvcc, recipe_for
+from images.wheels.recipe import FOLDER, BaseCompilers, Recipe, beside, for_base, jobs_for, no_nvcc, recipe_for
+from validate.claims import Claim, ClaimSet, Tier
+from validate.judge import Verdict, judge
+from validate.judging import Status
 
 _NINJA = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _STEP = "/run/recipe/compile.sh"
+_JUDGED = {("S3", "environment"), ("S4", "symbols")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,114 +113,80 @@ def wheel_builder(
         if row not in matrix.sources or any(one.name == pin.name for one in image.prebuilt):
             return None
         try:
-            wanted = recipe_for(image, row, matrix)
+            recipe = recipe_for(image, row, matrix)
         except UserError as error:
             if not (pin.optional or pin.extensions):
                 raise
             progress.say(str(image.name), error.problems[0].cause, "yellow")
             return None
         with one_at_a_time:  # builds beside each other may ask for the same wheel
-            return build_wheel(engine, image, wanted, options, host, progress).cached.wheel
+            return build_wheel(engine, image, recipe, options, host, progress).cached.wheel
 
     return find
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Compilation:
-    """One wheel that is being compiled."""
-
-    engine: Engine
-    image: Image
-    recipe: Recipe
-    options: WheelOptions
-    host: HostSettings
-    progress: Progress
-
-    @property
-    def label(self) -> str:
-        return f"{self.image.name} {self.recipe.package}"
-
-    @property
-    def tag(self) -> str:
-        return f"truetag-wheel:{self.recipe.key}"
-
-    @property
-    def log(self) -> Path:
-        return self.options.out / "wheels" / str(self.image.name) / f"{self.recipe.package}.log"
-
-    @property
-    def jobs(self) -> int:
-        """Compilers at once."""
-        return self.options.jobs or jobs_for(self.recipe, self.engine.facts.cpus, self.engine.facts.memory)
-
-    def warn(self, text: str) -> None:
-        self.progress.say(self.label, text, "yellow")
-
-
 def build_wheel(
-    engine: Engine, image: Image, wanted: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
+    engine: Engine, image: Image, recipe: Recipe, options: WheelOptions, host: HostSettings, progress: Progress
 ) -> BuiltWheel:
     """The wheel of a recipe for an image: taken from the wheel cache, else compiled, judged and stored there.
 
     Raises UserError: it can't be compiled here, it did not compile, it does not keep what it was asked for.
     """
-    start = time.monotonic()
-    wanted = for_base(read_base_compilers(engine, image, options.base), wanted)
-    job = _Compilation(engine=engine, image=image, recipe=wanted, options=options, host=host, progress=progress)
-    cached = options.cache.find(wanted.key, job.warn)
+    start, label = time.monotonic(), f"{image.name} {recipe.package}"
+
+    def warn(text: str) -> None:
+        progress.say(label, text, "yellow")
+
+    recipe = for_base(read_base_compilers(engine, image, options.base), recipe)
+    cached = options.cache.find(recipe.key, warn)
     if cached and not options.recompile:
-        return BuiltWheel(recipe=wanted, cached=cached, compiled=0, from_cache=0, seconds=0)
-    _require_provider(engine, image, wanted, options.facts)
-    base = _acquire_base(job)
-    try:
-        any_compiled = _compile(job, _context(job, base))
-        done, content = _fetch(engine, job.tag)
-        verdict = judge_wheel(engine, job.tag, image, wanted, content, options.facts, job.log)
-    finally:
-        engine.remove(job.tag, force=True)
-    seconds = time.monotonic() - start
-    record = wheel_record(wanted, done, verdict, base.digest, job.jobs, seconds)
-    cached = options.cache.store(wanted.key, done["wheel"], content, record)
-    progress.finish(job.label, f"kept as {cached.wheel}")
-    return _built(wanted, cached, done["objects"], any_compiled, seconds)
-
-
-def _acquire_base(job: _Compilation) -> AcquiredBase:
-    """The base, compared with the pins of torch's layer: nothing else is installed beside the new wheel."""
-    return base_images.acquire_for(
-        job.engine,
-        replace(job.image, pins=beside(job.image)),
-        job.options.base,
-        pinned=job.options.pinned_bases,
-        host=job.host,
-        say=job.warn,
-    )
-
-
-def _context(job: _Compilation, base: AcquiredBase) -> Context:
-    options = job.options
-    inputs = BuilderInputs(
-        host=job.host.files(),
-        jobs=job.jobs,
+        return BuiltWheel(recipe=recipe, cached=cached, compiled=0, from_cache=0, seconds=0)
+    _require_nvcc(engine, image, recipe, options.facts)
+    # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
+    torch_alone = replace(image, pins=beside(image))
+    base = base_images.acquire_for(engine, torch_alone, options.base, pinned=options.pinned_bases, host=host, say=warn)
+    jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
+    files = builder_context(
+        image,
+        recipe,
+        base_images.base_context(base),
+        host=host.files(),
+        jobs=jobs,
         sdists=options.sdists,
         wheelhouse=options.wheelhouse,
         offline=options.offline,
     )
-    return context(job.image, job.recipe, base_images.base_context(base), inputs)
-
-
-def _built(
-    recipe: Recipe, cached: CachedWheel, objects: Mapping[str, int], any_compiled: bool, seconds: float
-) -> BuiltWheel:
-    """Counts of objects: where the engine had the whole step cached, none was compiled by this call."""
-    compiled, finished = objects["compiled"], objects["from_cache"]
-    return BuiltWheel(
-        recipe=recipe,
-        cached=cached,
-        compiled=compiled if any_compiled else 0,
-        from_cache=finished if any_compiled else finished + compiled,
-        seconds=seconds,
-    )
+    tag, log = f"truetag-wheel:{recipe.key}", options.out / "wheels" / str(image.name) / f"{recipe.package}.log"
+    progress.say(label, f"compiling {recipe.key}, {jobs} at once", "dim")
+    try:
+        any_compiled = _compile(engine, files, tag, recipe, host, options.offline, progress, label, log)
+        with engine.container(ContainerSpec(tag, ["true"])) as container:
+            done: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
+            content = container.get_file(f"/wheel/{done['wheel']}")
+        verdict = judge_wheel(engine, tag, image, recipe, content, options.facts, log)
+    finally:
+        engine.remove(tag, force=True)
+    seconds = time.monotonic() - start
+    record = {
+        "key": recipe.key,
+        "recipe": asdict(recipe),
+        "compilers": done["compilers"],
+        "base_digest": base.digest,
+        "objects": done["objects"],
+        "shim": done["shim"],
+        "jobs": jobs,
+        "seconds": round(seconds, 1),
+        "verdict": [
+            {"id": one.claim.id, "subject": one.claim.subject, "verdict": str(one.status), "reason": one.reason}
+            for one in verdict.claims
+        ],
+    }
+    cached = options.cache.store(recipe.key, done["wheel"], content, record)
+    progress.finish(label, f"kept as {cached.wheel}")
+    compiled, finished = done["objects"]["compiled"], done["objects"]["from_cache"]
+    if not any_compiled:
+        compiled, finished = 0, finished + compiled
+    return BuiltWheel(recipe=recipe, cached=cached, compiled=compiled, from_cache=finished, seconds=seconds)
 
 
 def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCompilers | None:
@@ -223,48 +203,240 @@ def read_base_compilers(engine: Engine, image: Image, reference: str) -> BaseCom
     return BaseCompilers(digest=info.id, gcc=int(gcc.partition(".")[0] or 0), nvcc=said.strip())
 
 
-def _require_provider(engine: Engine, image: Image, wanted: Recipe, facts: Facts) -> None:
+def _require_nvcc(engine: Engine, image: Image, recipe: Recipe, facts: Facts) -> None:
     """Raises UserError unless this machine can have the nvcc, and it goes with the base's gcc."""
-    newest = facts.cuda[wanted.toolkit].gcc_max if wanted.toolkit else wanted.gcc
-    if wanted.gcc > newest:
-        cause = f"nvcc {wanted.toolkit} accepts gcc up to {newest}, {wanted.base} has gcc {wanted.gcc}"
-        raise UserError(
-            Problem(where=str(image.name), cause=cause, then="take an image on another base, or newer CUDA")
-        )
-    if wanted.provider != "image":
+    newest = facts.cuda[recipe.toolkit].gcc_max if recipe.toolkit else recipe.gcc
+    if recipe.gcc > newest:
+        cause = f"nvcc {recipe.toolkit} accepts gcc up to {newest}, {recipe.base} has gcc {recipe.gcc}"
+        then = "take an image on another base, or newer CUDA"
+        raise UserError(Problem(where=str(image.name), cause=cause, then=then))
+    if recipe.provider != "image":
         return
-    (reference,) = wanted.parts
+    (reference,) = recipe.parts
     if engine.find(reference) is None and engine.registry_digest(reference) is None:
         raise no_nvcc(image, f"it comes from {reference}, and no registry answers")
 
 
-def _compile(job: _Compilation, files: Context) -> bool:
-    """Whether anything was compiled: a step that the engine has cached compiles nothing."""
-    job.progress.say(job.label, f"compiling {job.recipe.key}, {job.jobs} at once", "dim")
-    network = job.host.network(local=job.engine.facts.local, offline=job.options.offline)
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    shown = job.progress.job(job.label)
-    with job.log.open("w", encoding="utf-8", buffering=1) as stream:
+def _compile(
+    engine: Engine,
+    files: Context,
+    tag: str,
+    recipe: Recipe,
+    host: HostSettings,
+    offline: bool,
+    progress: Progress,
+    label: str,
+    log: Path,
+) -> bool:
+    """Build the builder's image. Whether anything was compiled: a step that the engine has cached compiles nothing."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    shown = progress.job(label)
+    with log.open("w", encoding="utf-8", buffering=1) as stream:
 
         def on_event(event: BuildEvent) -> None:
             shown(event)
             if isinstance(event, LogLine):
                 stream.write(f"{event.text}\n")
                 if counted := _NINJA.match(event.text):
-                    job.progress.say(job.label, f"object {counted['done']} of {counted['all']}", "dim")
+                    progress.say(label, f"object {counted['done']} of {counted['all']}", "dim")
 
+        network = host.network(local=engine.facts.local, offline=offline)
         try:
-            result = job.engine.build(files, job.tag, network=network, on_event=on_event, redact=job.host.redact)
+            result = engine.build(files, tag, network=network, on_event=on_event, redact=host.redact)
         except BuildFailed as failed:
             if _STEP not in failed.step:
                 raise
-            problem = explained(job.recipe, job.log.read_text(encoding="utf-8").splitlines(), failed, job.log)
+            problem = explained(recipe, log.read_text(encoding="utf-8").splitlines(), failed, log)
             raise UserError(problem, code=1) from failed
     return any(_STEP in step.name and not step.cached for step in result.steps)
 
 
-def _fetch(engine: Engine, tag: str) -> tuple[dict[str, Any], bytes]:
-    """The builder's record, and the wheel."""
-    with engine.container(ContainerSpec(tag, ["true"])) as container:
-        done: dict[str, Any] = json.loads(container.get_file("/wheel/record.json"))
-        return done, container.get_file(f"/wheel/{done['wheel']}")
+# --- what a failed compilation says -----------------------------------------------------------------------------------
+
+_ERRORS = (
+    re.compile(r"(?P<file>[^\s:()]+\.\w+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.+)"),
+    re.compile(r"(?P<file>[^\s()]+\.\w+)\((?P<line>\d+)\): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (?P<text>.+)"),
+    re.compile(r"(?P<text>(?:nvcc|ptxas|nvlink|cicc|cudafe\+\+) (?:fatal|error)\s*: .+)"),
+    re.compile(r"(?P<text>(?:\w+\.)*\w*(?:Error|Exception): .+)"),
+    re.compile(r"(?P<text>error: .+)"),
+)
+_OUT_OF_MEMORY = re.compile(r"cannot allocate memory|out of memory", re.IGNORECASE)
+_KILLED = re.compile(r"died due to signal 9|killed signal terminated|exit code:? 137\b|^killed$", re.IGNORECASE)
+
+
+def explained(recipe: Recipe, lines: Sequence[str], failed: BuildFailed, log: Path) -> Problem:
+    """A failed compilation in words: package, file, first error, where the log is."""
+    where = f"{recipe.distribution} {recipe.version}"
+    if failed.failure.kind is FailureKind.DISK:
+        return Problem(where=where, cause=failed.failure.cause, then=f"{failed.failure.then}; the log is {log}")
+    texts = [line.strip() for line in (*lines, *failed.error.splitlines())]
+    for sign, what in (
+        (_OUT_OF_MEMORY, "ran out of memory"),
+        (_KILLED, "was killed, which is often for lack of memory"),
+    ):
+        if said := next(filter(sign.search, texts), None):
+            then = f"compile fewer at once: --jobs N (finished objects are kept); the log is {log}"
+            return Problem(where=where, cause=f"a compiler {what} ({said})", then=then)
+    for pattern in _ERRORS:
+        for text in texts:
+            if found := pattern.match(text):
+                place = found.groupdict()
+                at = f"{Path(place['file']).name}:{place['line']}: " if "file" in place else ""
+                return Problem(where=where, cause=f"did not compile: {at}{found['text']}", then=f"read {log}")
+    return Problem(where=where, cause=f"did not compile: {failed.failure.cause}", then=f"read {log}")
+
+
+# --- the verdict on a new wheel ---------------------------------------------------------------------------------------
+
+
+def judge_wheel(
+    engine: Engine, tag: str, image: Image, recipe: Recipe, content: bytes, facts: Facts, log: Path
+) -> Verdict:
+    """Symbols and device code of the new wheel beside torch. Raises UserError unless every claim holds."""
+    claims = ClaimSet(image=tag, claims=tuple(_claims(image, recipe, content, facts)))
+    evidence = run.measure(engine, tag, claims, run.Options(tiers=[Tier.STATIC]))
+    verdict = judge(claims, evidence, [Tier.STATIC])
+    where, then = f"{recipe.distribution} {recipe.version}", f"it is not kept; what did the compiler do? {log}"
+    problems = [
+        Problem(where=where, cause=f"compiled, but {one.claim.id} is {one.status}: {one.reason}", then=then)
+        for one in verdict.claims
+        if one.status is not Status.PASS
+    ]
+    if problems:
+        raise UserError(problems, code=1)
+    return verdict
+
+
+def _claims(image: Image, recipe: Recipe, content: bytes, facts: Facts) -> Iterator[Claim]:
+    new = Pin(name=recipe.distribution, version=recipe.version, layer="torch")
+    beside_torch = replace(image, pins=(*beside(image), new), prebuilt=())
+    for claim in image_claims(ClaimContext(image=beside_torch, facts=facts)).claims:
+        if (claim.id, claim.subject) in {*_JUDGED, ("S1", recipe.distribution)}:
+            yield claim
+    if recipe.archs:
+        archs = dict.fromkeys(map(Arch.parse, recipe.archs), "cubin")
+        yield kernel_code_claim(image, recipe.distribution, [], archs, also=libraries(content))
+
+
+def libraries(content: bytes) -> tuple[str, ...]:
+    """The libraries in a wheel."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        return tuple(sorted(name for name in archive.namelist() if re.search(r"\.so(?:\.\d+)*$", name)))
+
+
+# --- the builder's context --------------------------------------------------------------------------------------------
+
+
+def builder_context(
+    image: Image,
+    recipe: Recipe,
+    base: BaseContext,
+    *,
+    host: Mapping[str, bytes],
+    jobs: int,
+    sdists: Path | None = None,
+    wheelhouse: Path | None = None,
+    offline: bool = False,
+) -> Context:
+    """The builder's whole build context.
+
+    It has a -devel image's stages, with ccache, ninja and an nvcc that keeps to the recipe's architectures
+    (templates/wheel/). host: files under host/; jobs: compilers at once; sdists: a folder with source archives, None:
+    the step downloads its own. Raises UserError: no lock, no source archive of the recipe's hash, and (offline) what
+    the wheelhouse lacks.
+    """
+    own = lock_file.read(image)
+    locks = {"torch": render.less(own.files["torch.txt"], base.kept), "tools": own.files["tools.txt"]}
+    if recipe.provider == "wheels":
+        locks["toolkit"] = _toolkit_lock(image, recipe)
+    locks["build"] = (FOLDER / "build.txt").read_bytes()
+    files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
+    files |= render.parted(files, "torch")
+    files |= render.scripts()
+    files |= host
+    if offline:
+        rows = [lock_file.parse_requirements(content, f"{name}.txt") for name, content in locks.items()]
+        stock = prebuilt.in_stock([package for packages in rows for package in packages], wheelhouse)
+        files |= {f"wheels/{path.name}": path for path in stock.values()}
+        files["host/env"] = render.offline_settings(files["host/env"])
+    files |= {f"recipe/{path.name}": path.read_bytes() for path in FOLDER.iterdir() if path.suffix in (".sh", ".py")}
+    if recipe.patch:
+        patches = sorted((FOLDER / "patches").glob("*.patch"))
+        if not (patch := next((path for path in patches if sha256_of_file(path) == recipe.patch), None)):
+            cause = f"no patch with sha256 {recipe.patch}"
+            raise UserError(Problem(where="templates/wheel/patches", cause=cause, then="run the command again"))
+        files["recipe/source.patch"] = patch.read_bytes()
+    files["recipe/env"] = _variables(recipe)
+    source = f"{recipe.distribution}=={recipe.version} \\\n    --hash=sha256:{recipe.sdist}\n"
+    files["recipe/source.txt"] = source.encode()
+    if sdists is not None:
+        archives = sorted(sdists.glob("*.tar.gz"))
+        if not (archive := next((path for path in archives if sha256_of_file(path) == recipe.sdist), None)):
+            cause = f"holds no source archive of {recipe.distribution} {recipe.version} with sha256 {recipe.sdist}"
+            then = "`pip download --no-binary :all: --no-deps` gets it"
+            raise UserError(Problem(where=str(sdists), cause=cause, then=then))
+        files[f"recipe/{archive.name}"] = archive
+    files["Dockerfile"] = _dockerfile(image, recipe, base, files, jobs, offline).encode()
+    return dict(sorted(files.items()))
+
+
+def _toolkit_lock(image: Image, recipe: Recipe) -> bytes:
+    """The hashes of a devel toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
+    for place in sorted(paths.workspace().locks.glob("*-devel*")):
+        if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(recipe.parts):
+            return (place / "toolkit.txt").read_bytes()
+    devel = replace(image.name, devel=True, arch=None, profile=None)
+    cause = f"no lock of a -devel image holds the devel toolkit of CUDA {recipe.toolkit}"
+    raise UserError(Problem(where=str(image.name), cause=cause, then=f"`{command('lock', str(devel))}` makes one"))
+
+
+def _variables(recipe: Recipe) -> bytes:
+    numbers = [arch.removeprefix("sm_") for arch in recipe.archs]
+    of_toolkit = {
+        "TORCH_CUDA_ARCH_LIST": ";".join(f"{number[:-1]}.{number[-1]}" for number in numbers),
+        "FORCE_CUDA": "1",
+        "CUDA_HOME": "/build/cuda",
+        "TRUETAG_NVCC": f"{recipe.home}/bin/nvcc",
+        "TRUETAG_ARCHS": " ".join(numbers),
+        "TRUETAG_PTX": " ".join(arch.removeprefix("sm_") for arch in recipe.ptx),
+    }
+    variables = {
+        **(of_toolkit if recipe.home else {}),
+        **({"TRUETAG_CPU": recipe.cpu} if recipe.cpu else {}),
+        **recipe.environment,
+    }
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())).encode()
+
+
+def _dockerfile(image: Image, recipe: Recipe, base: BaseContext, files: Context, jobs: int, offline: bool) -> str:
+    index = "" if offline else render.index(image)
+    below = [render.libraries(index)] if f"locks/{render.LIBRARIES}.txt" in files else []
+    torch = Stage(
+        name="torch",
+        below=below[-1].name if below else "system",
+        holds=(f"torch {recipe.torch}",),
+        lock=bool(render.locked_versions(files["locks/torch.txt"])),
+        index=index,
+        wheels_kept=False,
+    )
+    holds = (f"nvcc {recipe.toolkit}",)
+    return (
+        environment()
+        .get_template("wheel/Dockerfile.j2")
+        .render(
+            image=replace(image, name=replace(image.name, devel=True)),
+            recipe=recipe,
+            provider=recipe.provider,
+            source=recipe.parts[0] if recipe.provider == "image" else "",
+            home=recipe.home,
+            base=base,
+            user=render.USER,
+            jobs=jobs,
+            installer=next((Path(path).name for path in files if path.startswith("wheels/uv-")), ""),
+            epoch=EPOCH,
+            native_installer=False,
+            **step_macros(offline=offline),
+            layers=[*below, torch],
+            compiler=Stage(name="compiler", below="torch", holds=holds, lock=False, toolkit_above=True),
+        )
+    )

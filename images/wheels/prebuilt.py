@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import csv
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from images.errors import Problem, UserError
+from images.config import paths
+from images.config.names import Minor
+from images.config.platforms import Platform
+from images.context import pruner
+from images.errors import Problem, UserError, command
 from images.host.hashing import sha256_of_file
+from images.locking.contents import rows_of
 from images.locking.inputs import TOOLS
 from images.locking.lock_file import Lock
 from images.locking.uv import Package
 from images.planning.image import Image, Pin, Prebuilt, has_extensions
-from images.wheels.official import NotFetched, WheelSource, obtain, require_hash
-from images.wheels.tags import supported_tags
+from validate.environment import wheel_contents
+from validate.environment.wheel_contents import Contents
 
 FindWheel = Callable[[Image, Pin], Path | None]
 """Finds, or makes, a wheel that no index has; None: there is none."""
@@ -59,26 +71,20 @@ def gather(
     lacking: list[Problem] = []
     for pin in image.pins:
         if pin.extensions:
-            extended = None if pin.name in kept else _extended(pin, image, listing) or compiled(image, pin)
-            if extended:
+            extended = _extensions(pin, image, listing, pin.name in kept, compiled)
+            if isinstance(extended, Path):
                 files[extended.name] = extended
             else:
-                missing[pin.lacking] = _without_extensions(pin, image, pin.name in kept)
+                missing[pin.lacking] = extended
         if pin.locked or pin.name in kept:
             continue
-        prebuilt = next((row for row in image.prebuilt if row.name == pin.name), None)
-        found, unfetched = _own(pin, image, listing, prebuilt) or compiled(image, pin), None
-        if prebuilt and not found:
-            try:
-                found = obtain(prebuilt, official)
-            except NotFetched as error:
-                unfetched = _with_compiling(error.problem, image, pin)
-        if found:
+        found = _wheel(pin, image, listing, official, compiled)
+        if isinstance(found, Path):
             files[found.name] = found
         elif pin.optional:
-            missing[pin.name] = f"{pin.requirement}: {_reason(pin, image, unfetched)}"
+            missing[pin.name] = f"{pin.requirement}: {_why_missing(image, pin, found)}"
         else:
-            lacking.append(unfetched or _to_be_compiled(image, pin))
+            lacking.append(found or _to_be_compiled(image, pin))
     if lacking:
         raise UserError(lacking, code=1)
     for requirement in TOOLS:
@@ -88,45 +94,50 @@ def gather(
     return Gathered(files=files, missing=missing)
 
 
-def _own(pin: Pin, image: Image, listing: Sequence[Path], prebuilt: Prebuilt | None) -> Path | None:
-    """The wheelhouse's wheel. One that bears the official one's name must be it."""
-    found = _in_wheelhouse(pin, image, listing)
-    if found and prebuilt and found.name == prebuilt.filename:
-        require_hash(found, prebuilt, "put the official file there, or give a wheel of your own another build's name")
-    return found
+def _wheel(
+    pin: Pin, image: Image, listing: Sequence[Path], official: WheelSource, compiled: FindWheel
+) -> Path | Problem | None:
+    """The wheel of a pin that no lock has; why it could not be fetched; None: nobody has one."""
+    row = next((row for row in image.prebuilt if row.name == pin.name), None)
+    own = _in_wheelhouse(pin, image, listing)
+    if own and row and own.name == row.filename:
+        require_hash(own, row, "put the official file there, or give a wheel of your own another build's name")
+    if (found := own or compiled(image, pin)) or row is None:
+        return found
+    try:
+        return obtain(row, official)
+    except NotFetched as error:
+        also = f", {_compiling(image, pin)} compiles one" if pin.compiled else ""
+        return replace(error.problem, then=f"{error.problem.then}{also}")
 
 
-def _extended(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | None:
-    """The wheelhouse's wheel with a package's compiled extensions: one of pure Python is the lock's."""
-    return _in_wheelhouse(pin, image, [path for path in listing if has_extensions(path.name)])
-
-
-def _without_extensions(pin: Pin, image: Image, kept: bool) -> str:
-    """Why an image goes without a package's compiled extensions, in one sentence: its labels say it to everybody."""
-    what = f"{pin.requirement}'s compiled extensions"
+def _extensions(pin: Pin, image: Image, listing: Sequence[Path], kept: bool, compiled: FindWheel) -> Path | str:
+    """A wheel with a package's compiled extensions (one of pure Python is the lock's), or why there is none."""
     if kept:
-        return f"{what}: the base brings its own {pin.name}"
-    return f"{what}, which are not compiled for this image yet (`nox -s wheels -- {image.name} {pin.extensions}`)"
+        return f"{pin.requirement}'s compiled extensions: the base brings its own {pin.name}"
+    with_extensions = [path for path in listing if has_extensions(path.name)]
+    found = _in_wheelhouse(pin, image, with_extensions) or compiled(image, pin)
+    why = f"which are not compiled for this image yet ({_compiling(image, pin)})"
+    return found or f"{pin.requirement}'s compiled extensions, {why}"
 
 
-def _with_compiling(problem: Problem, image: Image, pin: Pin) -> Problem:
-    then = f"{problem.then}, `nox -s wheels -- {image.name} {pin.name}` compiles one" if pin.compiled else problem.then
-    return replace(problem, then=then)
+def _compiling(image: Image, pin: Pin) -> str:
+    return f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
 
 
-def _reason(pin: Pin, image: Image, unfetched: Problem | None) -> str:
+def _why_missing(image: Image, pin: Pin, unfetched: Problem | None) -> str:
     """Why an image goes without a wheel, in one sentence: its labels say it to everybody."""
     if unfetched:
         return f"{unfetched.cause} ({unfetched.where}); {unfetched.then}"
     if pin.compiled:
-        return f"{_NOT_COMPILED} (`nox -s wheels -- {image.name} {pin.name}`)"
+        return f"{_NOT_COMPILED} ({_compiling(image, pin)})"
     return "no official wheel for this combination is known; --wheelhouse FOLDER takes one of yours"
 
 
 def _to_be_compiled(image: Image, pin: Pin) -> Problem:
     then = (
-        f"`nox -s wheels -- {image.name} {pin.name}` compiles it once, for every image that asks the same; "
-        "`nox -s build -- NAME --compile` does both; --wheelhouse FOLDER takes one of yours"
+        f"{_compiling(image, pin)} compiles it once, for every image that asks the same; "
+        f"`{command('build', 'NAME', '--compile')}` does both; --wheelhouse FOLDER takes one of yours"
     )
     return Problem(where=str(image.name), cause=f"needs {pin.requirement}, {_NOT_COMPILED}", then=then)
 
@@ -136,15 +147,13 @@ def stock(locked: Lock, kept: Collection[str], wheelhouse: Path | None) -> dict[
 
     `kept` are packages that the base has already. Raises UserError with everything that the wheelhouse lacks.
     """
-    return in_stock(
-        [
-            package
-            for layer, packages in locked.layers.items()
-            for package in packages
-            if package.name not in kept or layer not in locked.inputs.layers
-        ],
-        wheelhouse,
-    )
+    wanted = [
+        package
+        for layer, packages in locked.layers.items()
+        for package in packages
+        if package.name not in kept or layer not in locked.inputs.layers
+    ]
+    return in_stock(wanted, wheelhouse)
 
 
 def in_stock(packages: Iterable[Package], wheelhouse: Path | None) -> dict[str, Path]:
@@ -206,3 +215,169 @@ def _in_wheelhouse(pin: Pin, image: Image, listing: Sequence[Path]) -> Path | No
             Problem(where=str(fitting[0].parent), cause=f"two wheels fit {pin.requirement}: {names}", then="keep one")
         )
     return fitting[0] if fitting else None
+
+
+# --- official wheels: what differs from its hash is refused -----------------------------------------------------------
+
+Fetch = Callable[[str, Path], None]
+"""Gets URL and target. Raises OSError."""
+
+_PATIENCE = 20.0
+"""Seconds for a host to answer, and between two chunks of its answer."""
+
+
+class NotFetched(Exception):  # noqa: N818  # said as an outcome
+    """A wheel could not be had: nothing is wrong with it, as far as is known."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.cause)
+        self.problem = problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelSource:
+    """Where official wheels are looked for."""
+
+    cache: Path
+    """Folder of those that were fetched before."""
+    mirror: str = ""
+    """Address of a folder with the same file names, for sites that don't reach the releases; empty: the releases."""
+    fetch: Fetch | None = None
+    """None: over HTTP."""
+
+    def __post_init__(self) -> None:
+        if self.mirror and urlsplit(self.mirror).scheme not in ("http", "https"):
+            then = "give http://HOST/FOLDER or https://HOST/FOLDER; a folder of this machine is --wheelhouse FOLDER"
+            raise UserError(Problem(where="--wheel-mirror", cause="is no web address", then=then))
+
+    def url(self, wheel: Prebuilt) -> str:
+        """Where a wheel is fetched from."""
+        return f"{self.mirror.rstrip('/')}/{quote(wheel.filename)}" if self.mirror else wheel.url
+
+    def place(self, wheel: Prebuilt) -> str:
+        """The same for people: a host, and of a mirror not even that, since images record why they lack a wheel."""
+        return "--wheel-mirror" if self.mirror else str(urlsplit(wheel.url).hostname)
+
+
+def obtain(wheel: Prebuilt, source: WheelSource) -> Path:
+    """The file of an official wheel, in the cache. It is there whole and of its hash, or not at all.
+
+    Raises NotFetched: no host answers, or not with a whole file. Raises UserError: the bytes are others than the
+    table's, in the cache or as they came.
+    """
+    target = source.cache / wheel.filename
+    if target.exists():
+        require_hash(target, wheel, f"`rm {paths.shown(target)}`: the next build fetches it anew")
+        return target
+    source.cache.mkdir(parents=True, exist_ok=True)
+    # A folder of its own: builds that run at once fetch the same file.
+    with tempfile.TemporaryDirectory(dir=source.cache, prefix=".") as folder:
+        partial = Path(folder, wheel.filename)
+        try:
+            (source.fetch or download)(source.url(wheel), partial)
+        except OSError as error:
+            cause = f"the official wheel of {wheel.name} {wheel.version} could not be fetched: {_short(error)}"
+            then = "--wheel-mirror URL takes it from another server, --wheelhouse FOLDER from a folder"
+            raise NotFetched(Problem(where=source.place(wheel), cause=cause, then=then)) from None
+        then = "nothing was kept; ask whoever serves it: the release's file was replaced, or something on the way"
+        require_hash(partial, wheel, f"{then} rewrites it. --wheelhouse FOLDER takes a wheel of yours", source)
+        partial.replace(target)
+    return target
+
+
+def require_hash(file: Path, wheel: Prebuilt, then: str, source: WheelSource | None = None) -> None:
+    """Raises UserError unless a file is the wheel of the table, byte for byte."""
+    found = sha256_of_file(file)
+    if found != wheel.sha256:
+        where = f"{source.place(wheel)}: {wheel.filename}" if source else paths.shown(file)
+        cause = (
+            f"{file.stat().st_size} bytes with sha256 {found}; `prebuilt` in images/data/facts.yaml has {wheel.sha256} "
+            f"for {wheel.name} {wheel.version}: refused"
+        )
+        raise UserError(Problem(where=where, cause=cause, then=then), code=1)
+
+
+def download(url: str, target: Path) -> None:
+    """Fetch a file whole. Redirects are followed. Raises OSError, also for an answer that breaks off."""
+    import http.client  # most builds fetch nothing
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=_PATIENCE) as answer, target.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+            promised = answer.headers.get("Content-Length")
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__}: {error}") from None
+    size = target.stat().st_size
+    if promised and size != int(promised):
+        raise OSError(f"the answer broke off after {size} of {promised} bytes")
+
+
+def _short(error: OSError) -> str:
+    """The cause without paths of this machine."""
+    if reason := getattr(error, "reason", "") if not hasattr(error, "code") else "":  # urllib's URLError
+        return str(reason)
+    return error.strerror if error.filename and error.strerror else str(error)
+
+
+# --- which wheels an image can install, whatever machine asks ---------------------------------------------------------
+
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+"""Minor version of glibc -> the older name of its platform (PEP 600)."""
+
+
+@cache
+def supported_tags(python: Minor, glibc: Minor, platform: Platform = Platform.AMD64) -> frozenset[Tag]:
+    """Every tag of a wheel that installs on this Python and this glibc."""
+    version, platforms = (python.major, python.minor), [*_platforms(glibc, platform.machine)]
+    interpreter = f"cp{python.digits}"
+    return frozenset(
+        [*cpython_tags(version, [interpreter], platforms), *compatible_tags(version, interpreter, platforms)]
+    )
+
+
+def _platforms(glibc: Minor, machine: str) -> Iterator[str]:
+    """A manylinux tag names the oldest glibc that will do."""
+    for minor in range(glibc.minor, min(_LEGACY) - 1, -1):
+        yield f"manylinux_{glibc.major}_{minor}_{machine}"
+        if minor in _LEGACY:
+            yield f"{_LEGACY[minor]}_{machine}"
+    yield f"linux_{machine}"
+
+
+# --- what wheels bring that are in no lock, read where they lie -------------------------------------------------------
+
+
+def contents(image: Image, files: Iterable[Path]) -> dict[str, Contents]:
+    """Distribution -> what its wheel brings, of the image's own pins among these wheels.
+
+    Those that a build prunes are left out: what that leaves of them is not known here.
+    """
+    names = {pin.name for pin in image.pins}
+    found = {str(canonicalize_name(parse_wheel_filename(path.name)[0])): path for path in files}
+    wanted = {name: path for name, path in found.items() if name in names and not pruner.reads(image.pruning, name)}
+    return {name: one for name, path in wanted.items() if (one := _contents(path))}
+
+
+def kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> dict[str, Contents]:
+    """The same of wheels that a build would find on this machine, for an image that goes without `missing`."""
+    return contents(image, _kept(image, missing, compiled, cache))
+
+
+def _kept(image: Image, missing: Mapping[str, str], compiled: FindWheel, cache: Path) -> Iterator[Path]:
+    official = {wheel.name: cache / "wheels" / wheel.filename for wheel in image.prebuilt}
+    for pin in image.pins:
+        if pin.name in missing or (pin.lacking in missing if pin.extensions else pin.locked):
+            continue
+        found = compiled(image, pin) or official.get(pin.name)
+        if found and found.is_file():
+            yield found
+
+
+def _contents(wheel: Path) -> Contents | None:
+    """None: it is no wheel that can be read, which whoever installs it says."""
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            return wheel_contents.contents(rows_of(opened))
+    except (OSError, zipfile.BadZipFile, csv.Error, KeyError, UnicodeDecodeError):
+        return None

@@ -24,7 +24,7 @@ from images.locking.contents import FileContents
 from images.locking.lock_file import Lock
 from images.locking.uv import Package, Runner
 from images.planning.image import Image, Pruning
-from images.wheels import official
+from images.wheels import prebuilt
 from validate.environment import wheel_contents
 from validate.environment.wheel_contents import Contents
 
@@ -98,7 +98,7 @@ def _pruned(url: str, digest: str, program: Mapping[str, bytes]) -> Contents:
 
 def _fetch(url: str, target: Path, digest: str) -> None:
     try:
-        official.download(url, target)
+        prebuilt.download(url, target)
     except OSError as error:
         raise UserError(
             Problem(where=contents.shown(url), cause=f"can't be fetched: {error}", then=f"`{command('lock')}` again"),

@@ -26,7 +26,7 @@ from images.planning.image import Image, Pin
 from images.wheels import builder, prebuilt
 from images.wheels.builder import BuiltWheel, WheelOptions
 from images.wheels.cache import WheelCache, wheel_finder
-from images.wheels.official import WheelSource
+from images.wheels.prebuilt import WheelSource
 from images.wheels.recipe import Recipe, recipe_for
 from tests.support.sources import SOURCES
 

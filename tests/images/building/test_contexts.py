@@ -12,7 +12,7 @@ from images.context.labels import BaseContext
 from images.locking import lock_file
 from images.planning import plan
 from images.wheels import prebuilt
-from images.wheels.official import NotFetched, WheelSource, obtain
+from images.wheels.prebuilt import NotFetched, WheelSource, obtain
 from tests.support.sources import SOURCES
 
 

@@ -8,7 +8,7 @@ import pytest
 from images.errors import Problem, UserError
 from images.wheels import prebuilt
 from images.wheels.cache import WheelCache, wheel_finder
-from images.wheels.official import WheelSource
+from images.wheels.prebuilt import WheelSource
 from images.wheels.recipe import BaseCompilers, for_base, recipe_for
 from tests.support.recipes import SOURCES, image, recipe_of
 

@@ -14,7 +14,7 @@ from images.errors import UserError
 from images.planning import plan
 from images.planning.image import Image, Prebuilt
 from images.wheels import prebuilt
-from images.wheels.official import NotFetched, WheelSource, obtain
+from images.wheels.prebuilt import NotFetched, WheelSource, obtain
 from tests.support.http_server import Reply, Server, serving
 from tests.support.sources import SOURCES
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.tags import parse_tag
 
+from images.config.names import Minor
 from images.errors import UserError
 from images.locking.inputs import TOOLS
 from images.planning import plan
 from images.planning.image import Image, Pin
 from images.wheels import prebuilt
-from images.wheels.official import WheelSource
+from images.wheels.prebuilt import WheelSource, supported_tags
 from tests.support.sources import SOURCES
 
 
@@ -201,3 +203,28 @@ def test_extensions_come_from_a_wheelhouse_too_and_pure_python_is_none(tmp_path:
 def test_a_base_that_has_the_package_keeps_it_as_it_is(tmp_path: Path) -> None:
     found = gathered("cu124-torch25-colossalai", tmp_path, kept=("colossalai",))
     assert "the base brings its own colossalai" in found.missing["colossalai extensions"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "fits"),
+    [
+        ("cp311-cp311-manylinux_2_36_x86_64", True),
+        ("cp311-cp311-manylinux_2_37_x86_64", False),
+        ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
+        ("cp311-cp311-manylinux2010_x86_64", True),
+        ("cp311-cp311-manylinux1_x86_64", True),
+        ("cp311-cp311-linux_x86_64", True),
+        ("cp311-cp311-manylinux_2_28_aarch64", False),
+        ("cp311-cp311-musllinux_1_2_x86_64", False),
+        ("cp310-cp310-manylinux_2_28_x86_64", False),
+        ("cp39-abi3-manylinux_2_28_x86_64", True),
+        ("cp312-abi3-manylinux_2_28_x86_64", False),
+        ("py3-none-any", True),
+        ("py3-none-manylinux_2_28_x86_64", True),
+        ("py2.py3-none-any", True),
+        ("py311-none-any", True),
+        ("py312-none-any", False),
+    ],
+)
+def test_a_wheel_fits_by_its_python_abi_and_glibc(tag: str, fits: bool) -> None:
+    assert parse_tag(tag).isdisjoint(supported_tags(Minor(3, 11), Minor(2, 36))) is not fits

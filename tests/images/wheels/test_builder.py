@@ -1,30 +1,33 @@
 """The wheel builder's build context: stages, locks, source archive, offline."""
 
+import io
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from images.config import paths
 from images.context.labels import BaseContext
+from images.engine.failures import BuildFailed
 from images.errors import UserError
 from images.host.hashing import sha256
 from images.locking import lock_file
-from images.wheels.builder_context import BuilderInputs
-from images.wheels.builder_context import context as context_of
+from images.wheels.builder import builder_context, explained, libraries
 from images.wheels.recipe import for_base
 from tests.support.checkout import ROOT
 from tests.support.recipes import COMPILERS, image, recipe_of
 
-INPUTS = BuilderInputs(host={"host/env": b""}, jobs=2)
+INPUTS: dict[str, Any] = {"host": {"host/env": b""}, "jobs": 2}
 
 
 def context(name: str, package: str) -> dict[str, str]:
     wanted = image(name)
     made = recipe_of(name, package)
-    files = context_of(wanted, made, BaseContext(reference="base:1", origin="tag"), INPUTS)
+    files = builder_context(wanted, made, BaseContext(reference="base:1", origin="tag"), **INPUTS)
     return {path: content.decode() for path, content in files.items() if isinstance(content, bytes)}
 
 
@@ -78,19 +81,21 @@ def test_a_source_archive_is_taken_from_the_folder_by_its_hash(tmp_path: Path) -
     archive = tmp_path / "causal_conv1d-1.7.0.tar.gz"
     archive.write_bytes(b"source")
     recipe = replace(recipe_of(), sdist=sha256(b"source"))
-    inputs = replace(INPUTS, sdists=tmp_path)
-    files = context_of(image("cu130-torch211"), recipe, BaseContext(reference="b", origin="tag"), inputs)
+    files = builder_context(
+        image("cu130-torch211"), recipe, BaseContext(reference="b", origin="tag"), **INPUTS, sdists=tmp_path
+    )
     assert files[f"recipe/{archive.name}"] == archive
 
 
 def test_a_source_archive_of_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "causal_conv1d-1.7.0.tar.gz").write_bytes(b"something else")
     with pytest.raises(UserError, match="holds no source archive of causal-conv1d"):
-        context_of(
+        builder_context(
             image("cu130-torch211"),
             recipe_of(),
             BaseContext(reference="b", origin="tag"),
-            replace(INPUTS, sdists=tmp_path),
+            **INPUTS,
+            sdists=tmp_path,
         )
 
 
@@ -98,7 +103,7 @@ def test_a_custom_bases_own_toolkit_and_torch_are_not_installed_again() -> None:
     wanted = image("cu130-torch211-sm90")
     names = {package.name for package in lock_file.read(wanted).layers["torch"]}
     base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
-    files = context_of(wanted, for_base(COMPILERS, recipe_of()), base_context, INPUTS)
+    files = builder_context(wanted, for_base(COMPILERS, recipe_of()), base_context, **INPUTS)
     dockerfile = bytes(files["Dockerfile"]).decode()
     assert "locks/toolkit.txt" not in files and "--require-hashes -r /run/locks/torch.txt" not in dockerfile
     assert "FROM torch AS compiler" in dockerfile
@@ -109,11 +114,13 @@ def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -
     names = {package.name for package in lock_file.read(wanted).layers["torch"]}
     base_context = BaseContext(reference="own:1", origin="custom", python=True, kept=frozenset(names))
     with pytest.raises(UserError) as caught:
-        context_of(
+        builder_context(
             wanted,
             for_base(COMPILERS, recipe_of()),
             base_context,
-            replace(INPUTS, wheelhouse=tmp_path, offline=True),
+            **INPUTS,
+            wheelhouse=tmp_path,
+            offline=True,
         )
     (problem,) = caught.value.problems
     assert "uv 0.13.8" in problem.cause and "setuptools 80.9.0" in problem.cause and "torch" not in problem.cause
@@ -122,7 +129,7 @@ def test_offline_everything_that_builds_lies_in_the_wheelhouse(tmp_path: Path) -
 def test_a_toolkit_that_nobody_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = replace(recipe_of(), parts=("nvidia-cuda-nvcc==1.2.3",))
     with pytest.raises(UserError, match="nox -s lock -- cu130-torch211-devel"):
-        context_of(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), INPUTS)
+        builder_context(image("cu130-torch211"), wanted, BaseContext(reference="b", origin="tag"), **INPUTS)
     assert paths.workspace().locks.is_dir()
 
 
@@ -144,4 +151,40 @@ def test_a_level_of_processors_and_a_patch_reach_the_builder() -> None:
 def test_a_patch_that_was_edited_meanwhile_is_told() -> None:
     wanted = replace(recipe_of("cu124-torch25-colossalai", "colossalai"), patch="0" * 64)
     with pytest.raises(UserError, match="no patch with sha256 000"):
-        context_of(image("cu124-torch25-colossalai"), wanted, BaseContext(reference="b", origin="tag"), INPUTS)
+        builder_context(image("cu124-torch25-colossalai"), wanted, BaseContext(reference="b", origin="tag"), **INPUTS)
+
+
+def test_the_libraries_of_a_wheel_are_named() -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "d.py", "e.so.12", "f.sonnet"):
+            archive.writestr(name, b"")
+    assert libraries(content.getvalue()) == ("a/b.so", "c.cpython-311-x86_64-linux-gnu.so", "e.so.12")
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "then"),
+    [
+        (
+            ["[1/9] nvcc", '/build/src/csrc/a.cu(12): error: identifier "foo" is undefined', "1 error detected"],
+            'did not compile: a.cu:12: identifier "foo" is undefined',
+            "read /logs/x.log",
+        ),
+        (
+            ["/build/src/csrc/b.cpp:7:10: fatal error: nope.h: No such file or directory", "ninja: build stopped"],
+            "did not compile: b.cpp:7: nope.h: No such file or directory",
+            "read /logs/x.log",
+        ),
+        (["nvcc fatal   : Unsupported gpu architecture 'compute_53'"], "Unsupported gpu architecture", "read"),
+        (["  RuntimeError: the sources need CUDA 12"], "RuntimeError: the sources need CUDA 12", "read"),
+        (["nvcc error   : 'cicc' died due to signal 9 (Kill signal)"], "was killed, which is often for", "--jobs N"),
+        (["c++: fatal error: Killed signal terminated program cc1plus"], "was killed, which", "--jobs N"),
+        (["c++: fatal error: Killed signal", "cc1plus: out of memory"], "ran out of memory", "--jobs N"),
+    ],
+)
+def test_a_failed_compilation_names_package_file_error_and_log(lines: list[str], cause: str, then: str) -> None:
+    failed = BuildFailed(step="RUN sh /run/recipe/compile.sh", error="exit code: 1", log=lines)
+    problem = explained(recipe_of(), lines, failed, Path("/logs/x.log"))
+    assert problem.where == "causal-conv1d 1.7.0"
+    assert cause in problem.cause
+    assert then in problem.then
