@@ -14,7 +14,6 @@ import typer
 
 from benchmarks import page
 from benchmarks import results as measured
-from images.audit import report
 from images.config import matrix, paths
 from images.config.facts import Facts, Row
 from images.config.matrix import Sources
@@ -28,8 +27,7 @@ from images.nightly import results
 from images.planning import plan
 from images.planning.plan import Planned
 from images.site import index, records
-from images.validation import schemas
-from tools import additions, hints, profile_docs, run
+from tools import additions, hints, profile_docs, run, schemas
 
 GOLDEN = ("cu126-torch25", "cu130-torch211-devel", "cu126-torch27-sm90")
 """Images whose Dockerfile is kept to be compared: a toolkit newer than the wheel, a -devel image, an arch image."""
@@ -49,7 +47,6 @@ def files(sources: Sources) -> dict[str, bytes]:
         "docs/schema/facts.schema.json": _schema(Facts, "facts.yaml: what the world ships"),
         "docs/schema/fleet.schema.json": _schema(Fleet, "fleet.yaml: the machines of a fleet"),
         **schemas.generated(),
-        **report.generated(),
         **results.generated(),
         **index.generated(),
         **records.generated(),

@@ -288,13 +288,3 @@ def evidence(entries: Iterable[Mapping[str, Any]]) -> str:
     """The content of audit-evidence.json: what each check was judged from."""
     entire = {"kind": "truetag-audit-evidence", "schema_version": 1, "entries": list(entries)}
     return json.dumps(entire, indent=1) + "\n"
-
-
-def generated() -> dict[str, bytes]:
-    """docs/schema/audit.schema.json."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **AuditFile.model_json_schema(mode="serialization"),
-        "title": "audit.json: what an audit found in an image that nobody validated",
-    }
-    return {"docs/schema/audit.schema.json": (json.dumps(schema, indent=1, sort_keys=True) + "\n").encode()}

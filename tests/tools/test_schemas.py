@@ -11,10 +11,10 @@ import pytest
 from images.planning import plan
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
-from images.validation.schemas import Definitions
 from tests.support import recorded
 from tests.support.checkout import ROOT
 from tests.support.sources import SOURCES
+from tools.schemas import Definitions
 from validate import checks
 
 ACCEPTED = [planned.image for planned in plan.check(SOURCES) if planned.image is not None]
