@@ -115,6 +115,7 @@ def _compiled(engine: Engine, options: BuildOptions, progress: Progress, *, comp
     wheel_options = builder.WheelOptions(
         out=options.out,
         facts=options.sources.facts,
+        locks=options.sources.workspace.locks,
         cache=kept,
         pinned_bases=base_images.pinned(options.sources.workspace.root),
         base=options.base,

@@ -278,7 +278,9 @@ def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str
     stale = [
         one.name
         for one in planned
-        if one.image and one.name != found.image and lock_file.state(one.image).status is lock_file.Status.STALE
+        if one.image
+        and one.name != found.image
+        and lock_file.state(one.image, sources.workspace.locks).status is lock_file.Status.STALE
     ]
     todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
     if stale:

@@ -171,7 +171,7 @@ def _wish_of(
         repository=Repository.parse(to),
         attestation=what.attestation or paths.in_workspace(Path("out", str(image.name))),
         policy=_policy(gate_text, sources, lambda labels: _claims_of(row, labels, sources)),
-        locks=lock_file.written(lock_file.read(image)),
+        locks=lock_file.written(lock_file.read(image, sources.workspace.locks)),
         cache=common.cache() / "push",
         compressions=what.compression.compressions,
         source=common.commit(sources.workspace.root),
@@ -370,7 +370,7 @@ def _planned(source: str) -> list[choose.ImageSummary]:
     """The plan's images; with a repository, those that are published there."""
     sources = common.sources()
     images = [planned.image for planned in plan.plan(sources) if planned.image]
-    states = lock_file.states(images)
+    states = lock_file.states(images, sources.workspace.locks)
     offers = [
         choose.summary(image, sources.facts, locked=bool(source) or states[str(image.name)] is lock_file.Status.PRESENT)
         for image in images

@@ -11,7 +11,6 @@ import typer
 
 from images.commands import common
 from images.commands.options import PublicKey, in_workspace
-from images.config import paths
 from images.config.matrix import Sources
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -51,7 +50,7 @@ def site_verb(
     today = _day(day)
     if key:
         signing.require(key)
-    folders = recorded or [paths.workspace().results]
+    folders = recorded or [sources.workspace.results]
     nightly = results.read(*(folder / "nightly" for folder in folders))
     found = [*runs.recorded(*folders), *runs.of_nightly(nightly)]
     published: tuple[runs.Published, ...] = ()
@@ -94,15 +93,15 @@ def _names(sources: Sources) -> list[str]:
 def _closures(sources: Sources) -> Mapping[str, Mapping[str, str]]:
     """What the committed locks hold, of images that have one for their pins."""
     images = [one.image for one in plan.plan(sources) if one.image]
-    locked = [image for image in images if lock_file.state(image).status is lock_file.Status.PRESENT]
-    locks = {image.lock_name: lock_file.read(image) for image in locked}
+    locked = [image for image in images if lock_file.is_present(image, sources.workspace.locks)]
+    locks = {image.lock_name: lock_file.read(image, sources.workspace.locks) for image in locked}
     return {name: lock.versions(lock.inputs.layers) for name, lock in locks.items()}
 
 
 def blocked(sources: Sources) -> Mapping[str, str]:
     """Lock -> why its images can't be built."""
     images = [one.image for one in plan.plan(sources) if one.image]
-    states = lock_file.states(images)
+    states = lock_file.states(images, sources.workspace.locks)
     told = {image.lock_name: lock_file.blocked(image, states[str(image.name)]) for image in images}
     return {name: why for name, why in told.items() if why}
 

@@ -61,6 +61,7 @@ def wheels(
     options = builder.WheelOptions(
         out=folder,
         facts=sources.facts,
+        locks=sources.workspace.locks,
         cache=wheel_cache.default(),
         jobs=jobs,
         recompile=recompile,

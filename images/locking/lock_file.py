@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from images.config import paths
 from images.config.platforms import Platform, of_machine
 from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
-from images.locking import contents, diff
+from images.locking import contents, inputs
 from images.locking.contents import Known
 from images.locking.inputs import LockInputs, lock_inputs
 from images.locking.uv import Package
@@ -31,10 +31,9 @@ from images.planning.image import Image
 RECORD = "lock.json"
 NO_LOCK = "no lock: can't be built here"
 STALE_LOCK = "its lock is older than the pins: can't be built here"
-_CHUNK = 1 << 16
 _HEADER = "# Made by `nox -s lock` from matrix.yaml; not edited by hand. Wheels for Linux {}, each by hash.\n"
-_ENTRY = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9a-z.!+]*)")
-_HASH = re.compile(r"--hash=sha256:(?P<digest>[0-9a-f]{64})")
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*==[0-9][0-9a-z.!+]*")
+_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +80,21 @@ class State:
     differences: tuple[str, ...] = ()
 
 
-_SOUND = State(Status.PRESENT)
-
-
-def located(folder: Path | None) -> Path:
-    """The folder of locks: the workspace's, if none is given."""
-    return paths.workspace().locks if folder is None else folder
-
-
-def state(image: Image, folder: Path | None = None) -> State:
-    """Whether the image has a lock and the lock is the image's. A damaged lock counts as stale."""
-    return _state(f"{located(folder)}/{image.lock_name}", lock_inputs(image))
+def state(image: Image, folder: Path) -> State:
+    """Whether the image has a lock in the folder of locks and it is the image's. A damaged lock counts as stale."""
+    place, wanted = folder / image.lock_name, lock_inputs(image)
+    try:
+        found = load(place)
+    except UserError as error:
+        if not (place / RECORD).is_file():
+            return State(Status.MISSING)
+        return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
+    differences = [
+        *inputs.differences(found.inputs, wanted),
+        *inputs.lacking(found.inputs, {layer: found.versions([layer]) for layer in found.layers}),
+    ]
+    differences = differences or [f"{name} is not what {RECORD} records" for name in found.edited]
+    return State(Status.STALE if differences else Status.PRESENT, tuple(differences))
 
 
 def is_present(image: Image, folder: Path) -> bool:
@@ -99,46 +102,9 @@ def is_present(image: Image, folder: Path) -> bool:
     return state(image, folder).status is Status.PRESENT
 
 
-def _state(place: str, wanted: LockInputs) -> State:
-    try:
-        found = _opened(place)
-    except UserError as error:
-        if not Path(place, RECORD).is_file():
-            return State(Status.MISSING)
-        return State(Status.STALE, tuple(f"{problem.where}: {problem.cause}" for problem in error.problems))
-    edited = tuple(f"{name} is not what {RECORD} records" for name in found.edited)
-    differences = tuple(diff.differences(found.inputs, wanted)) or _lacking(found) or edited
-    return State(Status.STALE, differences) if differences else _SOUND
-
-
-def _lacking(found: _Opened) -> tuple[str, ...]:
-    """Recorded pins that the files do not hold. Nearly all stand there word for word."""
-    pinned = (*found.inputs.layers.items(), *found.inputs.alone.items())
-    if all(found.entries[layer].requirements.issuperset(pins) for layer, pins in pinned):
-        return ()
-    return tuple(diff.lacking(found.inputs, {layer: entries.versions for layer, entries in found.entries.items()}))
-
-
-def states(images: Iterable[Image], folder: Path | None = None) -> dict[str, Status]:
-    """Name -> its lock's status. A lock that images share (a parent and its arch images) is read once."""
-    sharing: dict[str, list[Image]] = {}
-    for image in images:
-        sharing.setdefault(image.lock_name, []).append(image)
-    folder = located(folder)
-    found: dict[str, Status] = {}
-    for name, users in sharing.items():
-        found.update(_statuses(f"{folder}/{name}", users))
-    return found
-
-
-def _statuses(place: str, images: Iterable[Image]) -> Iterator[tuple[str, Status]]:
-    """Of images that share one lock: it is read once for those that want the same of it."""
-    read: tuple[LockInputs, Status] | None = None
-    for image in images:
-        wanted = lock_inputs(image)
-        if read is None or read[0] != wanted:
-            read = (wanted, _state(place, wanted).status)
-        yield str(image.name), read[1]
+def states(images: Iterable[Image], folder: Path) -> dict[str, Status]:
+    """Name -> its lock's status."""
+    return {str(image.name): state(image, folder).status for image in images}
 
 
 def blocked(image: Image, status: Status) -> str:
@@ -151,88 +117,60 @@ def blocked(image: Image, status: Status) -> str:
     return f"{NO_LOCK}; {again} makes it" + (f" where {urlsplit(image.index).hostname} answers" if image.index else "")
 
 
-def read(image: Image, folder: Path | None = None) -> Lock:
-    """The image's lock. Raises UserError: there is none, or it is older than the pins."""
+def read(image: Image, folder: Path, known: Path | None = None) -> Lock:
+    """The image's lock in the folder of locks, with what its files bring as far as that or `known` (another folder of
+    locks) says it. Raises UserError: there is none, or it is older than the pins.
+    """
     found = state(image, folder)
     again = f"`{command('lock', image.lock_name)}`"
-    folder = located(folder)
     where = f"{paths.shown(folder)}/{image.lock_name}"
     if found.status is Status.MISSING:
-        then = f"{again} makes it" + (
-            f"; it must reach {image.index}, which alone has this torch" if image.index else ""
-        )
-        raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=then))
+        reach = f"; it must reach {image.index}, which alone has this torch" if image.index else ""
+        raise UserError(Problem(where=where, cause=f"{image.name} has no lock", then=f"{again} makes it{reach}"))
     if found.status is Status.STALE:
         cause = f"the lock is older than the pins, or damaged: {'; '.join(found.differences)}"
         committed = f"; `git checkout {where}` brings back the committed one" if errors.IS_CHECKOUT else ""
-        then = f"{again} makes a new one{committed}"
-        raise UserError(Problem(where=where, cause=cause, then=then))
+        raise UserError(Problem(where=where, cause=cause, then=f"{again} makes a new one{committed}"))
     lock = load(folder / image.lock_name)
     packages = [package for layer in lock.layers.values() for package in layer]
-    # By hash, so locks elsewhere (a nightly run's) may be told by what the workspace knows.
-    known = [contents.read(packages, place) for place in dict.fromkeys((located(None), folder))]
-    return replace(lock, contents={digest: row for rows in known for digest, row in rows.items()})
+    return replace(
+        lock, contents={**(contents.read(packages, known) if known else {}), **contents.read(packages, folder)}
+    )
 
 
 def load(place: Path) -> Lock:
     """The lock in a folder, stale or not. Raises UserError: a file is missing or damaged."""
-    found = _opened(str(place))
-    layers = {layer: entries.packages for layer, entries in found.entries.items()}
-    return Lock(inputs=found.inputs, files=found.files, layers=layers, edited=found.edited)
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """What a lock's folder holds: every file read, hashed and parsed. A plan asks this of each image."""
-
-    inputs: LockInputs
-    files: Mapping[str, bytes]
-    entries: Mapping[str, _Entries]
-    """By layer."""
-    edited: tuple[str, ...]
-
-
-def _opened(place: str) -> _Opened:
-    """Raises UserError as `load` does."""
-    inputs, digests = _record(place)
-    names = {layer: f"{layer}.txt" for layer in (*inputs.layers, *inputs.alone)}
-    files = {name: _bytes(place, name) for name in names.values()}
-    entries = {layer: _entries(files[name]) for layer, name in names.items()}
-    for layer, found in entries.items():
-        if found.wrong:
-            raise _unsound(found, f"{place}/{names[layer]}")
-    edited = tuple(name for layer, name in names.items() if digests.get(name) != entries[layer].sha256)
-    return _Opened(inputs, files, entries, edited)
+    again = f"`{command('lock', place.name)}` makes it"
+    try:
+        data = json.loads(_bytes(place / RECORD, again))
+        made_from = LockInputs.of(data)
+        digests = dict(data["sha256"].items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = Problem(where=paths.shown(place / RECORD), cause="is damaged", then=f"{again} anew")
+        raise UserError(problem) from None
+    names = {layer: f"{layer}.txt" for layer in (*made_from.layers, *made_from.alone)}
+    files = {name: _bytes(place / name, again) for name in names.values()}
+    layers = {layer: parse_requirements(files[name], str(place / name)) for layer, name in names.items()}
+    edited = tuple(name for name, content in files.items() if digests.get(name) != sha256(content))
+    return Lock(inputs=made_from, files=files, layers=layers, edited=edited)
 
 
 def written(lock: Lock) -> dict[str, bytes]:
     """File name -> content of a lock's folder."""
-    record = {
-        "python": lock.inputs.python,
-        "platform": lock.inputs.platform,
-        "index": lock.inputs.index,
-        "layers": lock.inputs.layers,
-        "alone": lock.inputs.alone,
-        **({"from_source": lock.inputs.from_source} if lock.inputs.from_source else {}),
-        **({"excluded": lock.inputs.excluded} if lock.inputs.excluded else {}),
-        **({"builders": lock.inputs.builders} if lock.inputs.builders else {}),
-        **({"needs": lock.inputs.needs} if lock.inputs.needs else {}),
-        **({"prebuilt": lock.inputs.prebuilt} if lock.inputs.prebuilt else {}),
-        "sha256": {name: sha256(content) for name, content in sorted(lock.files.items())},
-    }
+    optional = ("from_source", "excluded", "builders", "needs", "prebuilt")
+    record = {name: value for name, value in asdict(lock.inputs).items() if value or name not in optional}
+    record["sha256"] = {name: sha256(content) for name, content in sorted(lock.files.items())}
     return {**lock.files, RECORD: f"{json.dumps(record, indent=2)}\n".encode()}
 
 
-def differing(files: Mapping[str, bytes], folder: Path | None = None) -> tuple[str, ...]:
+def differing(files: Mapping[str, bytes], folder: Path) -> tuple[str, ...]:
     """Paths that `write` would change, sorted: what `--check` shows."""
-    folder = located(folder)
     changed = {path for path, content in files.items() if not _holds(folder / path, content)}
     return tuple(sorted(changed | {str(path.relative_to(folder)) for path in _leftovers(files, folder)}))
 
 
-def write(files: Mapping[str, bytes], folder: Path | None = None) -> None:
-    """Put locks where they belong, each file whole or not at all, and remove layers they no longer have."""
-    folder = located(folder)
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Put locks where they belong, and remove layers they no longer have."""
     for path in _leftovers(files, folder):
         path.unlink()
     put(files, folder)
@@ -258,100 +196,42 @@ def print_requirements(packages: Iterable[Package], platform: str = "x86_64") ->
     return (_HEADER.format(found.spoken) + "".join(f"{block}\n" for block in blocks)).encode()
 
 
+@lru_cache(maxsize=1024)
 def parse_requirements(content: bytes, where: str) -> tuple[Package, ...]:
     """The inverse of `print_requirements`.
 
     Raises UserError for anything else than `name==version` with hashes: an index address, a URL, a file, an option.
     """
-    found = _entries(content)
-    if found.wrong:
-        raise _unsound(found, where)
-    return found.packages
-
-
-def _unsound(found: _Entries, where: str) -> UserError:
+    text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
+    entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
     problems = [
         Problem(
             where=paths.shown(Path(where)),
-            cause=f"{text[:80]!r} is not `name==version` with sha256 hashes",
+            cause=f"{' '.join(entry)[:80]!r} is not `name==version` with sha256 hashes",
             then=f"`{command('lock', 'NAME')}` makes the file anew",
         )
-        for text in found.wrong
+        for entry in entries
+        if not _is_entry(entry)
     ]
-    return UserError(problems)
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """A requirements file: its hash, its packages, their versions by name, and the entries that are none."""
-
-    sha256: str
-    packages: tuple[Package, ...]
-    versions: Mapping[str, str]
-    requirements: frozenset[str]
-    """The versions again, as pins have them: `name==version`."""
-    wrong: tuple[str, ...]
-
-
-@lru_cache(maxsize=4096)
-def _entries(content: bytes) -> _Entries:
-    """Kept: layers that images share have the same bytes in every lock."""
-    text = "\n".join(line for line in content.decode(errors="replace").splitlines() if not line.startswith("#"))
-    entries = [entry.split() for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
-    wrong = tuple(" ".join(entry) for entry in entries if not _is_entry(entry))
-    packages = tuple(_entry(entry) for entry in entries if _is_entry(entry))
-    versions = {package.name: package.version for package in packages}
-    requirements = frozenset(f"{name}=={version}" for name, version in versions.items())
-    return _Entries(sha256(content), packages, versions, requirements, wrong)
+    if problems:
+        raise UserError(problems)
+    return tuple(_package(entry) for entry in entries)
 
 
 def _is_entry(words: Sequence[str]) -> bool:
-    hashes = words[1:]
-    return bool(_ENTRY.fullmatch(words[0])) and bool(hashes) and all(map(_HASH.fullmatch, hashes))
+    return bool(_NAME.fullmatch(words[0])) and len(words) > 1 and all(map(_HASH.fullmatch, words[1:]))
 
 
-def _entry(words: Sequence[str]) -> Package:
+def _package(words: Sequence[str]) -> Package:
     name, _, version = words[0].partition("==")
     return Package(name=name, version=version, hashes=tuple(word.rpartition(":")[2] for word in words[1:]))
 
 
-def _record(place: str) -> tuple[LockInputs, dict[str, str]]:
-    """What the lock was made from, and file -> sha256."""
+def _bytes(path: Path, then: str) -> bytes:
     try:
-        data = json.loads(_bytes(place, RECORD))
-        made_from = LockInputs(
-            python=str(data["python"]),
-            platform=str(data["platform"]),
-            index=data["index"],
-            layers={layer: tuple(map(str, pins)) for layer, pins in data["layers"].items()},
-            alone={name: tuple(map(str, pins)) for name, pins in data["alone"].items()},
-            from_source=tuple(map(str, data.get("from_source", ()))),
-            excluded=tuple(map(str, data.get("excluded", ()))),
-            builders=tuple(map(str, data.get("builders", ()))),
-            needs={layer: tuple(map(str, needs)) for layer, needs in data.get("needs", {}).items()},
-            prebuilt={file: str(digest) for file, digest in data.get("prebuilt", {}).items()},
-        )
-        return made_from, dict(data["sha256"].items())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        where, then = Path(place, RECORD), f"`{command('lock', Path(place).name)}` makes it anew"
-        raise UserError(Problem(where=paths.shown(where), cause="is damaged", then=then)) from None
-
-
-def _bytes(place: str, name: str) -> bytes:
-    """There are tens of thousands: `open` asks the system four things that nobody needs to know of each, and pathlib
-    takes longer to join a path than the system to read the file."""
-    try:
-        descriptor = os.open(f"{place}/{name}", os.O_RDONLY)
-        try:
-            content = os.read(descriptor, _CHUNK)
-            while chunk := os.read(descriptor, _CHUNK):
-                content += chunk
-        finally:
-            os.close(descriptor)
-        return content
+        return path.read_bytes()
     except OSError:
-        where, then = Path(place, name), f"`{command('lock', Path(place).name)}` makes it"
-        raise UserError(Problem(where=paths.shown(where), cause="is missing", then=then)) from None
+        raise UserError(Problem(where=paths.shown(path), cause="is missing", then=then)) from None
 
 
 def _holds(path: Path, content: bytes) -> bool:

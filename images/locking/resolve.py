@@ -12,9 +12,8 @@ from packaging.version import Version
 from images.config.names import Minor
 from images.errors import Problem, UserError
 from images.locking import lock_file, uv
-from images.locking.diff import distribution
-from images.locking.inputs import INSTALLER, LockInputs, lock_inputs
-from images.locking.lock_file import Lock, Status, state
+from images.locking.inputs import INSTALLER, LockInputs, distribution, lock_inputs
+from images.locking.lock_file import Lock
 from images.locking.uv import IndexUnreachable, Package, Runner
 from images.planning.image import Image
 
@@ -161,9 +160,7 @@ def _renewed_with(image: Image, images: Sequence[Image], folder: Path) -> bool:
 
 
 def _present(images: Iterable[Image], folder: Path) -> list[Lock]:
-    return [
-        lock_file.load(folder / image.lock_name) for image in images if state(image, folder).status is Status.PRESENT
-    ]
+    return [lock_file.load(folder / image.lock_name) for image in images if lock_file.is_present(image, folder)]
 
 
 def _versions_at(place: Path) -> dict[str, str]:

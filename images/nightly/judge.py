@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from images.building.build import build_all
 from images.building.options import BuildOptions
@@ -46,10 +45,14 @@ def on_engine(engine: Engine, options: BuildOptions, progress: Progress) -> Judg
         start = time.monotonic()
         name = f"{locked.image.name}-{label}"
         folder = options.out / "locks" / label
-        write_lock(locked, folder)
+        files = lock_file.written(locked.lock)
+        lock_file.write({f"{locked.image.lock_name}/{path}": content for path, content in files.items()}, folder)
+        # S10 asks what these versions bring. Raises UserError: an index that does not answer.
+        known = options.sources.workspace.locks
+        lock_file.put(measure_contents.update({name: locked.lock}, folder, known=known), folder)
         own = replace(options, suffix=f"-{label}", tiers=tiers or options.tiers)
         try:
-            lock = lock_file.read(locked.image, folder)  # with what its files bring
+            lock = lock_file.read(locked.image, folder, known)
             (result,) = build_all(engine, [(locked.image, lock)], own, progress)
         finally:
             for tag in (name, f"{name}-candidate"):
@@ -61,18 +64,6 @@ def on_engine(engine: Engine, options: BuildOptions, progress: Progress) -> Judg
         return found.model_copy(update={"seconds": round(time.monotonic() - start, 1)})
 
     return judge
-
-
-def write_lock(locked: Locked, folder: Path) -> dict[str, bytes]:
-    """Write a lock into a folder of locks, with what its versions bring, which S10 asks. Returns path -> content.
-
-    Raises UserError: an index that does not answer.
-    """
-    own = {f"{locked.image.lock_name}/{path}": content for path, content in lock_file.written(locked.lock).items()}
-    lock_file.write(own, folder)
-    contents = measure_contents.update({str(locked.image.name): locked.lock}, folder)
-    lock_file.write(contents, folder)
-    return {**own, **contents}
 
 
 def cause_of(error: UserError) -> str:

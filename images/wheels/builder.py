@@ -18,7 +18,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from images.config import paths
 from images.config.facts import Facts
 from images.config.names import Arch
 from images.config.schema import Matrix
@@ -60,6 +59,8 @@ class WheelOptions:
     """Logs go to OUT/wheels/NAME/."""
     facts: Facts
     cache: WheelCache
+    locks: Path
+    """The folder of locks."""
     jobs: int = 0
     """Compilers at once; 0: what cores and memory allow."""
     recompile: bool = False
@@ -152,6 +153,7 @@ def build_wheel(
         base_images.base_context(base),
         host=host.files(),
         jobs=jobs,
+        folder=options.locks,
         sdists=options.sdists,
         wheelhouse=options.wheelhouse,
         offline=options.offline,
@@ -334,6 +336,7 @@ def builder_context(
     *,
     host: Mapping[str, bytes],
     jobs: int,
+    folder: Path,
     sdists: Path | None = None,
     wheelhouse: Path | None = None,
     offline: bool = False,
@@ -341,14 +344,14 @@ def builder_context(
     """The builder's whole build context.
 
     It has a -devel image's stages, with ccache, ninja and an nvcc that keeps to the recipe's architectures
-    (templates/wheel/). host: files under host/; jobs: compilers at once; sdists: a folder with source archives, None:
-    the step downloads its own. Raises UserError: no lock, no source archive of the recipe's hash, and (offline) what
-    the wheelhouse lacks.
+    (templates/wheel/). host: files under host/; jobs: compilers at once; folder: the locks; sdists: a folder with
+    source archives, None: the step downloads its own. Raises UserError: no lock, no source archive of the recipe's
+    hash, and (offline) what the wheelhouse lacks.
     """
-    own = lock_file.read(image)
+    own = lock_file.read(image, folder)
     locks = {"torch": render.less(own.files["torch.txt"], base.kept), "tools": own.files["tools.txt"]}
     if recipe.provider == "wheels":
-        locks["toolkit"] = _toolkit_lock(image, recipe)
+        locks["toolkit"] = _toolkit_lock(image, recipe, folder)
     locks["build"] = (FOLDER / "build.txt").read_bytes()
     files: Context = {f"locks/{name}.txt": content for name, content in locks.items()}
     files |= render.parted(files, "torch")
@@ -380,9 +383,9 @@ def builder_context(
     return dict(sorted(files.items()))
 
 
-def _toolkit_lock(image: Image, recipe: Recipe) -> bytes:
+def _toolkit_lock(image: Image, recipe: Recipe, folder: Path) -> bytes:
     """The hashes of a devel toolkit's wheels, from any -devel image's lock that has these. Raises UserError."""
-    for place in sorted(paths.workspace().locks.glob("*-devel*")):
+    for place in sorted(folder.glob("*-devel*")):
         if json.loads((place / lock_file.RECORD).read_text())["alone"]["toolkit"] == list(recipe.parts):
             return (place / "toolkit.txt").read_bytes()
     devel = replace(image.name, devel=True, arch=None, profile=None)

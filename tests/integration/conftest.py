@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context import labels as image_labels
 from images.context.base_images import AcquiredBase
@@ -97,5 +98,5 @@ def parent(engine: Engine, built: Mapping[str, Any]) -> ImageInfo:
 @pytest.fixture(scope="session")
 def claims(image: Image, parent: ImageInfo) -> ClaimSet:
     missing = image_labels.declared_missing(image, parent.labels)
-    lock = lock_file.read(image)
+    lock = lock_file.read(image, CHECKOUT.locks)
     return image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False))

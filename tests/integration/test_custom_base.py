@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from images.config.names import Minor
+from images.config.paths import CHECKOUT
 from images.context import base_images, render
 from images.context.base_images import AcquiredBase, read_python
 from images.context.hosting import HostSettings, host_settings
@@ -59,7 +60,7 @@ def test_what_a_custom_base_lacks_is_added_and_its_toolkit_stays(
     assert image is not None
     small = {
         name: content if name in ("light.txt", "tools.txt") else b""
-        for name, content in lock_file.read(image).files.items()
+        for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
     }
     given = base_images.acquire(engine, image.base, given_base, pinned={}, host=host, say=print)
     assert given.origin is Origin.CUSTOM and given.python is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from images.config.paths import CHECKOUT
 from images.context import base_images, render
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -52,9 +53,9 @@ def test_a_probe_that_fails_is_seen_to_fail_where_asserts_are_silenced(engine: E
 
 def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, base: AcquiredBase) -> None:
     """Every step of the real templates, with small packages alone, and marks planted in the CA and index settings."""
-    locks = dict.fromkeys(lock_file.read(image).files, b"") | {
+    locks = dict.fromkeys(lock_file.read(image, CHECKOUT.locks).files, b"") | {
         name: content
-        for name, content in lock_file.read(image).files.items()
+        for name, content in lock_file.read(image, CHECKOUT.locks).files.items()
         if name in ("light.txt", "toolkit.txt", "tools.txt")
     }
     host = dict(host_settings().files())

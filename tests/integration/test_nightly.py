@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from images.building.options import BuildOptions
+from images.config.paths import CHECKOUT
 from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.engine.progress import Progress
@@ -31,7 +32,7 @@ def test_the_package_that_breaks_a_canary_is_named(
 ) -> None:
     (planned,) = plan.select([NAME], SOURCES)
     build = BuildOptions(sources=SOURCES, host=host_settings(), out=tmp_path, cache=tmp_path)
-    controls = {NAME: Locked(image=image, lock=lock_file.read(image))}
+    controls = {NAME: Locked(image=image, lock=lock_file.read(image, CHECKOUT.locks))}
     with Progress(plain=True) as progress:
         options = NightlyOptions(
             sources=SOURCES,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from images.config.paths import CHECKOUT
 from images.context import labels as image_labels
 from images.context import render
 from images.context.labels import BaseContext
@@ -41,9 +42,9 @@ class Done:
 def current(engine: Engine, image: Image, parent: ImageInfo) -> Iterator[str]:
     """The image with the suite of this checkout, put there by the very step of its Dockerfile."""
     missing = image_labels.declared_missing(image, parent.labels)
-    lock = lock_file.read(image)
+    lock = lock_file.read(image, CHECKOUT.locks)
     suite = suite_files(image_claims(ClaimContext.of(image, lock, SOURCES.facts, missing=missing, custom_base=False)))
-    context = render.render(image, lock_file.read(image).files, BaseContext(reference="-", origin="tag"), suite=suite)
+    context = render.render(image, lock.files, BaseContext(reference="-", origin="tag"), suite=suite)
     dockerfile = context["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     last = dockerfile.decode().split("FROM light AS image\n")[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from images.config.paths import CHECKOUT
 from images.context import base_images, bootstrap, render
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -62,7 +63,7 @@ def test_packages_venv_and_user_have_normalised_timestamps(
     if base.origin is not Origin.BOOTSTRAPPED:
         pytest.skip("an old engine dates /etc where a registry's base has no /etc/hosts")
     context = render.render(
-        image, lock_file.read(image).files, base_images.base_context(base), host=host_settings().files()
+        image, lock_file.read(image, CHECKOUT.locks).files, base_images.base_context(base), host=host_settings().files()
     )
     steps = [step for step in built["steps"] if step["name"].startswith("[system") and " RUN " in step["name"]]
     assert steps, "the parent's steps tell nothing of its first stage"
@@ -104,7 +105,7 @@ def test_a_step_normalises_the_timestamps_of_what_it_wrote_and_nothing_else(
     engine: Engine, base: AcquiredBase, image: Image
 ) -> None:
     context = render.render(
-        image, lock_file.read(image).files, base_images.base_context(base), host=host_settings().files()
+        image, lock_file.read(image, CHECKOUT.locks).files, base_images.base_context(base), host=host_settings().files()
     )
     text = context["Dockerfile"]
     assert isinstance(text, bytes)

@@ -115,7 +115,14 @@ def build_wheel(
     sdists = folder / "sdists"
     recipe = tiny(image, sdist(files, sdists))
     cache = WheelCache(folder / "compiled")
-    options = WheelOptions(out=folder / "out", facts=SOURCES.facts, cache=cache, sdists=sdists, recompile=recompile)
+    options = WheelOptions(
+        out=folder / "out",
+        facts=SOURCES.facts,
+        locks=SOURCES.workspace.locks,
+        cache=cache,
+        sdists=sdists,
+        recompile=recompile,
+    )
     with progress or Progress(Console(stderr=True)) as shown:
         return builder.build_wheel(engine, image, recipe, options, host_settings(), shown)
 
@@ -147,7 +154,13 @@ def test_a_build_that_may_compile_does_so_once_and_takes_the_wheel(
     pin = Pin(name="tiny", version="1.0", layer="kernels", compiled=True)
     wanted = replace(image, pins=(*(one for one in image.pins if one.name != "flash-attn"), pin))
     cache = WheelCache(tmp_path / "compiled")
-    options = WheelOptions(out=tmp_path / "out", facts=SOURCES.facts, cache=cache, sdists=tmp_path / "sdists")
+    options = WheelOptions(
+        out=tmp_path / "out",
+        facts=SOURCES.facts,
+        locks=SOURCES.workspace.locks,
+        cache=cache,
+        sdists=tmp_path / "sdists",
+    )
 
     def gather(compiled: Callable[[Image, Pin], Path | None]) -> prebuilt.Gathered:
         return prebuilt.gather(wanted, wheelhouse=None, official=WheelSource(cache=tmp_path), compiled=compiled)

@@ -7,6 +7,7 @@ import pytest
 
 from images.config import paths
 from images.config.names import ImageName
+from images.config.paths import CHECKOUT
 from images.locking import lock_file
 from images.planning import plan
 from tests.support.checkout import ROOT
@@ -29,7 +30,7 @@ def unavailable(name: str) -> str:
         return f"{name} is no image of the matrix"
     if planned.image is None:
         return f"{name} is refused: {'; '.join(planned.reasons)}"
-    return lock_file.blocked(planned.image, lock_file.state(planned.image).status)
+    return lock_file.blocked(planned.image, lock_file.state(planned.image, CHECKOUT.locks).status)
 
 
 def faults(text: str) -> list[str]:

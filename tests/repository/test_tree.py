@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from images.config.paths import CHECKOUT
 from images.context import render
 from images.context.labels import BaseContext
 from images.locking import lock_file
@@ -53,16 +54,16 @@ def test_nothing_in_images_imports_torch() -> None:
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_every_image_of_the_default_index_is_locked(image: plan.Image) -> None:
-    state = lock_file.state(image)
+    state = lock_file.state(image, CHECKOUT.locks)
     assert state.status is lock_file.Status.PRESENT, state.differences
 
 
 @pytest.mark.parametrize("image", LOCKED, ids=lambda image: str(image.name))
 def test_rendered_dockerfiles_pass_hadolint(image: plan.Image, tmp_path: Path) -> None:
     base_context = BaseContext(reference=image.base.reference, origin="tag")
-    dockerfile = render.render(image, lock_file.read(image).files, base_context, suite={"claims.json": b"{}"})[
-        "Dockerfile"
-    ]
+    dockerfile = render.render(
+        image, lock_file.read(image, CHECKOUT.locks).files, base_context, suite={"claims.json": b"{}"}
+    )["Dockerfile"]
     file = tmp_path / "Dockerfile"
     assert isinstance(dockerfile, bytes)
     file.write_bytes(dockerfile)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from images.building import contexts
 from images.building.options import BuildOptions
+from images.config.paths import CHECKOUT
 from images.context import base_images
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
@@ -20,6 +21,8 @@ def build_without_trial(engine: Engine, name: str, base: AcquiredBase, cache: Pa
     (planned,) = plan.select([name], sources)
     assert planned.image is not None
     options = BuildOptions(sources=sources, host=host, out=cache, cache=cache)
-    prepared = contexts.prepare(planned.image, lock_file.read(planned.image), base_images.base_context(base), options)
+    prepared = contexts.prepare(
+        planned.image, lock_file.read(planned.image, CHECKOUT.locks), base_images.base_context(base), options
+    )
     engine.build(prepared.files, name, network=host.network(local=engine.facts.local))
     return planned.image

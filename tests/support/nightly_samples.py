@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from images.config.paths import CHECKOUT
 from images.locking import lock_file
 from images.nightly.canary import Locked
 from images.planning import plan
@@ -9,7 +10,7 @@ from tests.support.sources import SOURCES
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
-CONTROL = Locked(image=PLANNED.image, lock=lock_file.read(PLANNED.image))
+CONTROL = Locked(image=PLANNED.image, lock=lock_file.read(PLANNED.image, CHECKOUT.locks))
 MOVES = {"torchao": "0.12.0", "transformers": "5.0.0", "peft": "0.21.2", "liger-kernel": "0.8.5", "numpy": "9.9.9"}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from images.building import contexts
 from images.building.options import BuildOptions
+from images.config.paths import CHECKOUT
 from images.context.hosting import HostSettings
 from images.context.labels import BaseContext
 from images.locking import lock_file
@@ -34,7 +35,7 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **options: Any) -> W
     known = BuildOptions(sources=SOURCES, host=HostSettings(), out=tmp_path, cache=tmp_path, **options)
     base = BaseContext(reference="debian:bookworm-slim", origin="tag")
     with pytest.raises(Enough):
-        contexts.prepare(planned.image, lock_file.read(planned.image), base, known)
+        contexts.prepare(planned.image, lock_file.read(planned.image, CHECKOUT.locks), base, known)
     return asked[0]
 
 

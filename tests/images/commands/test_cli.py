@@ -63,12 +63,6 @@ def test_wrong_input_is_told_with_the_next_step_and_exit_2(arguments: list[str],
     assert "Traceback" not in said
 
 
-def test_what_renews_files_of_the_repository_says_so_before_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "IS_CHECKOUT", False)
-    finished = call("additions", "cu126-torch27")
-    assert finished.returncode == 2 and "run it in a checkout" in finished.stderr, finished.stderr
-
-
 def test_a_command_that_does_not_exist_ends_the_process_with_2() -> None:
     finished = process("bild")
     assert finished.returncode == 2 and not finished.stdout and "Traceback" not in finished.stderr
@@ -98,10 +92,6 @@ def test_render_writes_a_context_that_plain_docker_accepts(tmp_path: Path) -> No
     (context / "left-over").write_text("of an older rendering")
     call("render", "cu126-torch25", "--out", str(tmp_path))
     assert not (context / "left-over").exists()
-
-
-def test_generated_files_are_checked_without_writing() -> None:
-    assert call("generate", "--check").returncode == 0
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_any_work() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from images.commands import nightly
 from images.commands.nightly import OutputArguments
+from images.config.paths import CHECKOUT
 from images.locking import lock_file
 from images.nightly import proposal
 from images.nightly.canary import Locked
@@ -28,7 +29,7 @@ def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, s
         image=name,
         control=job(name, Job.CONTROL, Outcome.PASS),
         canary=job(name, Job.CANARY, Outcome.PASS, changes=[MOVE]),
-        proposed=Locked(image=planned.image, lock=lock_file.read(planned.image)),
+        proposed=Locked(image=planned.image, lock=lock_file.read(planned.image, CHECKOUT.locks)),
     )
     folder = Path(nightly._proposal(found, SOURCES, OutputArguments(out=tmp_path)))
     assert "locks/wheels" not in (folder / proposal.PATCH).read_text()

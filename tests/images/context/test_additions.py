@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from images.config.paths import TEMPLATES
+from images.config.paths import CHECKOUT, TEMPLATES
 from images.context import render
 from images.locking import lock_file
 from images.planning import plan
@@ -32,7 +32,7 @@ def image(name: str) -> Image:
 
 def constraints(name: str, *missing: str) -> dict[str, str]:
     wanted = image(name)
-    text = render.constraints(wanted, lock_file.read(wanted).files, missing).decode()
+    text = render.constraints(wanted, lock_file.read(wanted, CHECKOUT.locks).files, missing).decode()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {name: version for name, _, version in (line.partition("==") for line in lines)}
 
@@ -50,7 +50,7 @@ def test_what_the_image_goes_without_is_not_held() -> None:
 
 def test_another_lock_has_another_environment() -> None:
     wanted = image("cu126-torch27")
-    locks = dict(lock_file.read(wanted).files)
+    locks = dict(lock_file.read(wanted, CHECKOUT.locks).files)
     before = render.overlay_key(wanted, locks)
     assert render.overlay_key(wanted, locks) == before
     locks["light.txt"] += b"x==1\n"
@@ -196,5 +196,5 @@ def test_an_image_without_transformers_asks_for_nothing_more() -> None:
     whole = image("cu126-torch27")
     bare = dataclasses.replace(whole, pins=tuple(pin for pin in whole.pins if pin.name not in render._KEPT))
     for one, wanted in ((whole, "kept='transformers==4.57.6 datasets==4.5.0'"), (bare, "kept=''")):
-        files = render.overlay_files(one, BASE, lock_file.read(whole).files, ())
+        files = render.overlay_files(one, BASE, lock_file.read(whole, CHECKOUT.locks).files, ())
         assert files["additions/settings"].decode().splitlines()[-1] == wanted

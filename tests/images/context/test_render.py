@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.config.paths import CHECKOUT
 from images.context import labels as image_labels
 from images.context import render, templates
 from images.context.labels import BaseContext
@@ -28,7 +29,7 @@ def image(name: str) -> Image:
 
 
 def context(wanted: Image, **extras: object) -> dict[str, bytes]:
-    files = render.render(wanted, lock_file.read(wanted).files, BASE_CONTEXT, **extras)  # type: ignore[arg-type]
+    files = render.render(wanted, lock_file.read(wanted, CHECKOUT.locks).files, BASE_CONTEXT, **extras)  # type: ignore[arg-type]
     assert all(isinstance(content, bytes) for content in files.values())
     return files  # type: ignore[return-value]
 
@@ -74,7 +75,7 @@ def test_moving_liger_changes_one_small_stage() -> None:
     old = image("cu126-torch27")
     pins = tuple(dataclasses.replace(pin, version="0.6.3") if pin.name == "liger-kernel" else pin for pin in old.pins)
     before = stages(context(old)["Dockerfile"])
-    locks = dict(lock_file.read(old).files)
+    locks = dict(lock_file.read(old, CHECKOUT.locks).files)
     locks["light.txt"] = locks["light.txt"].replace(b"liger-kernel==0.6.4", b"liger-kernel==0.6.3")
     moved = render.render(dataclasses.replace(old, pins=pins), locks, BASE_CONTEXT)["Dockerfile"]
     assert isinstance(moved, bytes)
@@ -93,7 +94,7 @@ def test_packages_that_the_base_keeps_are_not_installed() -> None:
     base_context = dataclasses.replace(
         BASE_CONTEXT, python=True, executable="/opt/base/bin/python", kept=frozenset({"torch", "numpy"})
     )
-    files = render.render(wanted, lock_file.read(wanted).files, base_context)
+    files = render.render(wanted, lock_file.read(wanted, CHECKOUT.locks).files, base_context)
     text = b"".join(
         content for path, content in files.items() if path.startswith("locks/") and isinstance(content, bytes)
     )
@@ -134,7 +135,7 @@ def test_the_variants_own_index_is_asked_only_for_its_torch() -> None:
     assert "--index" not in default["torch"]
     wanted = image("cu126-torch27")
     other = dataclasses.replace(wanted, index="https://example.invalid/whl/cu128")
-    dockerfile = render.render(other, lock_file.read(wanted).files, BASE_CONTEXT)["Dockerfile"]
+    dockerfile = render.render(other, lock_file.read(wanted, CHECKOUT.locks).files, BASE_CONTEXT)["Dockerfile"]
     assert isinstance(dockerfile, bytes)
     assert "--index https://example.invalid/whl/cu128" in stages(dockerfile)["torch"]
 
@@ -162,7 +163,7 @@ def test_nvidias_libraries_are_a_layer_of_their_own_and_no_package_is_lost() -> 
         {line.split("==")[0] for line in files[f"locks/{name}.txt"].decode().splitlines() if "==" in line}
         for name in ("cuda", "torch")
     ]
-    assert parts[0] | parts[1] == {package.name for package in lock_file.read(wanted).layers["torch"]}
+    assert parts[0] | parts[1] == {package.name for package in lock_file.read(wanted, CHECKOUT.locks).layers["torch"]}
     assert all(name.startswith("nvidia-") for name in parts[0]) and "torch" in parts[1]
     assert not parts[0] & parts[1]
     assert b"FROM cuda AS torch" in files["Dockerfile"]
@@ -223,7 +224,7 @@ def test_a_wheel_with_compiled_extensions_is_installed_in_place_of_the_locks_sou
     wanted, wheel = image("cu124-torch25-colossalai"), "colossalai-0.5.0-cp311-cp311-linux_x86_64.whl"
     plain = context(wanted)
     assert b"\ncolossalai==0.5.0" in plain["locks/profile.txt"]
-    locks = lock_file.read(wanted).files
+    locks = lock_file.read(wanted, CHECKOUT.locks).files
     extended = render.render(wanted, locks, BASE_CONTEXT, wheels={wheel: tmp_path})
     assert b"\ncolossalai==0.5.0" not in bytes(extended["locks/profile.txt"])  # type: ignore[arg-type]
     step = f"install.sh /opt/venv/bin/python /run/wheels/{wheel}"

@@ -9,6 +9,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from images.config.paths import CHECKOUT
 from images.errors import UserError
 from images.locking import contents, lock_file, measure_contents
 from images.locking.contents import FileContents
@@ -107,7 +108,7 @@ def test_a_wheel_without_a_record_is_none(tmp_path: Path) -> None:
 
 
 def small_lock(digest: str) -> Lock:
-    inputs = lock_file.load(lock_file.located(None) / "cu126-torch27").inputs
+    inputs = lock_file.load(CHECKOUT.locks / "cu126-torch27").inputs
     package = Package(name="small", version="1.0", hashes=(digest,))
     layers = {**dict.fromkeys(inputs.layers, ()), "light": (package,), "toolkit": (package,)}
     return Lock(inputs=inputs, files={}, layers=layers)
@@ -152,7 +153,7 @@ def test_a_file_that_the_index_lost_is_told(tmp_path: Path) -> None:
 
 def test_every_file_of_a_lock_of_the_repository_is_known() -> None:
     """But for the toolkit's compiler of Debian, all that images hold is a wheel or a source archive of the lock."""
-    for folder in sorted(path for path in lock_file.located(None).iterdir() if (path / lock_file.RECORD).is_file()):
+    for folder in sorted(path for path in CHECKOUT.locks.iterdir() if (path / lock_file.RECORD).is_file()):
         lock = lock_file.load(folder)
         packages = [*lock.packages(), *lock.layers["toolkit"]]
         known = contents.read(packages, folder.parent)
@@ -164,7 +165,7 @@ def test_every_file_of_a_lock_of_the_repository_is_known() -> None:
 def test_a_lock_that_is_read_has_its_contents() -> None:
     (planned,) = plan.select(["cu126-torch27"], SOURCES)
     assert planned.image
-    lock = lock_file.read(planned.image)
+    lock = lock_file.read(planned.image, CHECKOUT.locks)
     (torch,) = (package for package in lock.packages() if package.name == "torch")
     wheel = lock.contents[torch.hashes[0]].wheel
     assert wheel and len(wheel.digest) == 64

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import http.server
 import json
-import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from images.config import paths
 from images.config.names import ImageName, Minor
+from images.config.paths import CHECKOUT
 from images.errors import UserError
-from images.locking import diff, inputs, lock_file, resolve, uv
+from images.locking import inputs, lock_file, resolve, uv
 from images.locking.inputs import lock_inputs
 from images.locking.lock_file import Status
 from images.locking.uv import Package
@@ -190,7 +189,7 @@ def test_a_file_with_anything_else_than_hashed_pins_is_refused(line: str) -> Non
 
 def test_a_file_of_the_project_is_named_as_it_lies_there() -> None:
     with pytest.raises(UserError, match=r"^locks/x/torch\.txt"):
-        lock_file.parse_requirements(b"torch\n", str(paths.workspace().locks / "x" / "torch.txt"))
+        lock_file.parse_requirements(b"torch\n", str(CHECKOUT.locks / "x" / "torch.txt"))
 
 
 # ---- resolving
@@ -475,27 +474,6 @@ def test_a_line_taken_out_by_hand_is_seen(tmp_path: Path) -> None:
     assert lock_file.states([make_image()], tmp_path) == {"cu126-torch25": Status.STALE}, "a plan tells it, too"
 
 
-def test_a_lock_is_read_once_for_images_that_want_the_same_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("cu126-torch25", "cu126-torch25-devel", "cu126-torch25-sm90")
-    parent, other, arch = map(make_image, names)
-    for image in (parent, other):
-        made_of(image, tmp_path)
-    opened: list[str] = []
-    real = os.open
-
-    def counted(path: str, flags: int) -> int:
-        opened.append(path)
-        return real(path, flags)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", counted)
-        found = lock_file.states([parent, other, arch], tmp_path)
-    assert found == dict.fromkeys(names, Status.PRESENT)
-    assert sorted(opened) == sorted(str(path) for path in tmp_path.rglob("*.*"))
-
-
 def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:
     made_of(make_image(), tmp_path)
     path = tmp_path / "cu126-torch25" / "torch.txt"
@@ -506,19 +484,13 @@ def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
-def test_a_file_is_read_whole_however_little_comes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_of(make_image(), tmp_path)
-    monkeypatch.setattr(lock_file, "_CHUNK", 7)
-    assert lock_file.state(make_image(), tmp_path) == lock_file.State(Status.PRESENT)
-
-
 def test_a_lock_holds_what_is_pinned_as_versions_are_equal() -> None:
     recorded = dataclasses.replace(
         lock_inputs(make_image()), layers={"torch": ("torch==2.5.1", "b==1.0", "a==1")}, alone={}
     )
     held = {"torch": "2.5.1+cu124", "a": "1.0", "b": "1"}
-    assert list(diff.lacking(recorded, {"torch": held})) == []
-    assert list(diff.lacking(recorded, {"torch": {"torch": "2.5.2"}})) == [
+    assert list(inputs.lacking(recorded, {"torch": held})) == []
+    assert list(inputs.lacking(recorded, {"torch": {"torch": "2.5.2"}})) == [
         "torch.txt lacks a 1",
         "torch.txt lacks b 1.0",
         "torch.txt holds torch 2.5.2, not 2.5.1",
@@ -609,11 +581,11 @@ def accepted() -> list[Image]:
 
 @pytest.mark.parametrize("image", [image for image in accepted() if not image.index], ids=lambda image: str(image.name))
 def test_every_image_of_the_default_index_is_locked(image: Image) -> None:
-    assert lock_file.state(image) == lock_file.State(Status.PRESENT)
+    assert lock_file.state(image, CHECKOUT.locks) == lock_file.State(Status.PRESENT)
 
 
 def test_committed_locks_agree_in_the_layers_they_share() -> None:
-    locks = {str(image.name): lock_file.read(image) for image in accepted() if not image.index}
+    locks = {str(image.name): lock_file.read(image, CHECKOUT.locks) for image in accepted() if not image.index}
     for name, one in locks.items():
         for other_name, other in locks.items():
             for layer in one.inputs.shares(other.inputs):
@@ -623,6 +595,6 @@ def test_committed_locks_agree_in_the_layers_they_share() -> None:
 def test_committed_locks_hold_no_address() -> None:
     for image in accepted():
         if not image.index:
-            found = lock_file.read(image)
+            found = lock_file.read(image, CHECKOUT.locks)
             assert b"://" not in b"".join(lock_file.written(found).values())
             assert json.loads(lock_file.written(found)["lock.json"])["index"] is None

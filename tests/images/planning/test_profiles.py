@@ -13,6 +13,7 @@ import yaml
 
 from images.config import matrix
 from images.config.matrix import Sources
+from images.config.paths import CHECKOUT
 from images.config.schema import Profile
 from images.errors import UserError
 from images.locking import lock_file, uv
@@ -76,7 +77,10 @@ def test_every_profile_of_the_matrix_is_accepted(planned: Planned) -> None:
     ],
 )
 def test_a_thin_profile_shares_all_other_layers_byte_for_byte(parent: str, child: str) -> None:
-    below, above = lock_file.read(image(parent, REAL)), lock_file.read(image(child, REAL))
+    below, above = (
+        lock_file.read(image(parent, REAL), CHECKOUT.locks),
+        lock_file.read(image(child, REAL), CHECKOUT.locks),
+    )
     for file in ("torch.txt", "kernels.txt", "libraries.txt", "toolkit.txt", "light.txt"):
         assert below.files[file] == above.files[file]
 
@@ -86,7 +90,10 @@ def test_a_thin_profile_shares_all_other_layers_byte_for_byte(parent: str, child
     [("cu124-torch25", "cu124-torch25-colossalai"), ("cu128-torch210", "cu128-torch210-unsloth")],
 )
 def test_overriding_libraries_leaves_torch_and_kernels_shared(parent: str, child: str) -> None:
-    below, above = lock_file.read(image(parent, REAL)), lock_file.read(image(child, REAL))
+    below, above = (
+        lock_file.read(image(parent, REAL), CHECKOUT.locks),
+        lock_file.read(image(child, REAL), CHECKOUT.locks),
+    )
     assert below.files["torch.txt"] == above.files["torch.txt"]
     assert below.files["kernels.txt"] == above.files["kernels.txt"]
 
@@ -142,7 +149,7 @@ def test_a_requirement_without_its_waiver_is_refused_by_the_resolver_alone_and_w
     waived = image("cu130-torch213-axolotl", REAL)
     assert waived.waived == ("xformers",)
     assert any(text.startswith("axolotl 0.19.0 requires xformers") for text in waived.warnings)
-    assert "xformers" not in lock_file.read(waived).versions(waived.layers)
+    assert "xformers" not in lock_file.read(waived, CHECKOUT.locks).versions(waived.layers)
 
 
 def test_two_packages_that_want_different_versions_of_a_third_are_refused() -> None:
@@ -185,11 +192,11 @@ def test_mistakes_in_profiles_are_told() -> None:
 
 
 def test_sources_are_locked_by_the_hash_of_their_archive_with_the_tools_that_build_them() -> None:
-    locked = lock_file.read(image("cu128-torch28-axolotl", REAL))
+    locked = lock_file.read(image("cu128-torch28-axolotl", REAL), CHECKOUT.locks)
     (axolotl,) = (package for package in locked.layers["profile"] if package.name == "axolotl")
     assert len(axolotl.hashes) == 1
     assert "setuptools==" in locked.files["build.txt"].decode()
-    assert "build.txt" not in lock_file.read(image("cu128-torch28-transformers", REAL)).files
+    assert "build.txt" not in lock_file.read(image("cu128-torch28-transformers", REAL), CHECKOUT.locks).files
 
 
 @pytest.mark.parametrize("planned", SMALL_PROFILED, ids=lambda planned: planned.name)
@@ -424,7 +431,7 @@ def test_an_optional_package_that_must_be_compiled_is_an_optional_pin_that_no_lo
 
 
 def test_the_lock_brings_what_a_compiled_pin_requires_and_not_the_pin() -> None:
-    locked = lock_file.read(image("cu130-torch213-axolotl", REAL))
+    locked = lock_file.read(image("cu130-torch213-axolotl", REAL), CHECKOUT.locks)
     assert "ninja" in locked.versions(["profile"])
     assert "causal-conv1d" not in locked.versions(locked.inputs.layers)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from images.config.paths import CHECKOUT
 from images.locking import lock_file
 from images.locking.contents import FileContents
 from images.planning import plan
@@ -18,7 +19,7 @@ def wheels_claim(name: str, **changed: object) -> Claim:
     """S10 wheels of an image; each row of the contents of its lock with these fields changed."""
     (planned,) = plan.select([name], SOURCES)
     assert planned.image is not None
-    lock = lock_file.read(planned.image)
+    lock = lock_file.read(planned.image, CHECKOUT.locks)
     contents: Mapping[str, FileContents] = {
         digest: replace(row, **changed)  # type: ignore[arg-type]
         for digest, row in lock.contents.items()

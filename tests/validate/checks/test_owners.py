@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from images.config.paths import CHECKOUT
 from images.locking import lock_file
 from images.planning import plan
 from images.validation import child
@@ -22,7 +23,11 @@ from validate.judging import Finding, Status
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
 assert PLANNED.image is not None
 CONTEXT = ClaimContext.of(
-    PLANNED.image, lock_file.read(PLANNED.image), SOURCES.facts, missing={"flash-attn": "no network"}, custom_base=False
+    PLANNED.image,
+    lock_file.read(PLANNED.image, CHECKOUT.locks),
+    SOURCES.facts,
+    missing={"flash-attn": "no network"},
+    custom_base=False,
 )
 CLAIMS = {claim.subject: claim for claim in provenance_claims(CONTEXT)}
 GOOD: Mapping[str, Any] = {
