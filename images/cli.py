@@ -30,14 +30,6 @@ _talk = Console(stderr=True, highlight=False)
 _INTERRUPTED = 130
 """Exit status after SIGINT: 128 + 2, as shells have it."""
 _LEGACY: Mapping[str, str] = {
-    "publish": "publishing",
-    "promote": "publishing",
-    "verify": "publishing",
-    "attest": "attesting",
-    "admission": "attesting",
-    "scan": "scanning",
-    "vex": "scanning",
-    "updates": "updating",
     "choose": "publishing",
     "site": "site",
     "nightly": "nightly",

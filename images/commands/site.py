@@ -19,7 +19,7 @@ from images.planning import plan
 from images.publish import signing
 from images.registry.client import Registry
 from images.registry.reference import Repository
-from images.site import pages, runs, vulnerabilities
+from images.site import pages, runs
 from images.site.assemble import SiteInputs
 from images.validation.claims.context import ClaimContext
 from images.validation.claims.image import image_claims
@@ -40,7 +40,7 @@ def site_verb(
         typer.Option(
             "--results",
             metavar="FOLDER",
-            help="Has runs.jsonl, nightly/, vulnerabilities/ (repeat it); default: results.",
+            help="Has runs.jsonl, nightly/ (repeat it); default: results.",
         ),
     ] = None,
     day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date of the site; default: today.")] = "",
@@ -68,7 +68,6 @@ def site_verb(
         closures=_closures(sources),
         blocked=blocked(sources),
         claims=_claims(sources),
-        scans=vulnerabilities.read(*folders),
     )
     files = pages.files(known)
     write(files, out)

@@ -14,7 +14,7 @@ from images.engine.buildkit import BuildEvent
 from images.errors import Problem, UserError
 from images.publish import attachments, index
 from images.publish.compression import Compression
-from images.publish.push import PushJob, Tally, known_blobs, push
+from images.publish.push import PushJob, push, siblings
 from images.registry.client import Registry
 from images.registry.reference import Reference, Repository
 
@@ -49,7 +49,7 @@ def in_registry(reference: Reference, platform: Platform) -> Found | None:
         manifest = registry.find(reference.identifier)
         if manifest is None:
             return None
-        image = attachments.load(registry, index.select(registry, manifest, platform), attachments=False)
+        image = attachments.load(registry, index.select(registry, manifest, platform), with_statements=False)
     steps = [str(one.get("created_by", "")) for one in image.config.get("history") or ()]
     known = Described(labels=image.labels, history=list(reversed(steps)))
     env = dict(str(one).partition("=")[::2] for one in (image.config.get("config") or {}).get("Env") or ())
@@ -66,11 +66,18 @@ def send(
     name = info.tags[0] if info.tags else info.id
     require_layers(engine, f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`")
     wanted = (Compression.GZIP,)
-    siblings = known_blobs(cache).siblings(repository, wanted, info.layers)
-    with Registry(repository, mount_from=siblings) as registry:
-        job = PushJob(engine=engine, info=info, target=registry, wanted=wanted, cache=cache, siblings=siblings)
-        with Tally(where=str(repository), on_event=on_event) as tally:
-            ((_, manifest),) = push(job, tally)
+    places = siblings(cache, repository, wanted, info.layers)
+    with Registry(repository, mount_from=places) as registry:
+        job = PushJob(
+            engine=engine,
+            info=info,
+            target=registry,
+            wanted=wanted,
+            cache=cache,
+            siblings=places,
+            on_event=on_event,
+        )
+        (manifest,) = push(job).manifests.values()
     return f"{repository}@{manifest.digest}"
 
 

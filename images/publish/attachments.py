@@ -1,34 +1,37 @@
-"""What is attached to a published image: attestations, SBOM, provenance. Read with every digest checked."""
+"""What is attached to a published image: signed statements, in the place where cosign keeps them.
+
+| tag, beside the image `sha256:DIGEST` | holds |
+|---|---|
+| `sha256-DIGEST.att` | statements (`statements.py`), a layer each: `cosign verify-attestation` reads it |
+| `sha256-DIGEST.sig` | signatures of the image, also of an index: `cosign verify` reads it |
+
+cosign 2 and 3, Kyverno and policy-controller read both. Registries need no referrers API for it. Statements that nobody
+signed stand there, too, for who publishes without a key: cosign leaves them aside. What others put there stays.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from images.errors import Problem, UserError
-from images.publish import attestation, provenance, sbom, signing
-from images.publish.attestation import EVIDENCE_FILE, VERDICT_FILE, Attestation
+from images.publish import attestation, signing, statements
+from images.publish.attestation import Attestation
+from images.publish.statements import Statement
 from images.registry.client import Registry
-from images.registry.distribution import TITLE, Descriptor, File, Manifest
+from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
+from images.registry.errors import RegistryError
 from images.registry.reference import Repository
 
-ATTESTATION = "application/vnd.truetag.attestation.v2"
-SBOM = sbom.MEDIA_TYPE
-PROVENANCE = provenance.MEDIA_TYPE
-NAMES: Mapping[str, str] = {ATTESTATION: "attestation", SBOM: "SBOM", PROVENANCE: "provenance"}
-"""Artifact type -> what people call it. An image that is published has one of each at least."""
-_JSON = "application/json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attachment:
-    """One artifact that refers to an image. `files` is name -> content."""
-
-    artifact_type: str
-    digest: str
-    files: Mapping[str, bytes]
+_ENVELOPE = "application/vnd.dsse.envelope.v1+json"
+_SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
+_SIGNATURE = "dev.cosignproject.cosign/signature"
+_TYPE = "predicateType"
+_WRITES = 5
+"""How often a tag is written at most where other machines write it at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class PublishedImage:
     manifest: Manifest
     config: Mapping[str, Any]
     """The image's configuration (OCI image specification)."""
-    attachments: tuple[Attachment, ...]
+    statements: tuple[Statement, ...]
 
     @property
     def reference(self) -> str:
@@ -70,99 +73,189 @@ class PublishedImage:
         """Bytes of all layers, as the registry holds them."""
         return sum(layer.size for layer in self.manifest.layers)
 
-    def of(self, artifact_type: str) -> tuple[Attachment, ...]:
-        return tuple(one for one in self.attachments if one.artifact_type == artifact_type)
+    def of(self, predicate_type: str) -> tuple[Statement, ...]:
+        return tuple(one for one in self.statements if one.predicate_type == predicate_type)
 
     @property
     def attestations(self) -> tuple[Attestation, ...]:
-        """Every attestation, judged again. Raises UserError for one that is of another image."""
-        return tuple(map(self._attestation, self.of(ATTESTATION)))
+        """Every validation run, judged again.
 
-    def _attestation(self, attached: Attachment) -> Attestation:
-        where = f"{self.repository}@{attached.digest}"
-        verdict_file, evidence_file = (attached.files.get(name, b"") for name in (VERDICT_FILE, EVIDENCE_FILE))
-        found = attestation.read(verdict_file, evidence_file, where)
-        if found.verdict.digest != self.image_id:
-            cause = f"the attestation is of {found.verdict.digest[:19]}, the image is {self.image_id[:19]}"
-            raise UserError(Problem(where=where, cause=cause, then="don't use it"), code=1)
-        return found
+        Raises UserError for one of another image, and for a test result that is not what its evidence says.
+        """
+        found: dict[bytes, Attestation] = {}
+        for one in self.of(statements.TEST_RESULT):
+            try:
+                runs = {file: found.get(file) or attestation.read(file, self.reference) for file in one.evidence}
+                cause = next(self._contradictions(one, tuple(runs.values())), "")
+            except statements.UNREADABLE as error:
+                cause = f"its test result can't be read: {type(error).__name__}: {error}"
+            if cause:
+                raise UserError(Problem(where=self.reference, cause=cause, then="don't use it"), code=1)
+            found |= runs
+        return tuple(found.values())
+
+    def _contradictions(self, said: Statement, runs: Sequence[Attestation]) -> Iterator[str]:
+        if self.manifest.digest not in said.subjects:
+            yield f"its test result is of {', '.join(sorted(said.subjects))}"
+        for run in runs:
+            if run.verdict.digest != self.image_id:
+                yield f"the attestation is of {run.verdict.digest[:19]}, the image is {self.image_id[:19]}"
+        for fault in statements.test_result_faults(said, runs):
+            yield f"its test result is not what the evidence says: {fault}"
 
 
-def load(source: Registry, manifest: Manifest, *, attachments: bool = True) -> PublishedImage:
-    """Read an image's configuration and its attachments. Raises UserError."""
+def load(source: Registry, manifest: Manifest, *, with_statements: bool = True) -> PublishedImage:
+    """Read an image's configuration, and the statements that are attached to it. Raises UserError."""
     if manifest.is_index:
-        raise _is_index(source, manifest)
+        listed = [f"{source.repository}@{one.digest} ({one.platform})" for one in manifest.manifests]
+        where, cause = f"{source.repository}@{manifest.digest}", "is an index of images for several platforms"
+        raise UserError(Problem(where=where, cause=cause, then=f"name one of them: {', '.join(listed)}"))
     config = json.loads(source.blob(manifest.config))
-    found = tuple(_attachments(source, manifest.digest)) if attachments else ()
-    return PublishedImage(repository=source.repository, manifest=manifest, config=config, attachments=found)
+    found = tuple(_statements(source, manifest.digest)) if with_statements else ()
+    return PublishedImage(repository=source.repository, manifest=manifest, config=config, statements=found)
 
 
-def _is_index(source: Registry, manifest: Manifest) -> UserError:
-    listed = [f"{source.repository}@{one.digest} ({one.platform})" for one in manifest.manifests]
-    cause = "is an index of images for several platforms"
-    then = f"name one of them: {', '.join(listed)}"
-    return UserError(Problem(where=f"{source.repository}@{manifest.digest}", cause=cause, then=then))
-
-
-def _attachments(source: Registry, digest: str) -> Iterator[Attachment]:
-    for entry in source.referrers(digest):
-        if entry.artifact_type not in NAMES:
+def _statements(source: Registry, digest: str) -> Iterator[Statement]:
+    """Those of our types. What can't be read counts for nothing: whoever may push may put anything there."""
+    manifest = source.find(statements_tag(digest))
+    for layer in manifest.layers if manifest else ():
+        if layer.media_type != _ENVELOPE or layer.annotations.get(_TYPE) not in statements.NAMES:
             continue
-        where, manifest = f"{source.repository}@{entry.digest}", source.get(entry.digest)
         try:
-            subject, layers = manifest.subject, manifest.layers
-        except (ValueError, LookupError, TypeError, AttributeError):  # not every registry reads what is put into it
-            then = f"remove it: `oras manifest delete {where}`"
-            raise UserError(Problem(where=where, cause="is attached, and can't be read", then=then), code=1) from None
-        if subject != digest:
-            raise UserError(Problem(where=where, cause="is listed, but refers to another image", then="don't use it"))
-        files = {layer.annotations.get(TITLE, layer.digest): source.blob(layer) for layer in layers}
-        yield Attachment(artifact_type=entry.artifact_type, digest=entry.digest, files=files)
+            yield Statement.from_envelope(source.blob(layer))
+        except statements.UNREADABLE:
+            continue
 
 
 def signed_only(image: PublishedImage, key: str) -> PublishedImage:
-    """The image with only those attachments that a signature covers. Raises UserError where there is no signature."""
-    signed = signing.signed_attachments(image.reference, key)
-    return replace(image, attachments=tuple(one for one in image.attachments if one.digest in signed))
+    """The image with the statements about it that a public key signed. Raises CosignError where cosign can't tell."""
+    own = [one for one in image.statements if one.signature and image.manifest.digest in one.subjects]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        valid = list(pool.map(lambda one: signing.is_signature(one.signature, one.signed_bytes, key), own))
+    return replace(image, statements=tuple(one for one, holds in zip(own, valid, strict=True) if holds))
 
 
 def counted(image: PublishedImage, key: str) -> PublishedImage:
-    """The image with the attachments that count: with a public key those that it signed, without one all.
+    """The image with the statements that count: with a public key those that it signed, without one all."""
+    return signed_only(image, key) if key else image
 
-    Of an image that nobody signed with the key none count. Raises CosignError where cosign could not tell.
+
+def attach(target: Registry, image: PublishedImage, new: Sequence[Statement], key: str) -> PublishedImage:
+    """Sign (with a private key) and store statements beside those that count. Returns the image with them.
+
+    What a new test result supersedes goes, where this key, or without one nobody, signed it. Raises UserError.
     """
-    if not key or not image.attachments:
-        return image
-    try:
-        return signed_only(image, key)
-    except signing.CosignError:
-        raise
-    except UserError:
-        return replace(image, attachments=())
+    there = {one.payload for one in image.statements}
+    made = [one for one in new if one.payload not in there]
+    if key:
+        # cosign takes half a second for each, most of it to open the key.
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            signatures = list(pool.map(lambda one: signing.sign_bytes(one.signed_bytes, key), made))
+        made = [replace(one, signature=signature) for one, signature in zip(made, signatures, strict=True)]
+    old = [one for one in image.statements if any(each.supersedes(one) for each in made) and (key or not one.signature)]
+    for one in made:
+        target.put_blob(one.envelope)
+    _write(target, statements_tag(image.manifest.digest), [_layer(one) for one in made], [_layer(one) for one in old])
+    return replace(image, statements=(*(one for one in image.statements if one not in old), *made))
 
 
-def counted_by_signer(image: PublishedImage, signing_key: str) -> PublishedImage:
-    """The same by the private key that is to sign: who may push may attach, and no signature must cover that."""
-    if not signing_key or not image.attachments:
-        return image
-    with signing.public_file(signing_key) as public:
-        return counted(image, public)
+def sign_image(target: Registry, digest: str, key: str, public: str) -> None:
+    """Sign an image or an index, once, for readers with `cosign verify`. `public`: the key's. Raises UserError."""
+    payload = {
+        "critical": {
+            "identity": {"docker-reference": str(target.repository)},
+            "image": {"docker-manifest-digest": digest},
+            "type": "cosign container image signature",
+        },
+        "optional": None,
+    }
+    content = json.dumps(payload, separators=(",", ":")).encode()
+    there = target.find(signatures_tag(digest))
+    blob = Descriptor.of(_SIMPLE_SIGNING, content).digest
+    known = [one.annotations.get(_SIGNATURE, "") for one in (there.layers if there else ()) if one.digest == blob]
+    if any(signing.is_signature(one, content, public) for one in known if one):
+        return
+    target.put_blob(content)
+    signature = Descriptor.of(_SIMPLE_SIGNING, content, annotations={_SIGNATURE: signing.sign_bytes(content, key)})
+    _write(target, signatures_tag(digest), [signature])
 
 
-def attach_attestation(target: Registry, manifest: Manifest, found: Attestation) -> Descriptor:
-    """Attach a trial's two files. Each trial is an artifact of its own: a GPU machine adds its own to a builder's."""
-    files = [
-        File(name=VERDICT_FILE, media_type=_JSON, content=found.verdict_file),
-        File(name=EVIDENCE_FILE, media_type=_JSON, content=found.evidence_file),
-    ]
-    return target.attach(manifest.descriptor, ATTESTATION, files)
+def copy(source: Registry, target: Registry, digest: str, key: str) -> None:
+    """What is attached to a manifest that both repositories have, beside what others left there. Raises UserError.
+
+    Statements that newer ones supersede go, where this public key, or without one nobody, signed both.
+    """
+    for tag in (statements_tag(digest), signatures_tag(digest)):
+        if found := source.find(tag):
+            mount_blobs(source, target, found)
+            old = _superseded(source, target, digest, key) if tag == statements_tag(digest) else []
+            _write(target, tag, found.layers, [one for one in old if one not in found.layers])
 
 
-def attach_sbom(target: Registry, manifest: Manifest, content: bytes) -> Descriptor:
-    file = File(name="sbom.cdx.json", media_type=SBOM, content=content)
-    return target.attach(manifest.descriptor, SBOM, [file])
+def _superseded(source: Registry, target: Registry, digest: str, key: str) -> list[Descriptor]:
+    manifest = target.find(digest)
+    if manifest is None or manifest.is_index:
+        return []
+    new, old = (counted(load(place, manifest), key).statements for place in (source, target))
+    if not key:
+        new, old = (tuple(one for one in found if not one.signature) for found in (new, old))
+    return [_layer(one) for one in old if any(each.supersedes(one) for each in new)]
 
 
-def attach_provenance(target: Registry, manifest: Manifest, content: bytes) -> Descriptor:
-    file = File(name="provenance.json", media_type=PROVENANCE, content=content)
-    return target.attach(manifest.descriptor, PROVENANCE, [file])
+def mount_blobs(source: Registry, target: Registry, manifest: Manifest) -> None:
+    """Let the target have all blobs that a manifest names. Nothing is sent. Raises UserError."""
+    sizes = {blob.digest: blob.size for blob in (manifest.config, *manifest.layers)}
+    for digest, size in sizes.items():
+        if not target.mount(digest, source.repository, size):
+            cause = f"the registry does not mount {digest[:19]} of {source.repository}"
+            then = "both repositories must be readable with the same login"
+            raise UserError(Problem(where=str(target.repository), cause=cause, then=then), code=1)
+
+
+def statements_tag(digest: str) -> str:
+    """Where cosign keeps the attestations of a digest."""
+    return f"{digest.replace(':', '-')}.att"
+
+
+def signatures_tag(digest: str) -> str:
+    """Where cosign keeps the signatures of a digest."""
+    return f"{digest.replace(':', '-')}.sig"
+
+
+def _layer(one: Statement) -> Descriptor:
+    # The empty annotation is where the signature of an image stands; cosign wants it (pkg/oci/static).
+    return Descriptor.of(_ENVELOPE, one.envelope, annotations={_SIGNATURE: "", _TYPE: one.predicate_type})
+
+
+def _write(target: Registry, tag: str, new: Sequence[Descriptor], old: Collection[Descriptor] = ()) -> None:
+    """Let a tag of cosign name layers beside what others left under it, without old ones. The blobs are there.
+
+    Reading back detects a concurrent writer that overwrote it: registries have no conditional write.
+    """
+    for writes_left in reversed(range(_WRITES + 1)):
+        there = target.find(tag)
+        layers = there.layers if there else ()
+        wanted = [*(one for one in layers if one not in old and one not in new), *new]
+        if all(one in layers for one in new) and not any(one in layers for one in old):
+            return
+        if writes_left:
+            config = _config([one.digest for one in wanted])
+            target.put_blob(config)
+            target.put(image_manifest(Descriptor.of(OCI_CONFIG, config), wanted), tag)
+    cause = "concurrent writers keep overwriting it"
+    then = "give the command again when no other machine publishes this image"
+    raise RegistryError(Problem(where=f"{target.repository}:{tag}", cause=cause, then=then))
+
+
+def _config(digests: Sequence[str]) -> bytes:
+    """A configuration as cosign writes it: registries and clients take the tag for an image."""
+    empty = "0001-01-01T00:00:00Z"
+    data = {
+        "architecture": "",
+        "created": empty,
+        "history": [{"created": empty} for _ in digests],
+        "os": "",
+        "rootfs": {"type": "layers", "diff_ids": list(digests)},
+        "config": {},
+    }
+    return json.dumps(data, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Attestations: the verdict on an image and the evidence for it, judged anew each time they are read."""
+"""A validation run of an image: its evidence, and the verdict that today's judge gives on it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from images.engine import ImageInfo
-from images.errors import Problem, UserError
-from images.publish.text import listed
+from images.errors import Problem, UserError, command
+from images.publish.gate import listed
 from images.validation.schemas import VerdictFile, parse_evidence, parse_verdict
 from validate.evidence import EvidenceChangedError
 from validate.judge import Verdict, judge
@@ -21,23 +21,22 @@ VERDICT_FILE, EVIDENCE_FILE = "verdict.json", "evidence.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Attestation:
-    """A trial of an image: its two files, and the verdict of today's judge on the evidence."""
+    """A validation run, judged again when it was read."""
 
     verdict: Verdict
-    verdict_file: bytes
     evidence_file: bytes
     host: Mapping[str, Any]
-    """The machine of the trial, and its `date`, as evidence.json has them."""
+    """The machine of the run, and its `date`, as evidence.json has them."""
 
 
-def read(verdict_file: bytes, evidence_file: bytes, where: str) -> Attestation:
-    """Read a trial and judge it again.
+def read(evidence_file: bytes, where: str, verdict_file: bytes | None = None) -> Attestation:
+    """Read a validation run and judge it again.
 
-    Raises UserError: a file can't be read or was changed, or the verdict is not what the evidence says.
+    Raises UserError: a file can't be read or was changed, or the written verdict is not what the evidence says.
     """
-    then = "validate the image again: `nox -s validate -- NAME --image REF`"
+    then = f"validate the image again: `{command('validate', 'NAME', '--image', 'REF')}`"
     try:
-        written = parse_verdict(verdict_file.decode())
+        written = parse_verdict(verdict_file.decode()) if verdict_file is not None else None
         evidence = parse_evidence(evidence_file.decode())
     except EvidenceChangedError as error:
         raise UserError(Problem(where=where, cause=str(error), then=then), code=1) from None
@@ -45,9 +44,27 @@ def read(verdict_file: bytes, evidence_file: bytes, where: str) -> Attestation:
         cause = f"is no attestation: {str(error).splitlines()[0]}"
         raise UserError(Problem(where=where, cause=cause, then=then), code=1) from None
     verdict = judge(evidence.claim_set, evidence)
-    if cause := next(_contradictions(written, verdict), ""):
+    if written and (cause := next(_contradictions(written, verdict), "")):
         raise UserError(Problem(where=where, cause=cause, then=then), code=1)
-    return Attestation(verdict=verdict, verdict_file=verdict_file, evidence_file=evidence_file, host=evidence.host)
+    return Attestation(verdict=verdict, evidence_file=evidence_file, host=evidence.host)
+
+
+def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:
+    """Read the run in a folder. Raises UserError when it is not of this name and this very image."""
+    anew = f"`{command('build', name)}` validates it anew"
+    then = f"{anew}; or `{command('validate')}`, and give its folder with --attestation"
+    try:
+        verdict_file = (folder / VERDICT_FILE).read_bytes()
+        evidence_file = (folder / EVIDENCE_FILE).read_bytes()
+    except OSError as error:
+        cause = f"there is no attestation: {error.strerror}: {error.filename}"
+        raise UserError(Problem(where=str(folder), cause=cause, then=then)) from None
+    found = read(evidence_file, str(folder), verdict_file)
+    if (found.verdict.image, found.verdict.digest) != (name, info.id):
+        attested = f"{found.verdict.image} {found.verdict.digest[:19]}"
+        cause = f"is the attestation of {attested}, the image is {name} {info.id[:19]}"
+        raise UserError(Problem(where=str(folder), cause=cause, then=then), code=1)
+    return found
 
 
 def _contradictions(written: VerdictFile, verdict: Verdict) -> Iterator[str]:
@@ -63,28 +80,3 @@ def _contradictions(written: VerdictFile, verdict: Verdict) -> Iterator[str]:
         differing = sorted(key for key in said.keys() | found.keys() if said.get(key) != found.get(key))
         rows = [f"{' '.join(key)} is {found.get(key, 'not judged')}" for key in differing]
         yield f"the verdict is not what the evidence says: {listed(rows)}"
-
-
-def read_folder(folder: Path, name: str, info: ImageInfo) -> Attestation:
-    """Read the trial in a folder. Raises UserError when it is not of this name and this very image."""
-    found = in_folder(folder, name)
-    if (found.verdict.image, found.verdict.digest) != (name, info.id):
-        attested = f"{found.verdict.image} {found.verdict.digest[:19]}"
-        cause = f"is the attestation of {attested}, the image is {name} {info.id[:19]}"
-        raise UserError(Problem(where=str(folder), cause=cause, then=_validate(name)), code=1)
-    return found
-
-
-def in_folder(folder: Path, name: str) -> Attestation:
-    """Read the trial in a folder, whatever image it is of. Raises UserError."""
-    try:
-        verdict_file = (folder / VERDICT_FILE).read_bytes()
-        evidence_file = (folder / EVIDENCE_FILE).read_bytes()
-    except OSError as error:
-        cause = f"there is no attestation: {error.strerror}: {error.filename}"
-        raise UserError(Problem(where=str(folder), cause=cause, then=_validate(name))) from None
-    return read(verdict_file, evidence_file, str(folder))
-
-
-def _validate(name: str) -> str:
-    return f"`nox -s build -- {name}` validates it anew; or `nox -s validate`, and give its folder with --attestation"

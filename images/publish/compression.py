@@ -3,33 +3,30 @@
 | | library | settings |
 |---|---|---|
 | zstd | zstandard (libzstd) | level 9 with its own window, 4 MB: larger ones save 1 % and cost who pulls more time |
-| zstd:chunked | the same | a frame for each chunk of a file (`chunked/`): podman fetches those that it lacks |
 | gzip | zlib-ng | level 6, a member (RFC 1952 section 2.2) for each 4 MiB |
 
-gzip and zstd gave the same bytes for 1 to 4 threads, zstd on five and gzip on nine kinds of CPU, from SSE2 on.
-zstd:chunked gave the same bytes for 2 and 16 threads. libdeflate compresses a sixth faster to the same size, but who
-pulls takes half as long again to unpack it (docs/publishing.md). ISA-L (isal) gave three results for one level on
-those CPUs.
+Both gave the same bytes for 1 to 4 threads, zstd on five and gzip on nine kinds of CPU, from SSE2 on. libdeflate
+compresses a sixth faster to the same size, but who pulls takes half as long again to unpack it (docs/publishing.md).
+ISA-L (isal) gave three results for one level on those CPUs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import IO
 
 import zstandard
 from zlib_ng import zlib_ng
 
-from images.publish.chunked import chunks
-from images.publish.chunked.writer import FORMAT, PIECE, ChunkedZstd
-from images.publish.spooled_blob import SpooledBlob
+from images.registry.distribution import Manifest
 
 BLOCK = 4 << 20
 """Bytes of a tar that are compressed at a time."""
@@ -47,23 +44,52 @@ class Compression(StrEnum):
 
     GZIP = "gzip"
     ZSTD = "zstd"
-    ZSTD_CHUNKED = "zstd:chunked"
-    """zstd for every reader of it, with a table of contents for podman."""
 
     @property
     def media_type(self) -> str:
         """Of a layer (OCI image specification)."""
-        return f"application/vnd.oci.image.layer.v1.tar+{self.value.partition(':')[0]}"
+        return f"application/vnd.oci.image.layer.v1.tar+{self.value}"
 
     @property
     def recipe(self) -> str:
         """What the bytes depend on, beside the tar."""
-        zstd = ".".join(map(str, zstandard.ZSTD_VERSION))
         if self is Compression.ZSTD:
-            return f"zstd-{_ZSTD_LEVEL}-{zstd}"
-        if self is Compression.ZSTD_CHUNKED:
-            return f"zstd-chunked-{FORMAT}-{chunks.LEVEL}-{chunks.AVERAGE}-{PIECE}-{zstd}"
+            return f"zstd-{_ZSTD_LEVEL}-{'.'.join(map(str, zstandard.ZSTD_VERSION))}"
         return f"gzip-{_GZIP_LEVEL}-{BLOCK}-{zlib_ng.ZLIBNG_RUNTIME_VERSION}"
+
+
+def compression_of(manifest: Manifest) -> Compression:
+    """What a reader must take for the image: a compression counts where a layer has it."""
+    zstd = any(layer.media_type.endswith("zstd") for layer in manifest.layers)
+    return Compression.ZSTD if zstd else Compression.GZIP
+
+
+class SpooledBlob:
+    """A compressed layer in a file without a name: whatever ends this process takes it along."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, content: bytes) -> None:
+        """Raises OSError, for a full disk say."""
+        self._hash.update(content)
+        self.size += len(content)
+        view = memoryview(content)
+        while view:
+            view = view[self._file.write(view) :]
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def read(self, offset: int, size: int) -> bytes:
+        """From any thread."""
+        return os.pread(self._file.fileno(), size, offset)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def cores() -> int:
@@ -82,12 +108,6 @@ class CompressedLayer:
     def close(self) -> None:
         for blob in self.blobs.values():
             blob.close()
-
-
-class _Compressor(Protocol):
-    def write(self, block: bytes) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 class _Zstd:
@@ -138,9 +158,8 @@ def compress(
 ) -> CompressedLayer:
     """Compress a tar in each way that is wanted, in one pass, into files without names below `folder`.
 
-    Memory is bounded by the threads, not by the layer, but for zstd:chunked's table and what follows the tar's end.
-    `on_read` gets how many bytes were read. Raises what `tar` raises, OSError for a full disk, and UnknownTarError for
-    what zstd:chunked can't describe.
+    Memory is bounded by the threads, not by the layer. `on_read` gets how many bytes were read. Raises what `tar`
+    raises, and OSError for a full disk.
     """
     threads = threads or cores()
     blobs = {one: SpooledBlob(folder) for one in wanted}
@@ -148,7 +167,10 @@ def compress(
     digest, size = hashlib.sha256(), 0
     try:
         with ThreadPoolExecutor(max_workers=threads) as pool:
-            ways = [_compressor(one, blob, threads, pool) for one, blob in blobs.items()]
+            ways = [
+                _Zstd(blob, threads) if one is Compression.ZSTD else _Gzip(blob, threads, pool)
+                for one, blob in blobs.items()
+            ]
             for block in blocks(tar):
                 for way in ways:
                     way.write(block)
@@ -161,16 +183,6 @@ def compress(
         layer.close()
         raise
     return CompressedLayer(diff_id=f"sha256:{digest.hexdigest()}", size=size, blobs=blobs)
-
-
-def _compressor(one: Compression, target: SpooledBlob, threads: int, pool: ThreadPoolExecutor) -> _Compressor:
-    match one:
-        case Compression.GZIP:
-            return _Gzip(target, threads, pool)
-        case Compression.ZSTD:
-            return _Zstd(target, threads)
-        case Compression.ZSTD_CHUNKED:
-            return ChunkedZstd(target, threads, pool)
 
 
 def blocks(chunks: Iterable[bytes], size: int = BLOCK) -> Iterator[bytes]:

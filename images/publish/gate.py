@@ -1,26 +1,56 @@
-"""The gate: what must have passed before an image is published. Pure: verdicts in, reasons out."""
+"""The gate: what must have passed before an image is published, and which tags follow. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from images.errors import Problem, UserError
-from images.publish.text import listed
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judge import ClaimVerdict, Verdict
 from validate.judging import Status
 
 _ANYWHERE = (Tier.STATIC, Tier.CPU)
 """Tiers whose required claims depend on the matrix alone, not on the GPU that was there."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasePolicy:
+    """What the matrix and the command line ask of an image."""
+
+    gate: Sequence[Tier]
+    """Tiers that must have passed before the image is published at all."""
+    alias_gate: Sequence[Tier]
+    """Tiers that must have passed before aliases (`latest`) follow: the matrix's gate."""
+    aliases_of: Callable[[str], Sequence[str]]
+    """Image name -> its aliases."""
+    claims_of: Callable[[Mapping[str, str]], ClaimSet | None]
+    """Labels of an image -> the claims that the matrix writes today; None where the matrix doesn't know the image."""
+    no_claims: str = "matrix.yaml makes another image of this name, or none"
+    """Why `claims_of` answers None."""
+    row_of: Callable[[str], Sequence[str]] = lambda name: (name,)
+    """Image name -> the images of its row in the matrix, one a platform. Of several, one tag names an index."""
+
+    def require_open(self, where: str, verdicts: Sequence[Verdict], claims: ClaimSet | None) -> None:
+        """Raises UserError with every reason why the gate is closed."""
+        if reasons := refusals(verdicts, self.gate, claims):
+            asked = ",".join(map(str, self.gate))
+            staging = f"the gate asks for {asked}; for a staging repository, give --gate static,cpu"
+            then = staging if Tier.GPU in self.gate else "fix the image, or validate it again"
+            raise UserError([Problem(where=where, cause=reason, then=then) for reason in reasons], code=1)
+
+    def alias_refusal(self, verdicts: Sequence[Verdict], claims: ClaimSet | None) -> str:
+        """Why aliases don't follow; empty if they do."""
+        return next(iter(refusals(verdicts, self.alias_gate, claims)), "")
 
 
 def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], claims: ClaimSet | None) -> tuple[str, ...]:
     """Why these verdicts on one image don't open the gate; empty if they do.
 
     One verdict must have every required claim of a tier PASS, and no verdict may have a required claim FAIL. What ran
-    under an emulator opens the gate for the static tier alone, which reads files. `claims`
-    are those that the matrix writes today: a verdict on fewer is not enough. None where the matrix doesn't know the
-    image.
+    under an emulator opens the gate for the static tier alone, which reads files. `claims`: those that the matrix
+    writes today; a verdict on fewer is not enough. None where the matrix doesn't know the image.
     """
     failed = [one for verdict in verdicts for one in verdict.of(Status.FAIL) if one.claim.required]
     reasons = [f"{_title(one)} is FAIL: {one.reason}" for one in failed if one.claim.tier in tiers]
@@ -31,6 +61,21 @@ def refusals(verdicts: Sequence[Verdict], tiers: Sequence[Tier], claims: ClaimSe
         if not answers:
             reasons.append(f"the {tier} tier was not judged")
     return tuple(dict.fromkeys(reasons))
+
+
+def parse_tiers(text: str) -> tuple[Tier, ...]:
+    """Read `static,cpu`. Raises UserError."""
+    try:
+        return tuple(dict.fromkeys(Tier(word.strip()) for word in text.split(",")))
+    except ValueError:
+        then = f"write some of {', '.join(map(str, Tier))}"
+        raise UserError(Problem(where=f"--gate {text}", cause="names no tiers", then=then)) from None
+
+
+def listed(items: Sequence[str]) -> str:
+    """The first five, and how many more there are."""
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + more
 
 
 def _lacking(verdict: Verdict, tier: Tier, claims: ClaimSet | None) -> Iterator[str]:
@@ -54,15 +99,6 @@ def _is_judged(judged: Mapping[tuple[str, str], ClaimVerdict], claim: Claim) -> 
     if found is None:
         return False
     return found.claim.required or not claim.required or claim.tier not in _ANYWHERE
-
-
-def parse_tiers(text: str) -> tuple[Tier, ...]:
-    """Read `static,cpu`. Raises UserError."""
-    try:
-        return tuple(dict.fromkeys(Tier(word.strip()) for word in text.split(",")))
-    except ValueError:
-        then = f"write some of {', '.join(map(str, Tier))}"
-        raise UserError(Problem(where=f"--gate {text}", cause="names no tiers", then=then)) from None
 
 
 def _title(one: ClaimVerdict) -> str:

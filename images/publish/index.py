@@ -12,29 +12,19 @@ as everywhere (`gate.py`). Aliases name an index of those images that open the g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from images.config.names import ImageName
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.errors import Problem, UserError
-from images.publish import attachments, checks, signing
+from images.publish import attachments
 from images.publish.attachments import PublishedImage
 from images.publish.checks import Check
-from images.publish.policy import ReleasePolicy
 from images.registry import distribution
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Others:
-    """What the registry has of the other platforms of a row: the images that open the gate, and why others don't."""
-
-    images: Sequence[PublishedImage] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """Platform -> why its image is not among them."""
 
 
 def compose(images: Sequence[PublishedImage]) -> Manifest:
@@ -44,7 +34,7 @@ def compose(images: Sequence[PublishedImage]) -> Manifest:
 
 
 def load(source: Registry, manifest: Manifest) -> tuple[PublishedImage, ...]:
-    """The images of an index, with their attachments; of another manifest, the image. Raises UserError."""
+    """The images of an index, with what is attached to them; of another manifest, the image. Raises UserError."""
     if not manifest.is_index:
         return (attachments.load(source, manifest),)
     if not manifest.manifests:
@@ -78,7 +68,7 @@ def check(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
         for platform, image in zip(platforms, images, strict=True)
         if platform != image.platform
     ]
-    rows = {row_name(image) for image in images}
+    rows = {_row_name(image) for image in images}
     if len(rows) > 1 or "" in rows:
         called = ", ".join(image.labels.get(f"{LABELS}.image", "nothing") for image in images)
         faults.append(f"its images are not one row of the matrix: they are called {called}")
@@ -87,71 +77,10 @@ def check(manifest: Manifest, images: Sequence[PublishedImage]) -> Check:
     return Check.of("index", faults, f"of {', '.join(sorted(rows))}: {', '.join(platforms)}, each as it is labelled")
 
 
-def row_name(image: PublishedImage) -> str:
+def _row_name(image: PublishedImage) -> str:
     """The row of an image: its name without the platform. Empty where its label is no name for its platform."""
     try:
         name = ImageName.parse(image.labels.get(f"{LABELS}.image", ""))
     except UserError:
         return ""
     return str(replace(name, platform=Platform.AMD64)) if name.platform == image.platform else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Admission:
-    """What an image that was published before must show, to stand in an index."""
-
-    policy: ReleasePolicy
-    signing_key: str = ""
-    """The private key of this publication; empty where it signs nothing."""
-    key: str = ""
-    """The public key of this promotion."""
-
-    def admitted(self, image: PublishedImage, name: str) -> PublishedImage:
-        """The image with the attachments that count. Raises UserError with the reasons against it."""
-        called = image.labels.get(f"{LABELS}.image", "")
-        if called != name:
-            cause = f"the image is called {called or 'nothing'}, not {name}"
-            raise UserError(Problem(where=image.reference, cause=cause, then="publish it anew"), code=1)
-        counted = self._signed(image)
-        checks.require_sound(counted)
-        verdicts = [one.verdict for one in counted.attestations]
-        self.policy.require_open(image.reference, verdicts, self.policy.claims_of(image.labels))
-        return counted
-
-    def _signed(self, image: PublishedImage) -> PublishedImage:
-        """The image with what its signature covers, where this publication or promotion is signed."""
-        if self.signing_key:
-            with signing.public_file(self.signing_key) as public:
-                return attachments.signed_only(image, public)
-        return attachments.signed_only(image, self.key) if self.key else image
-
-
-def others(target: Registry, row: Sequence[str], mine: Sequence[str], suffix: str, how: Admission) -> Others:
-    """The images of a row that are published beside those that are `mine`, and may stand in an index with them.
-
-    `suffix`: of the tags of their variant. Raises RegistryError, CosignError: no access. That is no reason to leave an
-    image out.
-    """
-    found: list[PublishedImage] = []
-    left_out: dict[str, str] = {}
-    for name in (name for name in row if name not in mine):
-        platform = ImageName.parse(name).platform
-        image = _published(target, f"{name}{suffix}", platform)
-        try:
-            if image is None:
-                left_out[platform] = f"{name}{suffix} is not published here"
-            else:
-                found.append(how.admitted(image, name))
-        except signing.CosignError:
-            raise
-        except UserError as error:
-            left_out[platform] = error.problems[0].cause
-    return Others(images=found, left_out=left_out)
-
-
-def _published(target: Registry, tag: str, platform: Platform) -> PublishedImage | None:
-    manifest = target.find(tag)
-    if manifest is None or (manifest.is_index and platform not in [one.platform for one in manifest.manifests]):
-        return None
-    image = attachments.load(target, select(target, manifest, platform))
-    return image if image.platform == platform else None

@@ -1,8 +1,7 @@
-"""Provenance of an image: an in-toto statement with SLSA's predicate (slsa.dev/spec/v1.0/provenance)."""
+"""Provenance of an image: SLSA's predicate (slsa.dev/spec/v1.0/provenance)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from images.config.names import ImageName
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.host.hashing import sha256
 
-MEDIA_TYPE = "application/vnd.in-toto+json"
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "https://truetag.dev/build/v1"
 """Names the form of `externalParameters` below; docs/publishing.md describes it."""
 _BASE = "base:"
@@ -37,7 +33,7 @@ class EngineRecord(BaseModel):
 
 
 class BuildRecord(BaseModel):
-    """build.json as `nox -s build` wrote it, as far as the provenance has it."""
+    """build.json, as far as the provenance has it."""
 
     digest: str
     base: BaseRecord
@@ -53,9 +49,6 @@ class ProvenanceInput:
     """What a statement is written from."""
 
     name: ImageName
-    repository: str
-    digest: str
-    """`sha256:...` of the manifest: what is pulled."""
     image_id: str
     """`sha256:...` of the configuration: what was judged."""
     revision: str
@@ -71,7 +64,9 @@ class ProvenanceInput:
 def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
     """Read a folder's build.json. Raises UserError when it is not of this very image."""
     path = folder / "build.json"
-    then = f"publish first where `nox -s build -- {name}` was run (its folder holds build.json), with the same options"
+    then = (
+        f"publish first where `{command('build', name)}` was run (its folder holds build.json), with the same options"
+    )
     try:
         found = BuildRecord.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -82,10 +77,10 @@ def read_build_record(folder: Path, name: str, image_id: str) -> BuildRecord:
     return found
 
 
-def statement(given: ProvenanceInput) -> bytes:
-    """The statement about one image. Pure."""
+def predicate(given: ProvenanceInput) -> dict[str, Any]:
+    """What one image was built from, and how. Pure."""
     build = given.build
-    predicate = {
+    return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"name": str(given.name), "matrixRevision": given.revision},
@@ -98,9 +93,6 @@ def statement(given: ProvenanceInput) -> bytes:
             "byproducts": [{"name": "image-id", "digest": _digest(given.image_id)}],
         },
     }
-    subject = [{"name": given.repository, "digest": _digest(given.digest)}]
-    content = {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
-    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
 def _sources(given: ProvenanceInput) -> list[dict[str, Any]]:
@@ -122,19 +114,12 @@ def _digest(text: str) -> dict[str, str]:
     return {algorithm or "sha256": value}
 
 
-def read(content: bytes) -> dict[str, str]:
-    """Its `digest`, `matrix-revision` and `base-digest`. Raises ValueError, LookupError, TypeError."""
-    found: Any = json.loads(content)
-    if (found["_type"], found["predicateType"]) != (STATEMENT, PREDICATE):
-        raise ValueError(f"it is a {found['predicateType']} in a {found['_type']}")
-    definition = found["predicate"]["buildDefinition"]
+def read(predicate: Mapping[str, Any]) -> dict[str, str]:
+    """Its `matrix-revision` and `base-digest`. Raises LookupError, TypeError, AttributeError."""
+    definition = predicate["buildDefinition"]
     bases = [row for row in definition["resolvedDependencies"] if row["name"].startswith(_BASE)]
+    digest: Mapping[str, str] = (bases[0].get("digest") or {}) if bases else {}
     return {
-        "digest": _joined(found["subject"][0]["digest"]),
         "matrix-revision": str(definition["externalParameters"]["matrixRevision"]),
-        "base-digest": _joined(bases[0].get("digest") or {}) if bases else "",
+        "base-digest": ",".join(f"{algorithm}:{value}" for algorithm, value in digest.items()),
     }
-
-
-def _joined(digest: Mapping[str, str]) -> str:
-    return ",".join(f"{algorithm}:{value}" for algorithm, value in digest.items())

@@ -2,31 +2,34 @@
 
 Nothing here sets a tag: manifests are stored by their digest, after every blob that they name. So a push that ends
 halfway, however it ends, is finished by the same command, and what arrived is not sent again.
+
+What layers came to when they were compressed, and which repositories have the result, is kept in the cache, a small
+file for each: a layer that a registry has is then neither read nor compressed again. Without the cache the same layers
+come to the same blobs, and those that are there are not sent.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from images.engine import Engine, ImageInfo
+from images.engine import Engine, ImageInfo, ignore
 from images.engine.buildkit import BuildEvent, StepFinished, StepProgress, StepStarted
 from images.engine.failures import Cancelled
 from images.engine.layers import ImagePart
 from images.errors import Problem, UserError, problem_of
 from images.host.hashing import oci_digest
-from images.publish.chunked.tar_entries import UnknownTarError
-from images.publish.compression import CompressedLayer, Compression, compress
-from images.publish.known_blobs import KnownBlob, KnownBlobs
-from images.publish.spooled_blob import SpooledBlob
+from images.publish.compression import CompressedLayer, Compression, SpooledBlob, compress
 from images.registry import retries
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest
@@ -36,15 +39,14 @@ from images.registry.reference import Repository
 _AT_ONCE = 4
 """Blobs that are sent at a time, and layers that lie compressed on the disk."""
 _CHUNK = 1 << 18
-_NO_ANSWER = retries.STATUSES
-"""Statuses below 500 that do not say whether a mount is granted. 401 does: a login may write and not read the other."""
+_MOST_REPOSITORIES, _MOST_SIBLINGS = 8, 3
 _Key = tuple[Compression, str]
 """A compression and a diff ID."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushJob:
-    """An image and where it goes. `siblings` are repositories of the same registry to mount layers from."""
+    """An image and where it goes."""
 
     engine: Engine
     info: ImageInfo
@@ -53,170 +55,65 @@ class PushJob:
     cache: Path
     """Records of layers, and room for those under way. On a disk: gigabytes pass through it."""
     siblings: Sequence[Repository] = ()
-    at_hand: Mapping[_Key, KnownBlob] = field(default_factory=dict)
-    """What layers came to on another machine, where a sibling has the result. Whoever gives it has read them."""
-
-    @property
-    def known(self) -> KnownBlobs:
-        return known_blobs(self.cache)
+    """Repositories of the same registry to mount layers from (`siblings`)."""
+    source: Repository | None = None
+    """One of them that has this very image."""
+    on_event: Callable[[BuildEvent], None] = ignore
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
         """Each layer once: images repeat empty ones."""
         return tuple(dict.fromkeys(self.info.layers))
 
-    def note(self, key: _Key, blob: KnownBlob) -> None:
-        """Remember where a layer is, so that it need not be compressed again. A cache that can't be written is none."""
-        with suppress(OSError):
-            self.known.note(*key, blob, self.target.repository)
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """A manifest for each compression, stored by its digest, and how many bytes of layers were sent."""
+
+    manifests: dict[Compression, Manifest]
+    sent: int
 
 
-def known_blobs(cache: Path) -> KnownBlobs:
-    return KnownBlobs(cache / "layers")
-
-
-@dataclass(kw_only=True)
-class Tally:
-    """How far a push is, in bytes. Told as progress of one step; used from several threads."""
-
-    where: str
-    on_event: Callable[[BuildEvent], None]
-    total: int = 0
-    """What the engine notes of the layers that it is to give; 0 where it does not say that."""
-    sent: int = 0
-    read: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, *, sent: int = 0, read: int = 0) -> None:
-        with self._lock:
-            self.sent += sent
-            self.read += read
-            what = f"sent {self.sent / 1e6:.0f} MB, compressed"
-            self.on_event(
-                StepProgress(step=self.where, name=self._name, what=what, current=self.read, total=self.total)
-            )
-
-    @contextmanager
-    def layer(self, size: int) -> Iterator[Callable[[int], None]]:
-        """Takes how much of a layer is read, which counts `size` in all: an engine notes its files, without headers."""
-        left = size
-
-        def read(count: int) -> None:
-            nonlocal left
-            counts = min(count, left)
-            left -= counts
-            self.add(read=counts)
-
-        yield read
-        self.add(read=left)
-
-    def __enter__(self) -> Self:
-        self._start = time.monotonic()
-        self.on_event(StepStarted(step=self.where, name=self._name))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        seconds = time.monotonic() - self._start
-        if kind is None:
-            self.on_event(StepFinished(step=self.where, name=self._name, seconds=seconds, cached=False))
-
-    @property
-    def _name(self) -> str:
-        return f"pushing {self.where}"
-
-
-def push(job: PushJob, tally: Tally) -> tuple[tuple[Compression, Manifest], ...]:
+def push(job: PushJob) -> Pushed:
     """Store the blobs and the manifest of each wanted compression, without a tag. Raises UserError."""
     job.cache.mkdir(parents=True, exist_ok=True)
     placed = _there(job)
     missing = [diff_id for diff_id in job.diff_ids if any((one, diff_id) not in placed for one in job.wanted)]
     config = b""
-    with _Sender(job, tally) as sender:
+    with _told(job) as tally, _sending(job, tally) as sender:
         for part in _parts(job, missing):
             if part.digest == job.info.id:
                 config, tally.total = b"".join(part.chunks), part.following
                 continue
-            with tally.layer(part.size) as on_read:
-                layer, lacking = _compressed(job, part, placed, _until(sender, on_read))
-            placed.update({key: _descriptor(key[0], blob) for key, blob in lacking.items()})
-            sender.send(layer, lacking)
+            left = part.size
+
+            def on_read(count: int) -> None:
+                """An engine notes the size of a layer's files, without headers: it counts as that in all."""
+                nonlocal left
+                tally.add(read=min(count, left))
+                left -= min(count, left)
+                sender.require_no_failure()
+
+            layer = _compressed(job, part, placed, on_read)
+            tally.add(read=left)
+            new = {one: blob for one, blob in layer.blobs.items() if (one, layer.diff_id) not in placed}
+            placed |= {(one, layer.diff_id): _descriptor(one, blob.digest, blob.size) for one, blob in new.items()}
+            sender.send(layer, new)
     if oci_digest(config) != job.info.id:
         raise _changed(job, "its configuration")
     if lost := [diff_id for diff_id in missing if any((one, diff_id) not in placed for one in job.wanted)]:
         raise _changed(job, f"layer {lost[0]}, which the engine does not give,")
     job.target.put_blob(config)
-    return tuple((one, _store_manifest(job, one, config, placed)) for one in job.wanted)
+    manifests = {}
+    for one in job.wanted:
+        layers = [placed[one, diff_id] for diff_id in job.info.layers]
+        manifests[one] = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
+        job.target.put(manifests[one])
+    return Pushed(manifests=manifests, sent=tally.sent)
 
 
-def _until(sender: _Sender, on_read: Callable[[int], None]) -> Callable[[int], None]:
-    def read(count: int) -> None:
-        on_read(count)
-        sender.require_no_failure()
-
-    return read
-
-
-def _store_manifest(job: PushJob, compression: Compression, config: bytes, placed: dict[_Key, Descriptor]) -> Manifest:
-    layers = [placed[compression, diff_id] for diff_id in job.info.layers]
-    manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), layers)
-    job.target.put(manifest)
-    return manifest
-
-
-def _descriptor(compression: Compression, blob: SpooledBlob | KnownBlob) -> Descriptor:
-    return Descriptor(
-        media_type=compression.media_type, digest=blob.digest, size=blob.size, annotations=blob.annotations
-    )
-
-
-def _there(job: PushJob) -> dict[_Key, Descriptor]:
-    """Layers that were compressed before, and that the registry has or mounts from a sibling."""
-
-    def placed(key: _Key) -> Descriptor | None:
-        own, other = job.known.find(*key), job.at_hand.get(key)
-        if own and _is_there(job, own):
-            job.note(key, own)
-            return _descriptor(key[0], own)
-        if other and _is_there(job, other):  # not noted: its bytes need not be those that this machine would make
-            return _descriptor(key[0], other)
-        return None
-
-    keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
-    with ThreadPoolExecutor(max_workers=_AT_ONCE * 2) as pool:
-        asking = {key: pool.submit(placed, key) for key in keys}
-        try:
-            wait(asking.values(), return_when=FIRST_EXCEPTION)
-            _require_no_failure(asking.values())
-        except BaseException:
-            job.target.stop()  # nobody waits for pauses of the others
-            pool.shutdown(cancel_futures=True)
-            raise
-    return {key: blob for key, one in asking.items() if (blob := one.result())}
-
-
-def _require_no_failure(threads: Iterable[Future[Any]]) -> None:
-    """Raises what one of those that are done raised."""
-    for done in [one for one in threads if one.done()]:
-        done.result()
-
-
-def _is_there(job: PushJob, known: KnownBlob) -> bool:
-    if job.target.blob_size(known.digest) == known.size:
-        return True
-    places = [one for one in job.siblings if str(one) in known.repositories]
-    return any(_mounts(job, one, known.digest, known.size) for one in places)
-
-
-def _mounts(job: PushJob, place: Repository, digest: str, size: int | None = None) -> bool:
-    """Mount a blob. Where a registry refuses that, in whatever words, the blob can be sent. Raises RegistryError."""
-    try:
-        return job.target.mount(digest, place, size)
-    except RegistryError as error:
-        if HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR and error.status not in _NO_ANSWER:
-            return False
-        raise
+def _descriptor(compression: Compression, digest: str, size: int) -> Descriptor:
+    return Descriptor(media_type=compression.media_type, digest=digest, size=size)
 
 
 def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
@@ -234,31 +131,148 @@ def _parts(job: PushJob, missing: Sequence[str]) -> Iterator[ImagePart]:
 
 def _compressed(
     job: PushJob, part: ImagePart, placed: dict[_Key, Descriptor], on_read: Callable[[int], None]
-) -> tuple[CompressedLayer, dict[_Key, SpooledBlob]]:
+) -> CompressedLayer:
     """A layer in the compressions that the registry lacks, its tar checked against the image."""
     wanted = [one for one in job.wanted if (one, part.digest) not in placed]
     try:
         layer = compress(part.chunks, wanted, job.cache, on_read=on_read)
     except OSError as error:
         raise UserError(problem_of(error, str(job.cache)), code=1) from None
-    except UnknownTarError as error:
-        raise _not_chunked(job, part, str(error)) from None
     if layer.diff_id not in job.diff_ids or part.digest not in ("", layer.diff_id):
         layer.close()
         raise _changed(job, f"layer {part.digest or layer.diff_id}")
-    blobs = {(one, layer.diff_id): blob for one, blob in layer.blobs.items()}
-    return layer, {key: blob for key, blob in blobs.items() if key not in placed}
-
-
-def _not_chunked(job: PushJob, part: ImagePart, why: str) -> UserError:
-    where = f"layer {part.digest or 'of an export'} of {job.info.id}"
-    cause = f"{Compression.ZSTD_CHUNKED} can't describe its tar: {why}"
-    return UserError(Problem(where=where, cause=cause, then="publish it with --compression both"), code=1)
+    return layer
 
 
 def _changed(job: PushJob, what: str) -> UserError:
     cause = f"{what} is not what the image ID stands for: the engine's store was changed or is damaged"
     return UserError(Problem(where=job.info.id, cause=cause, then="build the image anew"), code=1)
+
+
+# --- what is there already ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownBlob:
+    """A compressed layer. `repositories` have it, or had it once: the latest first."""
+
+    digest: str
+    size: int
+    repositories: tuple[str, ...] = ()
+
+
+def siblings(
+    cache: Path, target: Repository, compressions: Iterable[Compression], diff_ids: Iterable[str]
+) -> tuple[Repository, ...]:
+    """Other repositories of the target's registry that have most of these layers: three at most."""
+    layers = list(diff_ids)
+    blobs = [known for one in compressions for diff_id in layers if (known := _known(cache, (one, diff_id)))]
+    places = [Repository.parse(text) for blob in blobs for text in blob.repositories]
+    others = [place for place in places if place.host == target.host and place != target]
+    return tuple(sorted(dict.fromkeys(others), key=others.count, reverse=True)[:_MOST_SIBLINGS])
+
+
+def _there(job: PushJob) -> dict[_Key, Descriptor]:
+    """Layers that were compressed before, and that the registry has or mounts from a sibling."""
+
+    def placed(key: _Key) -> Descriptor | None:
+        known = _known(job.cache, key)
+        if known is None:
+            return None
+        places = [one for one in job.siblings if str(one) in known.repositories]
+        if job.target.blob_size(known.digest) == known.size or any(
+            _mounts(job, one, known.digest, known.size) for one in places
+        ):
+            _note(job, key, known.digest, known.size)
+            return _descriptor(key[0], known.digest, known.size)
+        return None
+
+    keys = [(one, diff_id) for one in job.wanted for diff_id in job.diff_ids]
+    with ThreadPoolExecutor(max_workers=_AT_ONCE * 2) as pool:
+        asking = {key: pool.submit(placed, key) for key in keys}
+        try:
+            wait(asking.values(), return_when=FIRST_EXCEPTION)
+            _require_no_failure(asking.values())
+        except BaseException:
+            job.target.stop()  # nobody waits for pauses of the others
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {key: blob for key, one in asking.items() if (blob := one.result())}
+
+
+def _mounts(job: PushJob, place: Repository, digest: str, size: int | None = None) -> bool:
+    """Mount a blob. Where a registry refuses that, in whatever words, the blob can be sent. Raises RegistryError.
+
+    A status that says nothing of it is none: a login may write here and not read the other (401).
+    """
+    try:
+        return job.target.mount(digest, place, size)
+    except RegistryError as error:
+        final = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        if final and error.status not in retries.STATUSES:
+            return False
+        raise
+
+
+def _record(cache: Path, key: _Key) -> Path:
+    return cache / "layers" / key[0].recipe / f"{key[1].removeprefix('sha256:')}.json"
+
+
+def _known(cache: Path, key: _Key) -> KnownBlob | None:
+    """None where there is no record, or none that can be read."""
+    try:
+        data = json.loads(_record(cache, key).read_bytes())
+        repositories = tuple(map(str, data["repositories"]))
+        return KnownBlob(digest=str(data["digest"]), size=int(data["size"]), repositories=repositories)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _note(job: PushJob, key: _Key, digest: str, size: int) -> None:
+    """Keep what a layer came to, and that the target has it. A cache that can't be written is none."""
+    known = _known(job.cache, key)
+    before = known.repositories if known and known.digest == digest else ()
+    places = tuple(dict.fromkeys((str(job.target.repository), *before)))[:_MOST_REPOSITORIES]
+    if known == KnownBlob(digest=digest, size=size, repositories=places):
+        return
+    path = _record(job.cache, key)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, half = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as stream:
+            json.dump({"digest": digest, "size": size, "repositories": places}, stream)
+        Path(half).replace(path)
+
+
+# --- sending --------------------------------------------------------------------------------------------------------
+
+
+class _Tally:
+    """How far a push is, in bytes. Told as progress of one step; used from several threads."""
+
+    def __init__(self, job: PushJob) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self.total = self.sent = self.read = 0
+        """`total`: what the engine notes of the layers that it is to give; 0 where it does not say that."""
+
+    def add(self, *, sent: int = 0, read: int = 0) -> None:
+        with self._lock:
+            self.sent += sent
+            self.read += read
+            where = str(self._job.target.repository)
+            what = f"sent {self.sent / 1e6:.0f} MB, compressed"
+            event = StepProgress(step=where, name=f"pushing {where}", what=what, current=self.read, total=self.total)
+            self._job.on_event(event)
+
+
+@contextmanager
+def _told(job: PushJob) -> Iterator[_Tally]:
+    where, start = str(job.target.repository), time.monotonic()
+    job.on_event(StepStarted(step=where, name=f"pushing {where}"))
+    yield _Tally(job)
+    seconds = time.monotonic() - start
+    job.on_event(StepFinished(step=where, name=f"pushing {where}", seconds=seconds, cached=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,74 +283,80 @@ class _Outgoing:
     digest: str
     size: int
     stop: threading.Event
-    tally: Tally
+    tally: _Tally
 
     def chunks(self, offset: int) -> Iterator[bytes]:
-        for start in range(offset, self.size, _CHUNK):
+        while offset < self.size:
             if self.stop.is_set():
                 raise Cancelled
-            content = self.spooled.read(start, min(_CHUNK, self.size - start))
-            yield content
-            self.tally.add(sent=len(content))
+            chunk = self.spooled.read(offset, _CHUNK)
+            yield chunk
+            offset += len(chunk)
+            self.tally.add(sent=len(chunk))
 
 
 class _Sender:
-    """Sends layers while the next ones are compressed. Leaving it waits for all; an error on either side ends both."""
+    """Sends layers on threads, each with all its compressions, while the next one is compressed."""
 
-    def __init__(self, job: PushJob, tally: Tally) -> None:
+    def __init__(self, job: PushJob, tally: _Tally) -> None:
         self._job = job
         self._tally = tally
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE)
-        self._room = threading.BoundedSemaphore(_AT_ONCE)
+        self._room = threading.Semaphore(_AT_ONCE)
         self._stop = threading.Event()
         self._sending: list[Future[None]] = []
 
-    def send(self, layer: CompressedLayer, lacking: dict[_Key, SpooledBlob]) -> None:
+    def send(self, layer: CompressedLayer, blobs: dict[Compression, SpooledBlob]) -> None:
         """Take a layer over, and wait while too many lie on the disk. Raises what an earlier upload raised."""
         self._room.acquire()
-        self._sending.append(self._pool.submit(self._send, layer, lacking))
+        self._sending.append(self._pool.submit(self._send, layer, blobs))
         self.require_no_failure()
 
     def require_no_failure(self) -> None:
         """Raises what an upload raised."""
         _require_no_failure(self._sending)
 
-    def _send(self, layer: CompressedLayer, lacking: dict[_Key, SpooledBlob]) -> None:
+    def finish(self) -> None:
+        """Wait for all. Raises what an upload raised."""
+        wait(self._sending, return_when=FIRST_EXCEPTION)
+        self.require_no_failure()
+
+    def stop(self) -> None:
+        """End uploads with the piece that is being sent, without another attempt."""
+        self._stop.set()
+        self._job.target.stop()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _send(self, layer: CompressedLayer, blobs: dict[Compression, SpooledBlob]) -> None:
+        job = self._job
         try:
-            for key, spooled in lacking.items():
-                blob = _Outgoing(
-                    spooled=spooled,
-                    digest=spooled.digest,
-                    size=spooled.size,
-                    stop=self._stop,
-                    tally=self._tally,
-                )
-                self._job.target.put_stream(blob)
-                noted = KnownBlob(digest=blob.digest, size=blob.size, annotations=spooled.annotations)
-                self._job.note(key, noted)
+            for compression, spooled in blobs.items():
+                digest, size = spooled.digest, spooled.size
+                if not (job.source and _mounts(job, job.source, digest, size)):
+                    outgoing = _Outgoing(spooled=spooled, digest=digest, size=size, stop=self._stop, tally=self._tally)
+                    job.target.put_stream(outgoing)
+                _note(job, (compression, layer.diff_id), digest, size)
         finally:
             layer.close()
             self._room.release()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                wait(self._sending, return_when=FIRST_EXCEPTION)
-                self.require_no_failure()
-            else:
-                self._end()
-        except BaseException:
-            self._end()
-            raise
-        finally:
-            self._pool.shutdown(cancel_futures=True)
+@contextmanager
+def _sending(job: PushJob, tally: _Tally) -> Iterator[_Sender]:
+    sender = _Sender(job, tally)
+    try:
+        yield sender
+        sender.finish()
+    except BaseException:
+        sender.stop()
+        raise
+    finally:
+        sender.close()
 
-    def _end(self) -> None:
-        """Of uploads under way: with the piece that is being sent, without another attempt."""
-        self._stop.set()
-        self._job.target.stop()
+
+def _require_no_failure(threads: Iterable[Future[Any]]) -> None:
+    """Raises what one of those that are done raised."""
+    for done in [one for one in threads if one.done()]:
+        done.result()

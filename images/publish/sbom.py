@@ -1,6 +1,4 @@
-"""What is in an image, as CycloneDX: Python distributions with what they carry of others, the toolkit's wheels, Debian
-packages.
-"""
+"""What is in an image, as CycloneDX: Debian packages, toolkit wheels, Python distributions and what they bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:  # slow to import
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.component import Component
 
-MEDIA_TYPE = "application/vnd.cyclonedx+json"
 _FILE = "dev.truetag:file"
 _SECONDS = 600.0
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/")
@@ -86,13 +83,8 @@ def _package(row: Mapping[str, Any]) -> Package:
     return Package(**{**row, "bundled": tuple(carried)})
 
 
-def python_versions(packages: Packages) -> dict[str, str]:
-    """What `versions` will read of the SBOM. Pure."""
-    return {canonicalize_name(one.name): one.version.partition("+")[0] for one in packages.python}
-
-
-def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> bytes:
-    """The SBOM of an image, as CycloneDX 1.6 JSON. `digest` is the image's. Pure: the clock stays outside."""
+def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) -> dict[str, Any]:
+    """The SBOM of an image, as CycloneDX 1.6 in JSON. `digest` is the image's. Pure: the clock stays outside."""
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.output.json import JsonV1Dot6
@@ -104,13 +96,14 @@ def cyclonedx(packages: Packages, *, name: str, digest: str, created: datetime) 
     for component in components:
         bom.components.add(component)
     bom.register_dependency(root, components)
-    return JsonV1Dot6(bom).output_as_string(indent=1).encode()
+    found: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
+    return found
 
 
-def versions(content: bytes) -> dict[str, str]:
+def versions(bom: Mapping[str, Any]) -> dict[str, str]:
     """Canonical distribution name -> version (without its local part) of the Python packages in an SBOM."""
     found: dict[str, str] = {}
-    for component in json.loads(content).get("components", ()):
+    for component in bom.get("components", ()):
         url = PackageURL.from_string(component["purl"])
         if url.type == "pypi" and "toolkit" not in url.qualifiers and url.version:
             found[canonicalize_name(url.name)] = url.version.partition("+")[0]

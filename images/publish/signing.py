@@ -1,4 +1,4 @@
-"""Signatures with cosign: over an image and, by an annotation, what is attached to it; over statements about it.
+"""Signatures with cosign: by a private key over bytes, and their check. What is signed and where it is kept is ours.
 
 cosign 2 and 3 are both in use. What differs is told from the options that a program has: Debian's says no version.
 """
@@ -8,25 +8,18 @@ from __future__ import annotations
 import base64
 import functools
 import getpass
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from images.errors import Problem, UserError
 
-ATTACHMENTS = "dev.truetag.attachments"
-"""The annotation in the signed payload: digests of the image's attachments, with spaces between."""
-_SIGNATURE_TYPES = ("cosign container image signature", "https://sigstore.dev/cosign/sign/v1")
-"""What a signed payload says it is: as cosign 2 and as cosign 3 write it."""
 _SECONDS = 300
 _NO_SERVICES = {
     "signing-config": '{"mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json", '
@@ -34,42 +27,25 @@ _NO_SERVICES = {
     "trusted-root": '{"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}',
 }
 """Option of cosign 3 -> a file's content, with which it asks no public service. cosign 2 has --tlog-upload=false."""
-
-
 CREDENTIALS = {"awskms": "AWS_", "gcpkms": "GOOGLE_", "azurekms": "AZURE_", "hashivault": "VAULT_"}
 """Scheme of a key -> how the variables begin that its service takes credentials from."""
-_NO_SIGNATURE = (10, 12)
-"""Statuses of `cosign verify` for none and none of this key (cosign's cmd/cosign/errors/exit_codes.go)."""
 _NO_MATCH = (
-    "no matching attestations",
     "invalid signature when validating",
     "ecdsa: Invalid IEEE_P1363",
     "crypto/rsa: verification error",
     "failed to verify signature",
 )
-"""What it says of what another key signed, or nobody: cosign 3 of a bundle, both of bytes, by a key for ECDSA (in two
-ways), RSA or Ed25519. Its status is 1, as for everything else."""
-
+"""What it says of what another key signed, or nobody, by a key for ECDSA (in two ways), RSA or Ed25519. Its status is
+1, as for everything else."""
 _PASSWORD = "COSIGN_PASSWORD"
 _typed: dict[str, str] = {}
 """Private key -> its password, as a person typed it: for cosign alone, not for other programs that are started here."""
 
 
 class CosignError(UserError):
-    """cosign can't be run, or failed before it could tell: no access, say. It says nothing about a signature."""
+    """cosign can't be run, or failed. `is_refusal`: it says that a signature is not the key's."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class PublicKey:
-    """A public key, whatever the private one lies in."""
-
-    pem: str
-
-    @property
-    def key_id(self) -> str:
-        """Base64 of the SHA-256 of the key in DER, as cosign's bundles name it."""
-        lines = [line for line in self.pem.splitlines() if line and not line.startswith("-----")]
-        return base64.b64encode(hashlib.sha256(base64.b64decode("".join(lines))).digest()).decode()
+    is_refusal = False
 
 
 def require(key: str) -> None:
@@ -113,114 +89,56 @@ def has_known_secrets(key: str) -> bool:
     return "://" not in key or key.partition("://")[0] in ("env", *CREDENTIALS)
 
 
-def sign(image: str, key: str, attachments: Collection[str]) -> None:
-    """Sign `HOST/NAME@sha256:...` and what is attached to it, once. Raises UserError with cosign's words.
-
-    The public transparency log is not written to: it would publish the names of private images. The password of
-    the key comes from COSIGN_PASSWORD, or from `require_password`.
-    """
-    if _is_signed(image, key, attachments):
-        return
-    annotation = f"{ATTACHMENTS}={' '.join(sorted(attachments))}"
-    with _privately("sign", image) as options:
-        _cosign(["sign", "--yes", *options, "--key", key, "-a", annotation, image], image)
-
-
-def _is_signed(image: str, key: str, attachments: Collection[str]) -> bool:
-    with public_file(key) as public:
-        try:
-            return signed_attachments(image, public) >= set(attachments)
-        except CosignError:
-            raise
-        except UserError:
-            return False
-
-
 @contextmanager
 def public_file(key: str) -> Iterator[str]:
     """A file with the public key of a private one. Raises UserError with cosign's words."""
     with tempfile.NamedTemporaryFile("w", suffix=".pub") as public:
-        public.write(public_key(key).pem)
+        public.write(_cosign(["public-key", "--key", key], f"--key {key}"))
         public.flush()
         yield public.name
 
 
-def signed_attachments(image: str, key: str) -> frozenset[str]:
-    """Digests of attachments that an image's valid signatures cover.
-
-    Raises UserError where there is none, CosignError where cosign could not tell.
-    """
-    arguments = ["verify", "--insecure-ignore-tlog=true", "--output", "json", "--key", key, image]
-    found: Any = json.loads(_cosign(arguments, image) or "[]")
-    # cosign 3 takes a signed statement about an image for a signature of it.
-    signatures = [payload for payload in found if payload["critical"]["type"] in _SIGNATURE_TYPES]
-    if not signatures:
-        cause = "there are signed statements about the image, but no signature of it"
-        raise UserError(Problem(where=image, cause=cause, then=_then("verify")), code=1)
-    lists = [str((payload.get("optional") or {}).get(ATTACHMENTS, "")) for payload in signatures]
-    return frozenset(digest for text in lists for digest in text.split())
-
-
-def public_key(key: str) -> PublicKey:
-    """The public key of a private one. Raises UserError with cosign's words."""
-    return PublicKey(pem=_cosign(["public-key", "--key", key], f"--key {key}"))
-
-
 def sign_bytes(content: bytes, key: str) -> str:
-    """A signature over bytes, in base64. Raises UserError with cosign's words."""
-    with tempfile.TemporaryDirectory(prefix="truetag-sign-") as name:
-        folder = Path(name)
-        (folder / "content").write_bytes(content)
-        last = str(folder / "content")
-        with _privately("sign-blob", key) as options:
-            if "--output-signature" in _options("sign-blob"):
-                out = ["--output-signature", str(folder / "signature")]
-            else:
-                out = ["--bundle", str(folder / "bundle")]
-            _cosign(["sign-blob", "--yes", *options, "--key", key, *out, last], f"--key {key}")
-        if (folder / "signature").exists():
-            return (folder / "signature").read_text().strip()
-        return str(json.loads((folder / "bundle").read_bytes())["messageSignature"]["signature"])
+    """A signature over bytes, in base64. Raises UserError with cosign's words.
 
-
-def is_signature(signature: str, content: bytes, public: PublicKey) -> bool:
-    """Is it a signature of this key over these bytes? In base64. Raises CosignError where cosign could not tell."""
-    with tempfile.TemporaryDirectory(prefix="truetag-verify-") as name:
-        files = {"key": public.pem.encode(), "signature": signature.encode(), "content": content}
-        for file, data in files.items():
-            Path(name, file).write_bytes(data)
-        key, signed, subject = (str(Path(name, file)) for file in files)
-        try:
-            arguments = ["verify-blob", "--insecure-ignore-tlog=true", "--key", key, "--signature", signed, subject]
-            _cosign(arguments, "a statement")
-        except CosignError:
-            raise
-        except UserError:
-            return False
-    return True
-
-
-def statements(image: str, key: str, predicate_type: str) -> tuple[bytes, ...]:
-    """The statements of a type about an image that cosign accepts with a key, as they were signed.
-
-    Raises UserError with cosign's words where there is none.
+    By the key alone: no certificate, no time stamp, and no entry in the public transparency log, which would tell the
+    names of private images. The key's password comes from COSIGN_PASSWORD, or from `require_password`.
     """
-    arguments = ["verify-attestation", "--insecure-ignore-tlog=true", "--type", predicate_type, "--key", key, image]
-    lines = _cosign(arguments, image).splitlines()
-    return tuple(base64.b64decode(json.loads(line)["payload"]) for line in lines if line.startswith("{"))
+    with tempfile.TemporaryDirectory(prefix="truetag-sign-") as folder:
+        place = {name: str(Path(folder, name)) for name in ("content", "signature", "bundle", *_NO_SERVICES)}
+        Path(place["content"]).write_bytes(content)
+        known = _options("sign-blob")
+        if "--use-signing-config=true" in known:  # cosign 3's default
+            for option, text in _NO_SERVICES.items():
+                Path(place[option]).write_text(text)
+            options = [f"--{option}={place[option]}" for option in _NO_SERVICES]
+        else:
+            options = ["--tlog-upload=false"]
+        out = next(one for one in ("signature", "bundle") if one == "bundle" or "--output-signature" in known)
+        options += ["--output-signature" if out == "signature" else "--bundle", place[out]]
+        _cosign(["sign-blob", "--yes", *options, "--key", key, place["content"]], f"--key {key}")
+        written = Path(place[out]).read_text()
+        return written.strip() if out == "signature" else str(json.loads(written)["messageSignature"]["signature"])
 
 
-@contextmanager
-def _privately(verb: str, where: str) -> Iterator[list[str]]:
-    """Options with which a verb signs by the key alone: no certificate, no time stamp, no transparency log."""
-    known = _options(verb)
-    if "--use-signing-config=true" not in known:  # cosign 3's default
-        yield ["--tlog-upload=false"]
-        return
-    with tempfile.TemporaryDirectory(prefix="truetag-cosign-") as folder:
-        for option, content in _NO_SERVICES.items():
-            Path(folder, option).write_text(content)
-        yield [f"--{option}={Path(folder, option)}" for option in _NO_SERVICES]
+def is_signature(signature: str, content: bytes, key: str) -> bool:
+    """Is it a signature of this public key over these bytes? In base64. Raises CosignError where cosign can't tell."""
+    try:
+        base64.b64decode(signature, validate=True)
+    except ValueError:
+        return False
+    with tempfile.TemporaryDirectory(prefix="truetag-verify-") as folder:
+        signed, subject = Path(folder, "signature"), Path(folder, "content")
+        signed.write_text(signature)
+        subject.write_bytes(content)
+        options = ["--insecure-ignore-tlog=true", "--key", key, "--signature", str(signed)]
+        try:
+            _cosign(["verify-blob", *options, str(subject)], f"--key {key}")
+        except CosignError as error:
+            if error.is_refusal:
+                return False
+            raise
+    return True
 
 
 def _options(verb: str) -> str:
@@ -234,7 +152,7 @@ def _help(verb: str, program: str) -> str:
     return done.stdout
 
 
-def _cosign(arguments: Sequence[str], image: str) -> str:
+def _cosign(arguments: Sequence[str], where: str) -> str:
     key = next((one for one in arguments if one in _typed), "")
     password = {_PASSWORD: _typed[key]} if key else {}
     try:
@@ -248,18 +166,14 @@ def _cosign(arguments: Sequence[str], image: str) -> str:
             timeout=_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        problem = Problem(where=image, cause=f"cosign can't be run: {error}", then="`cosign version`")
-        raise CosignError(problem) from None
+        raise CosignError(
+            Problem(where=where, cause=f"cosign can't be run: {error}", then="`cosign version`")
+        ) from None
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        words = "; ".join(lines[-2:]) or f"status {done.returncode}"
-        unsigned = done.returncode in _NO_SIGNATURE or any(said in done.stderr for said in _NO_MATCH)
-        problem = Problem(where=image, cause=f"cosign {arguments[0]}: {words}", then=_then(arguments[0]))
-        raise (UserError if unsigned else CosignError)(problem, code=1)
+        cause = f"cosign {arguments[0]}: {'; '.join(lines[-2:]) or f'status {done.returncode}'}"
+        then = "is it the right key, and COSIGN_PASSWORD its password? publishing again only adds what is missing"
+        failure = CosignError(Problem(where=where, cause=cause, then=then), code=1)
+        failure.is_refusal = any(said in done.stderr for said in _NO_MATCH)
+        raise failure
     return done.stdout
-
-
-def _then(verb: str) -> str:
-    if verb.startswith("verify"):
-        return "is it the key of who published it? an image without a signature is checked with --unsigned"
-    return "is COSIGN_PASSWORD the key's password? publishing again only adds what is missing"

@@ -1,24 +1,21 @@
 """How tags move: what a tag names now decides what happens to it, and all tags of an image move, or none.
 
-A tag of an image is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu126-torch27`) or ALIAS (`latest`). The
-state of a tag compares what it names now with the image that is published. State and kind decide the action:
+A tag of an image is of one kind: IMMUTABLE (`NAME-YYYYMMDD-DIGEST`), NAME (`cu126-torch27`) or ALIAS (`latest`).
 
-| state | what the tag names now | IMMUTABLE | NAME | ALIAS |
-|---|---|---|---|---|
-| FREE | nothing | create | create | create |
-| CURRENT | this image | keep | keep | keep |
-| OLDER | an image that this one may follow | refuse | move | move |
-| NEWER | a higher torch version, or the same one built later | refuse | refuse | leave |
-| FOREIGN | something without our labels | refuse | refuse | leave |
+| what the tag names now | IMMUTABLE | NAME | ALIAS |
+|---|---|---|---|
+| nothing | create | create | create |
+| this image | keep | keep | keep |
+| an older image | refuse | move | move |
+| a higher torch version, or the same one built later | refuse | refuse | leave |
+| something without our labels | refuse | refuse | leave |
 
-An index of images for several platforms is OLDER where none of its images is newer than the one of its platform here,
-and FOREIGN where one of them is not ours. An alias is left, too, where an image for one of its platforms is not here;
-a NAME is then refused (`publish`, `promote` of an index; not with --drop-platforms), and moved and told elsewhere.
+An index of images for several platforms is older where none of its images is newer than the one of its platform here,
+and none of ours where one of them is not. An alias is left, too, where its gate is closed, or where an image for one of
+its platforms is not here; a NAME is then refused (`publish`, `promote` of an index; not with --drop-platforms).
 
-After `create` and `move` the state is CURRENT. `keep` and `leave` change nothing. `refuse` stops the publication before
-any tag changes. An alias is also left where the gate for aliases is closed. TRANSITIONS is this table as data.
-
-The protocol has no transaction. So `move` goes in this order, and any failure or interrupt puts back what it changed:
+`keep` and `leave` change nothing. `refuse` stops the publication before any tag changes. The protocol has no
+transaction. So `move` goes in this order, and any failure or interrupt puts back what it changed:
 
 1. Tags that exist are moved: they can be put back.
 2. New tags are created. They come last, as not every registry can delete a tag.
@@ -41,7 +38,7 @@ from packaging.version import InvalidVersion, Version
 from images.config.platforms import Platform
 from images.context.labels import LABELS
 from images.engine.failures import Cancelled
-from images.errors import Problem, UserError
+from images.errors import Problem, UserError, command
 from images.publish.attachments import PublishedImage, load
 from images.registry.client import Registry
 from images.registry.distribution import Manifest
@@ -55,33 +52,12 @@ class TagKind(StrEnum):
     ALIAS = "alias"
 
 
-class TagState(StrEnum):
-    FREE = "free"
-    CURRENT = "current"
-    OLDER = "older"
-    NEWER = "newer"
-    FOREIGN = "foreign"
-
-
 class Action(StrEnum):
     CREATE = "create"
     KEEP = "keep"
     MOVE = "move"
     LEAVE = "leave"
     REFUSE = "refuse"
-
-
-def _row(immutable: Action, name: Action, alias: Action) -> Mapping[TagKind, Action]:
-    return {TagKind.IMMUTABLE: immutable, TagKind.NAME: name, TagKind.ALIAS: alias}
-
-
-TRANSITIONS: Mapping[TagState, Mapping[TagKind, Action]] = {
-    TagState.FREE: _row(Action.CREATE, Action.CREATE, Action.CREATE),
-    TagState.CURRENT: _row(Action.KEEP, Action.KEEP, Action.KEEP),
-    TagState.OLDER: _row(Action.REFUSE, Action.MOVE, Action.MOVE),
-    TagState.NEWER: _row(Action.REFUSE, Action.REFUSE, Action.LEAVE),
-    TagState.FOREIGN: _row(Action.REFUSE, Action.REFUSE, Action.LEAVE),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +103,7 @@ class ImageVersion:
         found = cls.of(digest, labels, created, platform)
         if found is None or not found.name:
             cause = f"has no readable label {LABELS}.image and {LABELS}.torch"
-            raise UserError(Problem(where=where, cause=cause, then="build it with `nox -s build`"))
+            raise UserError(Problem(where=where, cause=cause, then=f"build it with `{command('build')}`"))
         return found
 
     @property
@@ -135,12 +111,11 @@ class ImageVersion:
         """Platform -> the image for it."""
         return {one.platform: one for one in self.parts or (self,)}
 
-    def follows(self, old: ImageVersion) -> bool:
-        """Whether a tag may move from the old image to this one: by torch version, then by time of the build."""
-        return next(self.steps_back(old), None) is None
-
     def steps_back(self, old: ImageVersion) -> Iterator[tuple[ImageVersion, ImageVersion]]:
-        """Old and new image of each platform whose old one is newer. An image and one of another platform: of both."""
+        """Old and new image of each platform whose old one is newer: by torch version, then by time of the build.
+
+        An image and one of another platform are compared themselves.
+        """
         mine, theirs = self.images, old.images
         pairs = [(theirs[platform], mine[platform]) for platform in theirs if platform in mine] or [(old, self)]
         for before, after in pairs:
@@ -159,15 +134,14 @@ class TagChange:
 
     tag: str
     kind: TagKind
-    state: TagState
     action: Action
-    reason: str
-    """Empty where the tag ends up on the image."""
     before: Manifest | None
+    reason: str = ""
+    """Why it does not end up on the image; empty where it does."""
+    then: str = ""
+    """What to do where it is refused."""
     lost: Sequence[str] = ()
     """Platforms that it has an image for now, and not when it moves."""
-    then: str = ""
-    """What to do where it is refused for those."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +167,9 @@ def tags_of(version: ImageVersion, image_id: str, aliases: Sequence[str], suffix
     return {f"{tag}{suffix}": kind for tag, kind in kinds.items()}
 
 
-def state_of(new: ImageVersion, digest: str | None, old: ImageVersion | None) -> TagState:
-    """The state of a tag that names `digest`, an image of version `old`; both None where there is none. Pure."""
-    if digest is None:
-        return TagState.FREE
-    if digest == new.digest:
-        return TagState.CURRENT
-    if old is None:
-        return TagState.FOREIGN
-    return TagState.OLDER if new.follows(old) else TagState.NEWER
+def version_of(image: PublishedImage) -> ImageVersion:
+    """Of a published image. Raises UserError for one without our labels."""
+    return ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference, image.platform)
 
 
 def plan(
@@ -222,20 +190,32 @@ def plan(
 def _change(
     target: Registry, new: ImageVersion, tag: str, kind: TagKind, alias_refusal: str, keeps: Keeps | None
 ) -> TagChange:
+    """The table above: first what would happen, then what speaks against it."""
     before = target.find(tag)
     old = _version(target, before)
-    state = state_of(new, before.digest if before else None, old)
-    action = TRANSITIONS[state][kind]
-    reason = _reason(tag, new, old, state) if action in (Action.LEAVE, Action.REFUSE) else ""
-    lost = new.lost(old) if old and action is Action.MOVE else []
-    if lost and (keeps or kind is TagKind.ALIAS):
-        why = f": {keeps.why}" if keeps and keeps.why else ""
-        action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
-        reason = f"it has an image for {' and '.join(lost)}, and this has none{why}"
+    moves = before is not None and before.digest != new.digest
+    action = Action.CREATE if before is None else Action.MOVE if moves else Action.KEEP
+    back = next(new.steps_back(old), None) if moves and old else None
+    lost = new.lost(old) if moves and old else []
+    reason, then = "", "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
+    if kind is TagKind.IMMUTABLE:
+        then = "build anew"
     if kind is TagKind.ALIAS and alias_refusal:
-        action, reason = Action.LEAVE, alias_refusal
-    then = keeps.then if keeps and lost else ""
-    return TagChange(tag=tag, kind=kind, state=state, action=action, reason=reason, before=before, lost=lost, then=then)
+        reason = alias_refusal
+    elif moves and old is None:  # no build of ours may ever follow it
+        reason = f"{tag} names an image that is not ours"
+        then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
+    elif back:
+        reason = _newer(tag, *back)
+    elif moves and kind is TagKind.IMMUTABLE:
+        reason = f"{tag} names {before.digest[:19] if before else ''} already, and such tags are never moved"
+    elif lost and (keeps or kind is TagKind.ALIAS):
+        why = f": {keeps.why}" if keeps and keeps.why else ""
+        reason = f"it has an image for {' and '.join(lost)}, and this has none{why}"
+        then = keeps.then if keeps else then
+    if reason:
+        action = Action.LEAVE if kind is TagKind.ALIAS else Action.REFUSE
+    return TagChange(tag=tag, kind=kind, action=action, before=before, reason=reason, then=then, lost=lost)
 
 
 def _version(target: Registry, manifest: Manifest | None) -> ImageVersion | None:
@@ -245,21 +225,11 @@ def _version(target: Registry, manifest: Manifest | None) -> ImageVersion | None
         parts = [_version(target, target.find(entry.digest)) for entry in manifest.manifests]
         known = [one for one in parts if one]
         return ImageVersion.of_index(manifest.digest, "", known) if known and len(known) == len(parts) else None
-    found = load(target, manifest, attachments=False)
+    found = load(target, manifest, with_statements=False)
     return ImageVersion.of(manifest.digest, found.labels, found.created, found.platform)
 
 
-def version_of(image: PublishedImage) -> ImageVersion:
-    """Of a published image. Raises UserError for one without our labels."""
-    return ImageVersion.require(image.manifest.digest, image.labels, image.created, image.reference, image.platform)
-
-
-def _reason(tag: str, new: ImageVersion, old: ImageVersion | None, state: TagState) -> str:
-    if old is None:
-        return f"{tag} names an image that is not ours"
-    if state is TagState.OLDER:
-        return f"{tag} names {old.digest[:19]} already, and such tags are never moved"
-    before, after = next(new.steps_back(old), (old, new))
+def _newer(tag: str, before: ImageVersion, after: ImageVersion) -> str:
     if Version(before.torch) != Version(after.torch):
         return f"{tag} has torch {before.torch}, this is {after.torch}"
     return f"{tag} was built on {before.created:%Y-%m-%d %H:%M}, this on {after.created:%Y-%m-%d %H:%M}"
@@ -273,15 +243,8 @@ def require_allowed(target: Registry, changes: Sequence[TagChange]) -> None:
     """Raises RefusedError for every change that is refused."""
     refused = [change for change in changes if change.action is Action.REFUSE]
     if refused:
-        raise RefusedError([_refusal(target, change) for change in refused], code=1)
-
-
-def _refusal(target: Registry, change: TagChange) -> Problem:
-    older = "moving tags never go back: build and validate anew, or pull the older image by its dated tag"
-    then = "build anew" if change.kind is TagKind.IMMUTABLE else change.then or older
-    if change.state is TagState.FOREIGN:  # no build of ours may ever follow it
-        then = "delete this tag if nobody needs what it names, then publish again; or publish to another repository"
-    return Problem(where=f"{target.repository}:{change.tag}", cause=change.reason, then=then)
+        problems = [Problem(where=f"{target.repository}:{one.tag}", cause=one.reason, then=one.then) for one in refused]
+        raise RefusedError(problems, code=1)
 
 
 Moves = Sequence[tuple[Manifest, Sequence[TagChange]]]
@@ -310,7 +273,9 @@ def _move(target: Registry, moves: Moves, stop: threading.Event) -> None:
     touched: list[tuple[Manifest, TagChange]] = []
     try:
         for manifest, change in in_order:
-            _require_as_planned(target, manifest, change)
+            now = target.find(change.tag)
+            if now and now.digest not in (manifest.digest, change.before.digest if change.before else ""):
+                raise _moved_by_others(target, change.tag)  # since its move was planned
             touched.append((manifest, change))  # before the request: it may arrive although its answer does not
             target.put(manifest, change.tag)
             if stop.is_set():
@@ -321,15 +286,11 @@ def _move(target: Registry, moves: Moves, stop: threading.Event) -> None:
     except Exception as error:
         left = [change.tag for manifest, change in reversed(touched) if not _restored(target, change, manifest)]
         if left:
-            raise _half_moved(target, left, error) from error
+            cause = f"moving tags failed ({str(error) or type(error).__name__})"
+            cause += f", and {', '.join(left)} could not be put back"
+            then = "give the same command again: it finishes the move"
+            raise UserError(Problem(where=str(target.repository), cause=cause, then=then), code=1) from error
         raise
-
-
-def _require_as_planned(target: Registry, manifest: Manifest, change: TagChange) -> None:
-    """Raises RefusedError for a tag that has come to name something since its move was planned."""
-    now = target.find(change.tag)
-    if now and now.digest not in (manifest.digest, change.before.digest if change.before else ""):
-        raise _moved_by_others(target, change.tag)
 
 
 def _restored(target: Registry, change: TagChange, ours: Manifest) -> bool:
@@ -348,9 +309,3 @@ def _restored(target: Registry, change: TagChange, ours: Manifest) -> bool:
 def _moved_by_others(target: Registry, tag: str) -> RefusedError:
     cause = "somebody else moved it at the same time"
     return RefusedError(Problem(where=f"{target.repository}:{tag}", cause=cause, then="give the command again"), code=1)
-
-
-def _half_moved(target: Registry, left: Sequence[str], error: BaseException) -> UserError:
-    cause = f"moving tags failed ({str(error) or type(error).__name__}), and {', '.join(left)} could not be put back"
-    then = "give the same command again: it finishes the move"
-    return UserError(Problem(where=str(target.repository), cause=cause, then=then), code=1)

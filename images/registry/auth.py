@@ -18,8 +18,9 @@ from docker.errors import DockerException
 from requests.auth import AuthBase
 
 from images.errors import Problem, UserError
-from images.registry.errors import RegistryError, json_object, problem, refusal
+from images.registry.errors import RegistryError, TransientError, json_object, problem, refusal, registry_message
 from images.registry.reference import DOCKER_HUB, Repository, is_loopback
+from images.registry.retries import STATUSES
 
 HTTP_PORT, HTTPS_PORT = 80, 443
 SECONDS = (10, 60)
@@ -155,6 +156,8 @@ class RegistryAuth(AuthBase):
             login = (known.user, known.password) if known else anonymous
             query = {**service, "scope": self._scopes(challenge)}
             answer = self._session.get(realm, params=query, auth=login, timeout=SECONDS)
+        if answer.status_code in STATUSES:
+            raise TransientError(problem(self._repository, f"no token: {registry_message(answer)}"), answer)
         if not answer.ok:
             raise refusal(self._repository, answer, "no token: ")
         found = json_object(answer)

@@ -1,46 +1,30 @@
-"""A client of the OCI distribution protocol: manifests, blobs, tags, referrers. One repository of one registry.
+"""A client of the OCI distribution protocol: manifests, blobs, tags. One repository of one registry.
 
-Written here because no maintained library does what publishing needs: the `oras` package (0.2.43) neither lists
-referrers, nor keeps the referrers tag of registries without that API, nor mounts blobs across repositories, and the
-docker SDK reaches registries only through an engine. Source of every rule: the OCI distribution specification 1.1.
+Written here because no maintained library does what publishing needs: the `oras` package (0.2.43) neither mounts blobs
+across repositories nor goes on with a broken upload, and the docker SDK reaches registries only through an engine.
+Source of every rule: the OCI distribution specification 1.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 from urllib.parse import urljoin
 
 import requests
 
 from images.errors import Problem
 from images.host.hashing import oci_digest
-from images.registry import retries
 from images.registry.auth import CredentialStore, docker_credentials
-from images.registry.distribution import (
-    EMPTY,
-    MANIFEST_TYPES,
-    OCI_INDEX,
-    Descriptor,
-    File,
-    Manifest,
-    artifact,
-    index,
-    referrer,
-    referrers_tag,
-)
+from images.registry.distribution import MANIFEST_TYPES, Descriptor, Manifest
 from images.registry.errors import RegistryError, json_object
 from images.registry.reference import Reference, Repository, is_digest
-from images.registry.retries import RegistryRetry
-from images.registry.transport import Taken, Transport
+from images.registry.transport import Transport
 from images.registry.uploads import Blob, Upload
 
 _LARGEST_BLOB = 256 * 1024**2
 """Bytes of a blob that is read whole: configurations, SBOMs and evidence are far below."""
 _LARGEST_MANIFEST = 4 * 1024**2  # what the specification asks registries to accept at least
-_REFERRERS_WRITES = 5
-_NO_DELETION = (400, 401, 403, 405, 501)
-"""Statuses of registries that delete no manifest, or not with this login."""
 
 
 class Registry:
@@ -51,17 +35,11 @@ class Registry:
         repository: Repository,
         *,
         credentials: CredentialStore = docker_credentials,
-        retry: RegistryRetry | None = None,
         mount_from: Sequence[Repository] = (),
     ) -> None:
-        """`retry` replaces the policy of `retries.py`; `mount_from`: other repositories of this registry, to read.
-
-        Raises UserError.
-        """
+        """`mount_from`: other repositories of this registry, to read. Raises UserError."""
         self.repository = repository
-        self._http = Transport(repository, credentials, retry or retries.POLICY, mount_from)
-        self._listed: dict[str, dict[str, Descriptor]] = {}
-        """Subject -> digest -> what was put into its referrers tag here."""
+        self._http = Transport(repository, credentials, mount_from)
 
     def __enter__(self) -> Registry:
         return self
@@ -85,7 +63,7 @@ class Registry:
 
     def check_access(self) -> None:
         """Open an upload and cancel it: may we write here? Raises RegistryError."""
-        self._cancel_upload(self._start_upload(repeats=True))
+        self._cancel_upload(self._http.repeat(self._start_upload))
 
     def find(self, identifier: str) -> Manifest | None:
         """The manifest of a tag or digest; None where there is none. Raises RegistryError, also for wrong content."""
@@ -112,14 +90,10 @@ class Registry:
         where = str(Reference(self.repository, identifier))
         raise RegistryError(Problem(where=where, cause="the registry has no such image", then="check the name"), 404)
 
-    def put(self, manifest: Manifest, tag: str = "") -> requests.Response:
+    def put(self, manifest: Manifest, tag: str = "") -> None:
         """Store a manifest under a tag, or (`tag` empty) by its digest alone. Raises RegistryError."""
         headers = {"Content-Type": manifest.media_type}
-        identifier = tag or manifest.digest
-        answer = self._http.request("PUT", f"manifests/{identifier}", headers=headers, data=manifest.content)
-        if answer is None:
-            raise self._invalid(identifier, "the registry does not know the repository")
-        return answer
+        self._http.request("PUT", f"manifests/{tag or manifest.digest}", headers=headers, data=manifest.content)
 
     def delete_tag(self, tag: str) -> bool:
         """Delete a tag, never the manifest. False where the registry has no such operation. Raises RegistryError."""
@@ -133,8 +107,14 @@ class Registry:
 
     def tags(self) -> tuple[str, ...]:
         """Every tag of the repository. Raises RegistryError."""
-        pages = self._pages("tags/list?n=1000")
-        return tuple(str(tag) for page in pages for tag in page.get("tags") or ())
+        found: list[str] = []
+        url = "tags/list?n=1000"
+        while url:
+            answer = self._http.repeat(partial(self._http.send, "GET", url))
+            found += map(str, json_object(answer).get("tags") or ())
+            following = answer.links.get("next", {}).get("url")
+            url = urljoin(answer.url, following) if following else ""
+        return tuple(found)
 
     # --- blobs ------------------------------------------------------------------------------------------------------
 
@@ -148,13 +128,6 @@ class Registry:
         if oci_digest(content) != descriptor.digest:
             raise self._invalid(descriptor.digest, "the content does not fit the digest")
         return content
-
-    def read_blob(self, digest: str, take: Callable[[Iterator[bytes]], Taken]) -> Taken:
-        """What `take` makes of a blob of any size, which it checks: called anew where the connection breaks.
-
-        Raises RegistryError, and what `take` raises.
-        """
-        return self._http.streamed(f"blobs/{digest}", lambda answer: take(self._http.chunks(answer)))
 
     def has_blob(self, digest: str, size: int | None = None) -> bool:
         """Whether a blob is there. Raises RegistryError, also for one that has other than `size` bytes there.
@@ -188,7 +161,7 @@ class Registry:
             if not self.has_blob(digest, len(content)):
                 self._upload(content, digest)
 
-        retries.repeat(upload, self._http.retry)
+        self._http.repeat(upload)
         return digest
 
     def put_stream(self, blob: Blob) -> None:
@@ -200,7 +173,7 @@ class Registry:
         def start() -> str:
             return "" if self.has_blob(blob.digest, blob.size) else self._start_upload()
 
-        Upload(blob, self._http.send, start).run(self._http.retry)
+        Upload(blob, self._http.send, start).run(self._http.stopping)
         self.has_blob(blob.digest, blob.size)  # docker-registry keeps what it had, and says that it stored the blob
 
     def mount(self, digest: str, source: Repository, size: int | None = None) -> bool:
@@ -210,7 +183,7 @@ class Registry:
         """
         if self.has_blob(digest, size):
             return True
-        location = self._start_upload(f"?mount={digest}&from={source.name}", repeats=True)
+        location = self._http.repeat(partial(self._start_upload, f"?mount={digest}&from={source.name}"))
         if location:
             self._cancel_upload(location)
             return False
@@ -223,9 +196,9 @@ class Registry:
         headers = {"Content-Type": "application/octet-stream"}
         self._http.send("PUT", url, headers=headers, data=content)
 
-    def _start_upload(self, query: str = "", *, repeats: bool = False) -> str:
+    def _start_upload(self, query: str = "") -> str:
         """Where to send a blob; empty when a mount made sending needless."""
-        answer = self._http.send("POST", f"blobs/uploads/{query}", repeats=repeats, headers={"Content-Length": "0"})
+        answer = self._http.send("POST", f"blobs/uploads/{query}", headers={"Content-Length": "0"})
         if answer.status_code == requests.codes.created:
             return ""
         return urljoin(answer.url, answer.headers.get("Location", ""))
@@ -236,108 +209,6 @@ class Registry:
         except RegistryError:
             return  # registries remove unfinished uploads themselves after a while
 
-    # --- referrers --------------------------------------------------------------------------------------------------
-
-    def attach(
-        self,
-        subject: Descriptor,
-        artifact_type: str,
-        files: Sequence[File],
-        annotations: Mapping[str, str] | None = None,
-    ) -> Descriptor:
-        """Store files as an artifact that refers to `subject`. The same content twice is stored once."""
-        for content in (EMPTY, *(file.content for file in files)):
-            self.put_blob(content)
-        return self.put_referrer(artifact(subject, artifact_type, files, annotations or {}))
-
-    def put_referrer(self, manifest: Manifest) -> Descriptor:
-        """Store a manifest that has a subject, so that `referrers` finds it. Raises RegistryError."""
-        answer = self.put(manifest)
-        entry = referrer(manifest)
-        if answer.headers.get("OCI-Subject") != manifest.subject:
-            self._add_to_referrers_tag(manifest.subject, [entry])
-            self._listed.setdefault(manifest.subject, {})[entry.digest] = entry
-        return entry
-
-    def relist_referrers(self) -> None:
-        """List again what was stored here, where another writer, who read the list before, dropped it.
-
-        Registries without the referrers API have no conditional write: the later this is done, the fewer such writers
-        are left. Raises RegistryError.
-        """
-        for subject, entries in self._listed.items():
-            listed = self._by_referrers_tag(subject)
-            dropped = [one for one in entries.values() if not _is_listed(one, listed)]
-            # What another writer has removed on purpose is not there any more.
-            if left := [one for one in dropped if self.find(one.digest)]:
-                self._add_to_referrers_tag(subject, left)
-
-    def referrers(self, subject: str) -> tuple[Descriptor, ...]:
-        """What refers to a digest: by the referrers API, else by the referrers tag."""
-        if not is_digest(subject):
-            raise ValueError(f"{subject!r} is no digest")
-        try:
-            pages = list(self._pages(f"referrers/{subject}"))
-        except RegistryError as error:
-            if error.status != requests.codes.not_found:
-                raise
-            return self._by_referrers_tag(subject)
-        return tuple(Descriptor.from_json(entry) for page in pages for entry in page.get("manifests") or ())
-
-    def detach(self, subject: str, digest: str) -> bool:
-        """Remove what refers to a digest. False where the registry goes on to list it. Raises RegistryError."""
-        self._listed.get(subject, {}).pop(digest, None)
-        listed = self._by_referrers_tag(subject)
-        kept = [one for one in listed if one.digest != digest]
-        if len(kept) < len(listed):
-            self.put(index(kept), referrers_tag(subject))
-        try:
-            self._http.request("DELETE", f"manifests/{digest}", missing_ok=True)
-        except RegistryError as error:
-            if error.status not in _NO_DELETION:
-                raise
-        return digest not in [one.digest for one in self.referrers(subject)]
-
-    def _by_referrers_tag(self, subject: str) -> tuple[Descriptor, ...]:
-        found = self.find(referrers_tag(subject))
-        return found.manifests if found else ()
-
-    def _add_to_referrers_tag(self, subject: str, entries: Sequence[Descriptor]) -> None:
-        """The specification's tag schema. Reading back detects a concurrent writer that overwrote our entries."""
-        for writes_left in reversed(range(_REFERRERS_WRITES + 1)):
-            listed = self._by_referrers_tag(subject)
-            digests = {one.digest for one in listed}
-            missing = [one for one in entries if one.digest not in digests]
-            if not missing:
-                return
-            if writes_left:
-                self.put(index([*listed, *missing]), referrers_tag(subject))
-        where = str(Reference(self.repository, subject))
-        cause = "concurrent writers keep overwriting its list of referrers"
-        then = "give the command again when no other machine publishes this image"
-        raise RegistryError(Problem(where=where, cause=cause, then=then))
-
-    # --- pages ------------------------------------------------------------------------------------------------------
-
-    def _pages(self, path: str) -> Iterator[dict[str, Any]]:
-        url: str | None = path
-        while url:
-            answer = self._http.request("GET", url, headers={"Accept": f"{OCI_INDEX}, application/json"})
-            if answer is None:
-                return
-            yield json_object(answer)
-            following = answer.links.get("next", {}).get("url")
-            url = urljoin(answer.url, following) if following else None
-
     def _invalid(self, identifier: str, cause: str) -> RegistryError:
         where = str(Reference(self.repository, identifier))
         return RegistryError(Problem(where=where, cause=cause, then="don't use it; tell who runs the registry"))
-
-
-def _is_listed(entry: Descriptor, listed: Sequence[Descriptor]) -> bool:
-    """Whether a list of referrers has an artifact, or what took its place: its type and annotations say what it is.
-
-    A registry that deletes no manifest still has what was replaced.
-    """
-    same = [one for one in listed if (one.artifact_type, one.annotations) == (entry.artifact_type, entry.annotations)]
-    return entry.digest in [one.digest for one in listed] or bool(entry.annotations and same)

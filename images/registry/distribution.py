@@ -17,11 +17,6 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST_TYPES = (OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_INDEX)
 INDEX_TYPES = (OCI_INDEX, DOCKER_INDEX)
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-EMPTY = b"{}"
-"""The configuration of an artifact that has none."""
-TITLE = "org.opencontainers.image.title"
-"""The annotation from which `oras pull` takes a file's name."""
 
 
 class PlatformData(TypedDict):
@@ -37,7 +32,6 @@ class DescriptorData(TypedDict):
     mediaType: str
     digest: str
     size: int
-    artifactType: NotRequired[str]
     annotations: NotRequired[dict[str, str]]
     platform: NotRequired[PlatformData]
 
@@ -47,12 +41,9 @@ class ManifestData(TypedDict, total=False):
 
     schemaVersion: int
     mediaType: str
-    artifactType: str
     config: DescriptorData
     layers: list[DescriptorData]
-    subject: DescriptorData
     manifests: list[DescriptorData]
-    annotations: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +53,15 @@ class Descriptor:
     media_type: str
     digest: str
     size: int
-    artifact_type: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
     platform: str = ""
     """`linux/arm64`: of an image in an index."""
 
     @classmethod
-    def of(
-        cls, media_type: str, content: bytes, *, artifact_type: str = "", annotations: Mapping[str, str] | None = None
-    ) -> Descriptor:
+    def of(cls, media_type: str, content: bytes, *, annotations: Mapping[str, str] | None = None) -> Descriptor:
         """Describe content that is at hand."""
-        return cls(
-            media_type=media_type,
-            digest=oci_digest(content),
-            size=len(content),
-            artifact_type=artifact_type,
-            annotations=annotations or {},
-        )
+        digest = oci_digest(content)
+        return cls(media_type=media_type, digest=digest, size=len(content), annotations=annotations or {})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
@@ -87,15 +70,12 @@ class Descriptor:
             media_type=str(data["mediaType"]),
             digest=str(data["digest"]),
             size=int(data["size"]),
-            artifact_type=str(data.get("artifactType") or ""),
             annotations=dict(data.get("annotations") or {}),
             platform=_platform(data.get("platform")),
         )
 
     def as_json(self) -> DescriptorData:
         data = DescriptorData(mediaType=self.media_type, digest=self.digest, size=self.size)
-        if self.artifact_type:
-            data["artifactType"] = self.artifact_type
         if self.annotations:
             data["annotations"] = dict(self.annotations)
         if self.platform:
@@ -136,12 +116,6 @@ class Manifest:
         return tuple(map(Descriptor.from_json, self.data.get("layers", ())))
 
     @property
-    def subject(self) -> str:
-        """The digest of what this artifact refers to; empty for an image."""
-        subject = self.data.get("subject")
-        return str(subject["digest"]) if subject else ""
-
-    @property
     def manifests(self) -> tuple[Descriptor, ...]:
         """The entries of an index."""
         return tuple(map(Descriptor.from_json, self.data.get("manifests", ())))
@@ -149,19 +123,6 @@ class Manifest:
     @property
     def is_index(self) -> bool:
         return self.media_type in INDEX_TYPES
-
-
-@dataclass(frozen=True, kw_only=True)
-class File:
-    """A file of an artifact."""
-
-    name: str
-    media_type: str
-    content: bytes
-
-    @property
-    def descriptor(self) -> Descriptor:
-        return Descriptor.of(self.media_type, self.content, annotations={TITLE: self.name})
 
 
 def _platform(data: object) -> str:
@@ -190,43 +151,10 @@ def image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> Manifest
     return _manifest(OCI_MANIFEST, data)
 
 
-def artifact(
-    subject: Descriptor, artifact_type: str, files: Sequence[File], annotations: Mapping[str, str]
-) -> Manifest:
-    """The manifest of an artifact that refers to an image (image specification, "Guidelines for Artifact Usage")."""
-    data: ManifestData = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "artifactType": artifact_type,
-        "config": Descriptor.of(EMPTY_TYPE, EMPTY).as_json(),
-        "layers": [file.descriptor.as_json() for file in files],
-        "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).as_json(),
-    }
-    if annotations:
-        data["annotations"] = dict(sorted(annotations.items()))
-    return _manifest(OCI_MANIFEST, data)
-
-
-def referrer(manifest: Manifest) -> Descriptor:
-    """The entry of an artifact in a list of referrers."""
-    data = manifest.data
-    return Descriptor.of(
-        manifest.media_type,
-        manifest.content,
-        artifact_type=str(data.get("artifactType") or manifest.config.media_type),
-        annotations=data.get("annotations"),
-    )
-
-
 def index(entries: Sequence[Descriptor]) -> Manifest:
-    """A list of manifests: the images of several platforms, or what a referrers tag holds."""
+    """A list of manifests: the images of several platforms."""
     entries_data = [entry.as_json() for entry in entries]
     return _manifest(OCI_INDEX, {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries_data})
-
-
-def referrers_tag(subject: str) -> str:
-    """The tag that lists referrers in registries without the referrers API: `sha256-...`."""
-    return subject.replace(":", "-")
 
 
 def _manifest(media_type: str, data: ManifestData) -> Manifest:

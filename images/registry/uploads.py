@@ -9,13 +9,13 @@ the rest, gets a new session (docker-registry 2.8 does so after a connection tha
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urljoin
 
 import requests
-from urllib3 import Retry
 
 from images.registry import retries
 from images.registry.errors import RegistryError, TransientError
@@ -73,16 +73,16 @@ class Upload:
         self._held = 0
         """Bytes that the registry holds, as far as it said."""
 
-    def run(self, policy: Retry) -> None:
-        """Send it. The policy's attempts count from each one that brought more bytes. Raises RegistryError."""
-        attempts, farthest = policy, 0
+    def run(self, stopping: threading.Event) -> None:
+        """Send it. Five attempts count from each one that brought more bytes. Raises RegistryError, Stopped."""
+        pauses, farthest = iter(retries.PAUSES), 0
         while True:
             try:
                 return self._attempt()
             except TransientError as error:
                 if self._held > farthest:
-                    attempts, farthest = policy, self._held
-                attempts = retries.pause(attempts, error)
+                    pauses, farthest = iter(retries.PAUSES), self._held
+                retries.pause(pauses, error, stopping)
 
     def _attempt(self) -> None:
         self._resumed = bool(self._location)

@@ -28,7 +28,6 @@ from images.site.index import (
     deciding,
 )
 from images.site.runs import Published, Run, newest_first
-from images.vulnerabilities.record import ScanRecord
 from validate.claims import Claim, Tier
 from validate.judging import Status
 
@@ -53,7 +52,6 @@ class SiteInputs:
     """Lock -> why no image of it can be built, with the next command; the others can."""
     claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     """Image -> what the matrix claims of it today; one that is not here is shown by its runs alone."""
-    scans: Sequence[ScanRecord] = ()
 
 
 def make(known: SiteInputs) -> Index:

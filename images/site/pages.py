@@ -21,12 +21,11 @@ from images.context.templates import environment
 from images.host.hashing import sha256_of_file
 from images.nightly.results import BreakageLine, JobLine
 from images.planning.image import Image
-from images.site import assemble, badges, index, vulnerabilities
+from images.site import assemble, badges, index
 from images.site.assemble import SiteInputs
 from images.site.index import ImageRow, Index, Validation
 from images.site.runs import Run, newest_first
 from images.validation.schemas import ClaimVerdictRow
-from images.vulnerabilities.record import LIMITS
 from validate.claims import Claim, Tier
 from validate.compute_capability import runs_on
 from validate.judging import Status
@@ -84,7 +83,6 @@ class _Site:
         yield "choose.html", self._chooser()
         yield "combinations.html", self._combinations()
         yield "nightly.html", self._nightly()
-        yield "vulnerabilities.html", self._vulnerabilities()
         for image in self.index.images:
             badge = badges.of(image, self.index)
             yield image.page, self._image(image, badge)
@@ -166,16 +164,6 @@ class _Site:
             "nightly.html",
             jobs=[line for line in lines if isinstance(line, JobLine)][:_SHOWN_LINES],
             breakages=[line for line in lines if isinstance(line, BreakageLine)][:_SHOWN_LINES],
-            pages={image.name: image.page for image in self.index.images},
-        )
-
-    def _vulnerabilities(self) -> bytes:
-        images = {image.name: image.digest for image in self.index.images}
-        return self._page(
-            "vulnerabilities.html.j2",
-            "vulnerabilities.html",
-            rows=vulnerabilities.scanned(images, self.known.scans, self.index.date),
-            limits={str(severity): limit.days for severity, limit in LIMITS.items()},
             pages={image.name: image.page for image in self.index.images},
         )
 

@@ -191,14 +191,11 @@ def published(
     for name in (name for name in names if name in tags):
         platform = ImageName.parse(name).platform
         remote = attachments.load(registry, index.select(registry, registry.get(name), platform))
-        if key:
-            try:
-                remote = attachments.signed_only(remote, key)
-            except UserError as error:
-                say(f"{name}: {error.problems[0].cause}: its attestations are ignored")
-                remote = replace(remote, attachments=())
+        counted = attachments.counted(remote, key)
+        if ignored := len(remote.statements) - len(counted.statements):
+            say(f"{name}: {ignored} attachments are not signed with the key, and are ignored")
         found.append(_published(name, remote, tags))
-        attached += [_attached(name, remote, number, one) for number, one in enumerate(remote.attestations, 1)]
+        attached += [_attached(name, remote, number, one) for number, one in enumerate(counted.attestations, 1)]
     return tuple(found), tuple(attached)
 
 
@@ -220,18 +217,18 @@ def _attached(name: str, remote: PublishedImage, number: int, attestation: Attes
         raise UserError(Problem(where=remote.reference, cause=cause, then="publish it anew"), code=1)
     ImageName.parse(name)  # it becomes the path of a page
     host = _object(attestation.evidence_file).get("host") or {}
-    rows = VerdictFile.model_validate_json(attestation.verdict_file).claims
+    detailed = _detailed(attestation.verdict)
     return Run(
         image=name,
         digest=attestation.verdict.digest,
         moment=_moment(host.get("date")),
-        tiers=records.tier_counts(rows),
+        tiers=records.tier_counts(detailed["claims"]),
         source=f"{remote.reference} (attestation {number})",
         gpus=tuple(str(gpu.get("name", "")) for gpu in host.get("gpus") or ()),
         driver=str(host.get("driver") or ""),
         size=_size(attestation.verdict),
-        files={"verdict.json": attestation.verdict_file, "evidence.json": attestation.evidence_file},
-        **{**_detailed(attestation.verdict), "claims": tuple(rows)},
+        files={"evidence.json": attestation.evidence_file},
+        **detailed,
     )
 
 

@@ -2,10 +2,14 @@
 
 import base64
 import http.client
+import itertools
 import json
 import os
 import re
+import shutil
+import subprocess
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,19 +23,27 @@ from benchmarks import loopback
 from images.building import records, validating
 from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
-from images.engine import Engine, ImageInfo, private_engine
+from images.engine import Engine, ImageInfo, connect, private_engine
+from images.errors import UserError
+from images.fleet import travel
 from images.planning import expectations
-from images.publish import attachments, publication, sbom
-from images.publish.attachments import ATTESTATION, PROVENANCE, SBOM
+from images.publish import attachments, local_image, sbom
+from images.publish.attachments import statements_tag
 from images.publish.checks import Check
 from images.publish.compression import Compression
-from images.publish.policy import ReleasePolicy
-from images.publish.publication import PublishResult
-from images.publish.unpublished_image import PublishOptions
+from images.publish.gate import ReleasePolicy
+from images.publish.local_image import PublishOptions
+from images.publish.promote import promote
+from images.publish.publication import SUFFIXES, PublishResult
+from images.publish.statements import CYCLONEDX, NAMES, TEST_RESULT, Statement
 from images.publish.verify import verify
+from images.registry import retries
+from images.registry.auth import Credentials
 from images.registry.client import Registry
-from images.registry.distribution import referrers_tag
 from images.registry.reference import Reference, Repository
+from tests.support.cosign_keys import key_pairs
+from tests.support.debian_tools import unpacked
+from tests.support.other_engine import Other
 from tests.support.small_base import python_base
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
@@ -317,8 +329,9 @@ def checked(reference: Reference, by: ReleasePolicy | None = None, **more: Any) 
     return found.reference, found.checks
 
 
-def publish_it(engine: Engine, thin: Thin, options: PublishOptions) -> PublishResult:
-    return publication.publish(engine, thin.info.id, replace(options, attestation=thin.folder), say=lambda _text: None)
+def publish_it(engine: Engine, thin: Thin, options: PublishOptions, staged: Repository | None = None) -> PublishResult:
+    wanted = replace(options, attestation=thin.folder)
+    return local_image.publish([local_image.in_engine(engine, thin.info.id, wanted, staged=staged)])
 
 
 def names(repository: Repository) -> dict[str, str]:
@@ -341,21 +354,20 @@ def test_a_validated_image_is_published_with_all_that_belongs_to_it(
     assert names(options.repository) == dict.fromkeys((NAME, "latest", "cu126"), digest)
     with Registry(options.repository) as source:
         remote = attachments.load(source, source.get(NAME))
-        assert source.find(referrers_tag(digest)) is not None, "Debian's registry 2.8 has no referrers API"
     assert remote.image_id == first.info.id
-    assert {one.artifact_type for one in remote.attachments} == {ATTESTATION, SBOM, PROVENANCE}
-    (found,) = remote.of(SBOM)
-    content = next(iter(found.files.values()))
-    assert sbom.versions(content)["einops"] == "0.8.2"
-    debian = [row for row in json.loads(content)["components"] if row["purl"].startswith("pkg:deb/debian/libc6@")]
+    assert sorted(one.predicate_type for one in remote.statements) == sorted(NAMES)
+    (found,) = remote.of(CYCLONEDX)
+    assert sbom.versions(found.predicate)["einops"] == "0.8.2"
+    debian = [row for row in found.predicate["components"] if row["purl"].startswith("pkg:deb/debian/libc6@")]
     assert len(debian) == 1 and "distro=debian-12" in debian[0]["purl"]
 
 
-def test_its_files_are_what_was_judged(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+def test_what_was_judged_is_attached(publisher: Engine, first: Thin, options: PublishOptions) -> None:
     publish_it(publisher, first, options)
     with Registry(options.repository) as source:
-        (found,) = attachments.load(source, source.get(NAME)).of(ATTESTATION)
-    assert found.files == {name: (first.folder / name).read_bytes() for name in ("verdict.json", "evidence.json")}
+        (found,) = attachments.load(source, source.get(NAME)).of(TEST_RESULT)
+    assert found.evidence == [(first.folder / "evidence.json").read_bytes()]
+    assert found.predicate["passedTests"] == ["static/S1 einops", "static/S7 environment"]
 
 
 def test_verify_passes(publisher: Engine, first: Thin, options: PublishOptions) -> None:
@@ -376,7 +388,7 @@ def test_a_second_time_nothing_is_sent(publisher: Engine, first: Thin, options: 
     assert publish_it(publisher, first, options).reference == before.reference
     assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
     with Registry(options.repository) as source:
-        assert len(source.referrers(before.reference.partition("@")[2])) == 3
+        assert len(source.get(statements_tag(before.reference.partition("@")[2])).layers) == 3
 
 
 def test_the_published_image_comes_back_by_its_tag(
@@ -400,3 +412,457 @@ def test_the_published_image_comes_back_by_its_tag(
 def test_no_name_of_the_registry_is_left_in_the_engine(publisher: Engine, first: Thin, options: PublishOptions) -> None:
     publish_it(publisher, first, options)
     assert not [tag for tag in publisher.inspect(first.info.id).tags if tag.startswith("127.0.0.1")]
+
+
+def test_what_a_fleet_pushed_by_digest_is_published_from_there(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, tmp_path: Path, cache: Path
+) -> None:
+    """By a machine that never compressed these layers: none of them is sent."""
+    lab = Repository(proxy.host, f"{options.repository.name}-lab")
+    sent = travel.send(publisher, first.info, lab, cache, lambda _event: None)
+    proxy.seen.clear()
+    done = publish_it(publisher, first, replace(options, cache=tmp_path / "another machine"), staged=lab)
+    assert done.reference.partition("@")[2] == sent.partition("@")[2] and proxy.sent("PATCH") == 0
+    with Registry(lab) as source:
+        assert source.find(NAME) is None
+    assert set(names(options.repository)) == {NAME, "latest", "cu126"}
+    _, found = checked(Reference(options.repository, NAME), unsigned=True)
+    assert {check.status for check in found} == {Status.PASS}, found
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def refused(engine: Engine, thin: Thin, options: PublishOptions, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        publish_it(engine, thin, options)
+    with Registry(options.repository) as found, pytest.raises(UserError):
+        found.tags()  # the repository does not even exist
+
+
+def test_another_images_attestation_is_refused(
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions
+) -> None:
+    refused(publisher, Thin(second.info, first.folder), options, "is the attestation of cu126-torch27 sha256:")
+
+
+def test_a_tier_that_was_not_judged_is_refused(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    refused(publisher, first, with_policy(options, gate=(Tier.STATIC, Tier.CPU)), "the cpu tier was not judged")
+
+
+def test_a_failed_claim_is_refused(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
+    refused(publisher, make(settings={"TRUETAG_TEST": "2"}), options, "S7 environment.*FAIL")
+
+
+def test_an_attestation_with_fewer_claims_than_the_matrix_is_refused(
+    publisher: Engine, first: Thin, options: PublishOptions
+) -> None:
+    more = replace(CLAIMS.claims[0], subject="torchao")
+    claims = ClaimSet(image=NAME, claims=(*CLAIMS.claims, more))
+    refused(publisher, first, with_policy(options, claims_of=lambda _: claims), "lacks S1 torchao")
+
+
+def test_an_edited_verdict_is_refused(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
+    thin = make(settings={"TRUETAG_TEST": "2"})
+    file = thin.folder / "verdict.json"
+    file.write_text(file.read_text().replace('"FAIL"', '"PASS"'))
+    refused(publisher, thin, options, "not what the evidence says: S7 environment is FAIL")
+
+
+def test_labels_that_lie_move_no_tag(publisher: Engine, make: Callable[..., Thin], options: PublishOptions) -> None:
+    with pytest.raises(UserError, match=r"einops 0\.9\.0 is labelled, 0\.8\.2 was found"):
+        publish_it(publisher, make(pins='{"einops":"0.9.0"}'), options)
+    assert names(options.repository) == {}
+
+
+def test_a_wrong_password_says_so_and_does_not_show_it(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    wrong = Credentials(user=USER, password="sesame-opens-nothing")
+    with (
+        Registry(options.repository, credentials=lambda _host: wrong) as target,
+        pytest.raises(UserError, match="docker login") as told,
+    ):
+        target.check_access()
+    assert "sesame" not in str(told.value) and "sesame" not in repr(wrong)
+
+
+# --- tags never go back, and move together --------------------------------------------------------------------------
+
+
+def test_moving_tags_never_go_back(
+    publisher: Engine, first: Thin, second: Thin, make: Callable[..., Thin], options: PublishOptions
+) -> None:
+    publish_it(publisher, second, options)
+    before = names(options.repository)
+    with pytest.raises(UserError, match=r"was built on .*, this on"):
+        publish_it(publisher, first, options)
+    with pytest.raises(UserError, match=r"has torch 2\.7\.1, this is 2\.6\.0"):
+        publish_it(publisher, make(torch="2.6.0"), options)
+    assert names(options.repository) == before
+
+
+def test_aliases_stay_where_their_gate_is_closed(publisher: Engine, first: Thin, options: PublishOptions) -> None:
+    done = publish_it(publisher, first, with_policy(options, alias_gate=(Tier.STATIC, Tier.GPU)))
+    assert set(names(options.repository)) == {NAME}
+    assert [text for text in done.unmoved_aliases if "the gpu tier was not judged" in text]
+
+
+def test_when_a_tag_cannot_be_moved_none_is(
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
+    publish_it(publisher, first, options)
+    before = names(options.repository)
+    proxy.breaks("PUT", "manifests/cu126$")
+    with pytest.raises(UserError, match="503"):
+        publish_it(publisher, second, options)
+    assert names(options.repository) == before
+    proxy.rules.clear()
+    publish_it(publisher, second, options)
+    assert set(names(options.repository).values()) != set(before.values())
+
+
+def test_an_interrupt_between_two_tags_moves_none(
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, options)
+    before = names(options.repository)
+
+    def interrupt(method: str, path: str) -> None:
+        if (method, path.rpartition("/")[2]) == ("PUT", "latest"):
+            proxy.rules.clear()
+            os.kill(os.getpid(), 2)
+
+    proxy.rules.append(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        publish_it(publisher, second, options)
+    assert names(options.repository) == before
+
+
+def test_a_registry_that_fails_now_and_then_gets_the_image(
+    publisher: Engine, make: Callable[..., Thin], options: PublishOptions, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropped connections, 500s and 429s at each kind of request."""
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
+    for method, path in (
+        ("HEAD", "blobs"),
+        ("POST", "uploads"),
+        ("PATCH", "uploads"),
+        ("PUT", "uploads"),
+        ("PUT", "manifests"),
+        ("GET", "manifests"),
+    ):
+        proxy.breaks(method, path, [500, 0, 429])
+    done = publish_it(publisher, make(), options)
+    assert names(options.repository)[NAME] == done.reference.partition("@")[2]
+
+
+def test_a_push_that_failed_is_finished_by_the_same_command_and_nothing_was_tagged(
+    publisher: Engine,
+    first: Thin,
+    options: PublishOptions,
+    proxy: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
+    options, layers = replace(options, cache=tmp_path / "empty"), itertools.count()
+    proxy.rules.append(lambda method, _path: 0 if method == "PATCH" and next(layers) else None)
+    with pytest.raises(UserError, match="the connection broke"):
+        publish_it(publisher, first, options)
+    assert not [path for method, path, _ in proxy.seen if method == "PUT" and "manifests" in path]
+    arrived = {path.partition("digest=")[2] for method, path, _ in proxy.seen if method == "PUT"}
+    assert arrived
+    proxy.rules.clear()
+    proxy.seen.clear()
+    done = publish_it(publisher, first, options)
+    assert not arrived & {path.partition("digest=")[2] for method, path, _ in proxy.seen if method == "PUT"}
+    assert names(options.repository)[NAME] == done.reference.partition("@")[2]
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+def test_the_variants_are_one_image_with_attestations_of_their_own(
+    publisher: Engine, first: Thin, second: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    every = replace(options, compressions=tuple(Compression))
+    done = publish_it(publisher, first, every)
+    fixed = done.tags[0]
+    plain = (fixed, NAME, "latest", "cu126")
+    assert done.tags == tuple(f"{tag}{suffix}" for suffix in SUFFIXES for tag in plain)
+    with Registry(options.repository) as source:
+        gzip_one, zstd_one = (attachments.load(source, source.get(f"{NAME}{suffix}")) for suffix in SUFFIXES)
+    assert {gzip_one.image_id, zstd_one.image_id} == {first.info.id}
+    assert {layer.media_type for layer in gzip_one.manifest.layers} == {Compression.GZIP.media_type}
+    assert {layer.media_type for layer in zstd_one.manifest.layers} == {Compression.ZSTD.media_type}
+    for tag in (NAME, f"{NAME}-zstd", "latest-zstd"):
+        _, found = checked(Reference(options.repository, tag), unsigned=True)
+        assert {check.status for check in found} == {Status.PASS}, found
+    proxy.seen.clear()
+    assert publish_it(publisher, first, every) == done
+    assert proxy.sent("PATCH") == proxy.sent("PUT", "blobs") == 0
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    promoted = promote(Reference(options.repository, f"{NAME}-zstd"), production, policy(aliases=("latest",)))
+    assert set(promoted.references) == set(Compression) and f"{NAME}-zstd" in promoted.tags
+    assert {tag: digest for tag, digest in names(production).items() if tag in (NAME, "latest")} == dict.fromkeys(
+        (NAME, "latest"), gzip_one.manifest.digest
+    )
+    left = publish_it(publisher, second, options).unmoved_aliases
+    assert left == (f"{NAME}-zstd and its like stay on an older build: --compression all moves them too",)
+
+
+def test_an_attestation_that_came_before_the_other_variant_is_attached_to_it_too(
+    publisher: Engine, first: Thin, options: PublishOptions, tmp_path: Path
+) -> None:
+    cpu = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    every = ClaimSet(image=NAME, claims=(*CLAIMS.claims, *cpu.claims))
+    weak = with_policy(options, claims_of=lambda _: every)
+    publish_it(publisher, first, weak)
+    evidence, verdict = validating.measure_and_judge(publisher, first.info.id, cpu, (Tier.CPU,))
+    records.record_validation(tmp_path / "cpu", evidence, verdict)
+    whole = with_policy(weak, gate=(Tier.STATIC, Tier.CPU))
+    publish_it(publisher, Thin(first.info, tmp_path / "cpu"), whole)
+    publish_it(publisher, first, replace(whole, compressions=BOTH))
+    strict = policy(gate=(Tier.STATIC, Tier.CPU), claims=every)
+    for tag in (NAME, f"{NAME}-zstd"):
+        _, found = checked(Reference(options.repository, tag), strict, unsigned=True)
+        assert {check.status for check in found} == {Status.PASS}, found
+
+
+def test_an_export_gives_the_same_layers_as_the_engines_store(
+    publisher: Engine,
+    first: Thin,
+    options: PublishOptions,
+    proxy: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine on another machine gives exports only."""
+    assert publisher.facts.local
+    stored = publish_it(publisher, first, options)
+    monkeypatch.setattr(publisher, "facts", replace(publisher.facts, local=False))
+    elsewhere = Repository(options.repository.host, f"{options.repository.name}-exported")
+    exported = publish_it(publisher, first, replace(options, repository=elsewhere, cache=tmp_path / "other"))
+    assert exported.reference.partition("@")[2] == stored.reference.partition("@")[2]
+
+
+def test_another_machine_adds_its_tier_and_the_aliases_follow(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, tmp_path: Path
+) -> None:
+    other = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    whole = (Tier.STATIC, Tier.CPU)
+    every = ClaimSet(image=NAME, claims=(*CLAIMS.claims, *other.claims))
+    both = with_policy(options, alias_gate=whole, claims_of=lambda _: every)
+    publish_it(publisher, first, both)
+    assert set(names(options.repository)) == {NAME}
+    evidence, verdict = validating.measure_and_judge(publisher, first.info.id, other, (Tier.CPU,))
+    records.record_validation(tmp_path / "cpu", evidence, verdict)
+    proxy.seen.clear()
+    done = publish_it(publisher, Thin(first.info, tmp_path / "cpu"), with_policy(both, gate=whole))
+    assert set(names(options.repository)) == {NAME, "latest", "cu126"} and proxy.sent("PATCH") == 0
+    with Registry(options.repository) as source:
+        assert len(attachments.load(source, source.get(NAME)).attestations) == 2
+    _, found = checked(Reference(options.repository, "latest"), policy(gate=whole, claims=every), unsigned=True)
+    assert {check.status for check in found} == {Status.PASS}, found
+    assert done.tags[1:] == (NAME, "latest", "cu126")
+
+
+# --- promote --------------------------------------------------------------------------------------------------------
+
+
+def test_promotion_sends_no_layer_and_changes_no_digest(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    staged = publish_it(publisher, first, options)
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    proxy.seen.clear()
+    done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)))
+    assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
+    assert proxy.sent("PATCH") == 0 and proxy.sent("PUT", "blobs") == 0
+    assert set(names(production)) == {NAME, "latest"} and staged.tags[0] in done.tags
+    _, found = checked(Reference(production, "latest"), unsigned=True)
+    assert {check.status for check in found} == {Status.PASS}, found
+
+
+def test_promotion_past_a_closed_alias_gate_moves_no_alias(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, options)
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    done = promote(
+        Reference(options.repository, NAME),
+        production,
+        policy(alias_gate=(Tier.STATIC, Tier.GPU), aliases=("latest",)),
+    )
+    assert set(names(production)) == {NAME} and done.unmoved_aliases == ("latest stays: the gpu tier was not judged",)
+
+
+def test_what_the_gate_refuses_is_not_promoted(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy
+) -> None:
+    publish_it(publisher, first, options)
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    with pytest.raises(UserError, match="the gpu tier was not judged"):
+        promote(Reference(options.repository, NAME), production, policy(gate=(Tier.STATIC, Tier.GPU)))
+    with Registry(production) as found, pytest.raises(UserError):
+        found.tags()
+
+
+# --- signatures, and other people's clients -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cosign on the PATH: Debian's own, where the machine has none."""
+    if not shutil.which("cosign"):
+        monkeypatch.setenv("PATH", f"{unpacked('cosign', 'oras')}/usr/bin", prepend=os.pathsep)
+
+
+@pytest.fixture
+def keys(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return key_pairs(tmp_path, monkeypatch)
+
+
+def read(reference: str, keys: Path, key: str = "cosign.pub") -> attachments.PublishedImage:
+    """An image with what a key signed of all that is attached to it."""
+    place, _, digest = reference.partition("@")
+    with Registry(Repository.parse(place)) as source:
+        return attachments.signed_only(attachments.load(source, source.get(digest)), str(keys / key))
+
+
+def signed(reference: str, keys: Path) -> int:
+    """How many attachments the key signed."""
+    return len(read(reference, keys).statements)
+
+
+def runs(reference: str, keys: Path) -> int:
+    """How many validation runs the key signed."""
+    return len(read(reference, keys).attestations)
+
+
+def attached(repository: Repository, reference: str) -> list[str]:
+    """The manifests under both tags of cosign."""
+    digest = reference.partition("@")[2]
+    with Registry(repository) as source:
+        return [source.get(tag(digest)).digest for tag in (statements_tag, attachments.signatures_tag)]
+
+
+def cosign_verifies(reference: str, keys: Path, key: str = "cosign.pub") -> bool:
+    """Whether cosign itself accepts the signature of the image."""
+    command = ["cosign", "verify", "--insecure-ignore-tlog=true", "--key", str(keys / key), reference]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_a_signature_covers_the_image_and_what_is_attached(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, keys: Path
+) -> None:
+    done = publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    assert signed(done.reference, keys) == 3 and cosign_verifies(done.reference, keys)
+    before = attached(options.repository, done.reference)
+    publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    assert attached(options.repository, done.reference) == before, "what is signed is not signed twice"
+    reference = Reference(options.repository, NAME)
+
+    def verified(key: str) -> dict[str, Status]:
+        _, found = checked(reference, key=str(keys / key))
+        return {check.subject: check.status for check in found}
+
+    assert set(verified("cosign.pub").values()) == {Status.PASS}
+    assert verified("other.pub")["signature"] is Status.FAIL
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    promote(reference, production, policy(), key=str(keys / "cosign.pub"))
+    reference = Reference(production, NAME)
+    assert set(verified("cosign.pub").values()) == {Status.PASS}
+
+
+def test_what_was_attached_without_a_signature_is_ignored(
+    publisher: Engine, first: Thin, options: PublishOptions, keys: Path
+) -> None:
+    publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    with Registry(options.repository) as target:
+        image = replace(attachments.load(target, target.get(NAME)), statements=())
+        place, digest = str(options.repository), image.manifest.digest
+        forged = Statement.of(CYCLONEDX, {"components": []}, repository=place, digest=digest)
+        attachments.attach(target, image, [forged], "")
+    reference = Reference(options.repository, NAME)
+    _, found = checked(reference, key=str(keys / "cosign.pub"))
+    assert {check.status for check in found} == {Status.PASS}
+    assert "1 more are not, and are ignored" in found[0].reason
+    _, found = checked(reference, unsigned=True)
+    assert [check for check in found if check.subject == "SBOM" and check.status is Status.FAIL]
+
+
+def test_the_next_publication_signs_nothing_that_others_attached(
+    publisher: Engine, first: Thin, options: PublishOptions, keys: Path
+) -> None:
+    """cosign's own word for it: a machine with the key adds the other variant, and signs both."""
+    signed_options = replace(options, key=str(keys / "cosign.key"))
+    publish_it(publisher, first, signed_options)
+    cpu = ClaimSet(image=NAME, claims=(replace(CLAIMS.claims[1], tier=Tier.CPU),))
+    evidence, verdict = validating.measure_and_judge(publisher, first.info.id, cpu, (Tier.CPU,))
+    records.record_validation(keys / "cpu", evidence, verdict)
+    added = Thin(first.info, keys / "cpu")
+    publish_it(publisher, added, options)
+    done = publish_it(publisher, first, replace(signed_options, compressions=BOTH))
+    assert [runs(reference, keys) for reference in done.references.values()] == [1, 1]
+    publish_it(publisher, added, signed_options)
+    assert [runs(reference, keys) for reference in done.references.values()] == [2, 2]
+
+
+def test_promotion_leaves_what_other_keys_signed_there(
+    publisher: Engine, first: Thin, options: PublishOptions, proxy: Proxy, keys: Path
+) -> None:
+    done = publish_it(publisher, first, replace(options, key=str(keys / "cosign.key")))
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    there = f"{production}@{done.reference.partition('@')[2]}"
+    for _ in range(2):
+        promote(Reference(options.repository, NAME), production, policy(), key=str(keys / "cosign.pub"))
+        with Registry(production) as target:
+            attachments.sign_image(target, there.partition("@")[2], str(keys / "other.key"), str(keys / "other.pub"))
+    promote(Reference(options.repository, NAME), production, policy(), key=str(keys / "cosign.pub"))
+    assert cosign_verifies(there, keys) and cosign_verifies(there, keys, "other.pub") and signed(there, keys) == 3
+
+
+def test_a_whole_round_into_an_empty_engine_and_on_to_production(
+    publisher: Engine,
+    make: Callable[..., Thin],
+    options: PublishOptions,
+    proxy: Proxy,
+    keys: Path,
+    trixie: Other,
+) -> None:
+    """Build, validate, push, sign; pulled by its tags into another engine (26.1) and validated there; promoted."""
+    thin = make()
+    every = replace(options, key=str(keys / "cosign.key"), compressions=tuple(Compression))
+    staged = publish_it(publisher, thin, every)
+    assert staged.signed
+    host, _, port = proxy.host.partition(":")
+    assert host == "127.0.0.1"
+    with trixie.lend(int(port)), connect(trixie.url) as other:
+        assert other.find(thin.info.id) is None
+        for suffix in SUFFIXES:
+            assert other.pull(f"{options.repository}:{NAME}{suffix}").id == thin.info.id
+            other.remove(f"{options.repository}:{NAME}{suffix}", force=True)
+            assert other.find(thin.info.id) is None
+        pulled = other.pull(f"{options.repository}:{NAME}-zstd")
+        try:
+            assert pulled.id == thin.info.id and other.facts.version != publisher.facts.version
+            _, verdict = validating.measure_and_judge(other, pulled.id, CLAIMS, (Tier.STATIC,))
+            assert (verdict.overall, verdict.digest) == (Status.PASS, thin.info.id)
+        finally:
+            other.remove(f"{options.repository}:{NAME}-zstd", force=True)
+    key = str(keys / "cosign.pub")
+    _, found = checked(Reference(options.repository, NAME), key=key)
+    assert {check.status for check in found} == {Status.PASS}, found
+    production = Repository(proxy.host, options.repository.name.replace("staging", "production"))
+    done = promote(Reference(options.repository, NAME), production, policy(aliases=("latest",)), key=key)
+    assert done.reference.partition("@")[2] == staged.reference.partition("@")[2]
+    _, found = checked(Reference(production, "latest"), key=key)
+    assert {check.status for check in found} == {Status.PASS}, found
+
+
+def test_nobody_gets_in_without_the_password(registry: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"http://{registry}/v2/")

@@ -40,9 +40,7 @@ def test_the_sbom_is_what_is_in_the_image(engine: Engine, parent: ImageInfo) -> 
 def compare(engine: Engine, reference: str) -> None:
     """Hold an image's SBOM against other tools' answers."""
     packages = sbom.read(engine, reference)
-    content = json.loads(
-        sbom.cyclonedx(packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC))
-    )
+    content = sbom.cyclonedx(packages, name="x", digest="sha256:00", created=datetime(2026, 1, 1, tzinfo=UTC))
     rows = [(PackageURL.from_string(row["purl"]), row) for row in content["components"]]
     installed = asked(
         engine, reference, "dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\\n"

@@ -17,7 +17,9 @@ from images.validation.claims.examples import EXAMPLES
 from images.validation.run import suite_files
 from validate.claims import Claim, ClaimSet, Tier
 
-CONFIGURATIONS = sorted(path for path in FOLDER.glob("*/*.yaml") if not path.stem.endswith("-real"))
+CONFIGURATIONS = sorted(
+    path for path in FOLDER.glob("*/*.yaml") if path.parent.name != "kubernetes" and not path.stem.endswith("-real")
+)
 SIZES = {
     "model",
     "base_model",

@@ -19,7 +19,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images.fleet",),
     ("images.site",),
     ("images.nightly",),
-    ("images.vulnerabilities",),
     ("images.audit", "images.building", "images.publish"),
     ("images.wheels",),
     ("images.validation",),

@@ -4,6 +4,7 @@ Each step's script is run by bash, as on GitHub, with stand-ins for the programs
 asks of `nox` is then parsed by the command line itself, so that a renamed option breaks a test and no nightly run.
 """
 
+import base64
 import itertools
 import json
 import os
@@ -210,6 +211,13 @@ def test_no_two_jobs_of_publish_move_tags_at_once() -> None:
 
 # --- what they run --------------------------------------------------------------------------------------------------
 
+STATEMENT = {
+    "predicateType": "https://slsa.dev/provenance/v1",
+    "subject": [{"digest": {"sha256": "c"}}],
+    "predicate": {"of": "an image"},
+}
+PAYLOAD = base64.b64encode(json.dumps(STATEMENT).encode()).decode()
+"""What is attached to an image."""
 STAND_IN = """\
 #!/bin/sh
 program=${{0##*/}}
@@ -219,9 +227,7 @@ case "$program $1 $2 $3" in
   read -r code < /dev/fd/{answers}
   cat {answer}
   exit "$code" ;;
-"nox -s attest "*)
-  printf '%s\\t' statements/provenance.json https://slsa.dev/provenance/v1
-  echo ghcr.io/a/b@sha256:c ;;
+"cosign download attestation "*) echo '{{"payload": "{payload}"}}' ;;
 "nox -s nightly "* | *" diff --cached --quiet") exit 1 ;;
 esac
 """
@@ -242,7 +248,9 @@ def run_step(step: Step, folder: Path) -> Ran:
     work.mkdir(exist_ok=True)
     calls, answers = os.pipe(), os.pipe()
     for name in STAND_INS:
-        (programs / name).write_text(STAND_IN.format(calls=calls[1], answers=answers[0], answer=folder / "answer"))
+        (programs / name).write_text(
+            STAND_IN.format(calls=calls[1], answers=answers[0], answer=folder / "answer", payload=PAYLOAD)
+        )
         (programs / name).chmod(stat.S_IRWXU)
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), **GITHUB, **step.env}
     command = ["bash", "--noprofile", "--norc", "-euo", "pipefail", "-c", step.script]  # GitHub's own, and -u
@@ -496,7 +504,8 @@ def test_renewed_locks_come_with_what_their_files_bring(tmp_path: Path) -> None:
 
 
 def test_each_predicate_is_signed_without_a_key(tmp_path: Path) -> None:
-    calls = run_step(only("publish-keyless", "cosign attest"), tmp_path).calls
-    (signed,) = [call for call in calls if call[0] == "cosign"]
-    options = ("--type", "https://slsa.dev/provenance/v1", "--predicate", "statements/provenance.json")
-    assert signed == ("cosign", "attest", "--yes", *options, "ghcr.io/a/b@sha256:c")
+    ran = run_step(only("publish-keyless", "cosign attest"), tmp_path)
+    (signed,) = [call for call in ran.calls if call[:2] == ("cosign", "attest")]
+    options = ("--type", "https://slsa.dev/provenance/v1", "--predicate", "predicate.json")
+    assert signed == ("cosign", "attest", "--yes", *options, "ghcr.io/somebody/images@sha256:c")
+    assert json.loads((ran.folder / "predicate.json").read_text()) == STATEMENT["predicate"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import ssl
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from images.host.hashing import oci_digest
-from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Manifest, index, referrer
 
 _TLS_HANDSHAKE = b"\x16"
 """The first byte of a connection that speaks TLS."""
@@ -95,34 +93,20 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
         listening.server_close()
 
 
-def registry_answers(
-    *, referrers_api: bool = True, blobs: dict[str, bytes] | None = None, deletion: int = 202
-) -> Answer:
-    """A registry that stores manifests, and blobs in `blobs`. Each upload session takes one PUT.
-
-    `deletion`: the status for the deletion of a manifest, which is carried out where that is 202.
-    """
+def registry_answers(*, blobs: dict[str, bytes] | None = None) -> Answer:
+    """A registry that stores manifests, and blobs in `blobs`. Each upload session takes one PUT."""
     manifests: dict[str, tuple[str, bytes]] = {}
     stored = {} if blobs is None else blobs
     sessions: set[str] = set()
 
     def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
         last = path.rpartition("/")[2]
-        if "/referrers/" in path and referrers_api:
-            entries = [
-                referrer(Manifest(media_type=kind, content=content))
-                for key, (kind, content) in manifests.items()
-                if key.startswith("sha256:") and f'"digest":"{last}"' in content.decode() and kind == OCI_MANIFEST
-            ]
-            return 200, {"Content-Type": OCI_INDEX}, index(entries).content
         if "/manifests/" in path and method == "PUT":
             for key in (last, oci_digest(body)):
                 manifests[key] = (headers["Content-Type"], body)
-            subject = json.loads(body).get("subject", {}).get("digest", "")
-            return 201, {"OCI-Subject": subject} if referrers_api and subject else {}, b""
+            return 201, {}, b""
         if "/manifests/" in path and method == "DELETE":
-            there = manifests.pop(last, None) if deletion == 202 else manifests.get(last)
-            return (deletion if there else 404), {}, b""
+            return (202 if manifests.pop(last, None) else 404), {}, b""
         if "/manifests/" in path and last in manifests:
             kind, content = manifests[last]
             return 200, {"Content-Type": kind}, content

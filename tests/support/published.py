@@ -1,14 +1,16 @@
 """A small image in a registry with all that is attached to a published one. No engine: its layer is some bytes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from images.config.names import ImageName
-from images.publish import attachments, attestation, provenance, sbom
+from images.publish import attachments, attestation, provenance, sbom, statements
 from images.publish.attachments import PublishedImage
+from images.publish.attestation import Attestation
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from tests.support import attested
@@ -31,12 +33,25 @@ def days_ago(days: float) -> str:
     return (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="seconds")
 
 
-def attested_files(
+def validated(
     digest: str, date: str, claims: Sequence[Claim] = CLAIMS.claims, name: str = NAME, **more: Any
-) -> tuple[bytes, bytes]:
-    """Verdict and evidence of a trial of an image."""
+) -> Attestation:
+    """A validation run of an image."""
     host = {"date": date, "driver": "580.95", "gpus": [{"name": "NVIDIA H100"}]}
-    return attested.files(replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host))
+    evidence = replace(attested.evidence(*claims, **more), image=name, digest=digest, host=host)
+    return attestation.read(evidence.dumps().encode(), "a run")
+
+
+def said(image: PublishedImage, predicate_type: str, predicate: Mapping[str, Any]) -> Statement:
+    """A statement about an image."""
+    digest = image.manifest.digest
+    return Statement.of(predicate_type, predicate, repository=str(image.repository), digest=digest)
+
+
+def attach(target: Registry, content: str, predicate_type: str, predicate: Mapping[str, Any], key: str = "") -> None:
+    """Attach one more statement to the image that a tag names, as anybody may who may push."""
+    image = replace(attachments.load(target, target.get(content)), statements=())
+    attachments.attach(target, image, [said(image, predicate_type, predicate)], key)
 
 
 def published(
@@ -48,8 +63,9 @@ def published(
     revision: str = LABELS["matrix-revision"],
     name: str = NAME,
     created: str = "2026-11-21T02:20:00Z",
+    key: str = "",
 ) -> PublishedImage:
-    """Store an image of its own for each `content`, judged on a day."""
+    """Store an image of its own for each `content`, judged on a day, and signed where there is a key."""
     own = {**LABELS, "image": name, "matrix-revision": revision}
     labels = {f"dev.truetag.{key}": value for key, value in own.items()}
     architecture = ImageName.parse(name).platform.architecture
@@ -60,30 +76,34 @@ def published(
     tar = Descriptor.of("application/vnd.oci.image.layer.v1.tar", layer)
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [tar])
     target.put(manifest, content)
-    image_id = manifest.config.digest
-    judge_again(target, content, date=date, claims=claims, name=name)
-    bom = sbom.cyclonedx(sbom.packages_of(FOUND), name=name, digest=image_id, created=datetime.fromisoformat(created))
-    attachments.attach_sbom(target, manifest, bom)
+    image = attachments.load(target, manifest)
+    bom = sbom.cyclonedx(
+        sbom.packages_of(FOUND), name=name, digest=image.image_id, created=datetime.fromisoformat(created)
+    )
     given = provenance.ProvenanceInput(
         name=ImageName.parse(name),
-        repository=str(target.repository),
-        digest=manifest.digest,
-        image_id=image_id,
+        image_id=image.image_id,
         revision=revision,
         source="",
         locks={},
         build=provenance.BuildRecord.model_validate(
-            {"digest": image_id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
+            {"digest": image.image_id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
         ),
         created=created,
     )
-    attachments.attach_provenance(target, manifest, provenance.statement(given))
+    run = validated(image.image_id, date, claims, name)
+    predicates = {
+        TEST_RESULT: statements.test_result([run], CLAIMS),
+        CYCLONEDX: bom,
+        PROVENANCE: provenance.predicate(given),
+    }
+    attachments.attach(target, image, [said(image, *one) for one in predicates.items()], key)
     return attachments.load(target, manifest)
 
 
-def judge_again(target: Registry, content: str, *, date: str, **more: Any) -> PublishedImage:
-    """Attach one more attestation to it."""
-    manifest = target.get(content)
-    files = attested_files(manifest.config.digest, date, **more)
-    attachments.attach_attestation(target, manifest, attestation.read(*files, "a trial"))
-    return attachments.load(target, manifest)
+def judge_again(target: Registry, content: str, *, date: str, key: str = "", **more: Any) -> PublishedImage:
+    """Add a validation run to the test result that is attached to it."""
+    image = attachments.load(target, target.get(content))
+    runs = [*image.attestations, validated(image.image_id, date, **more)]
+    attachments.attach(target, image, [said(image, TEST_RESULT, statements.test_result(runs, CLAIMS))], key)
+    return attachments.load(target, image.manifest)

@@ -1,4 +1,4 @@
-"""Attestations are judged again, and refused where they were edited."""
+"""Validation runs are judged again, and refused where they were edited."""
 
 import json
 from typing import Any
@@ -10,9 +10,10 @@ from images.publish import attestation
 from tests.support.attested import PIP, evidence, files, judged
 
 
-def test_an_attestation_is_judged_again() -> None:
+def test_a_run_is_judged_again() -> None:
     verdict_file, evidence_file = files(evidence(PIP))
-    assert attestation.read(verdict_file, evidence_file, "here").verdict == judged(PIP)
+    assert attestation.read(evidence_file, "here", verdict_file).verdict == judged(PIP)
+    assert attestation.read(evidence_file, "here").verdict == judged(PIP)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ def test_an_attestation_is_judged_again() -> None:
         (lambda v, e: (json.dumps({**json.loads(v), "claims": []}).encode(), e), "S1 pip is PASS"),
     ],
 )
-def test_an_attestation_that_was_edited_is_refused(change: Any, words: str) -> None:
+def test_a_run_that_was_edited_is_refused(change: Any, words: str) -> None:
+    verdict_file, evidence_file = change(*files(evidence(PIP)))
     with pytest.raises(UserError, match=words):
-        attestation.read(*change(*files(evidence(PIP))), "here")
+        attestation.read(evidence_file, "here", verdict_file)

@@ -2,18 +2,18 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from images.errors import UserError
-from images.publish import attachments, checks
-from images.publish.attachments import ATTESTATION, NAMES, PROVENANCE, SBOM, Attachment, PublishedImage
-from images.registry.client import Registry
-from images.registry.distribution import OCI_CONFIG, OCI_MANIFEST, Descriptor, Manifest, artifact, image_manifest
+from images.publish import checks, statements
+from images.publish.attachments import PublishedImage
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT, Statement
+from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Repository
 from tests.support.attested import NAME, PIP, judged
-from tests.support.http_server import registry_answers, serving
-from tests.support.published import attested_files, days_ago
+from tests.support.published import days_ago, validated
 from validate.judging import Status
 
 PASS = judged(PIP)
@@ -49,59 +49,61 @@ def test_labels_of_versions_are_compared_with_what_was_validated() -> None:
     )
 
 
-def test_the_sbom_is_compared_with_the_label() -> None:
-    assert checks.sbom_faults(labels(), {"pip": "26.3", "more": "1"}) == ()
-    assert checks.sbom_faults(labels(), {}) == ("pip 26.3 is labelled, the SBOM has none",)
-
-
 # --- what anybody may attach ----------------------------------------------------------------------------------------
 
 
-def with_attached(artifact_type: str, files: dict[str, bytes]) -> PublishedImage:
-    """An image with a trial, and a file that says nothing for what else there must be."""
+def with_attached(predicate_type: str, predicate: Any, digest: str = "") -> PublishedImage:
+    """An image with a validation run, what is said of it, and a statement that says nothing for the others."""
     config = json.dumps({"config": {"Labels": labels()}}).encode()
     manifest = image_manifest(Descriptor.of(OCI_CONFIG, config), [])
-    verdict_file, evidence_file = attested_files(manifest.config.digest, days_ago(1), [PIP])
-    trial = {"verdict.json": verdict_file, "evidence.json": evidence_file}
-    every = {ATTESTATION: trial, SBOM: {"x": b"{}"}, PROVENANCE: {"x": b"{}"}, artifact_type: files}
-    attached = (Attachment(artifact_type=kind, digest=kind, files=found) for kind, found in every.items())
+    run = statements.test_result([validated(manifest.config.digest, days_ago(1), [PIP])], None)
+    every = {TEST_RESULT: run, CYCLONEDX: {}, PROVENANCE: {}, predicate_type: predicate}
+    attached = (
+        Statement.of(kind, said, repository="x.org/y", digest=digest or manifest.digest) for kind, said in every.items()
+    )
     return PublishedImage(
-        repository=Repository("x.org", "y"), manifest=manifest, config=json.loads(config), attachments=tuple(attached)
+        repository=Repository("x.org", "y"), manifest=manifest, config=json.loads(config), statements=tuple(attached)
     )
 
 
+def told(image: PublishedImage, subject: str) -> str:
+    """Why a check fails."""
+    found = {check.subject: check for check in checks.checks(image)}[subject]
+    assert found.status is Status.FAIL
+    return found.reason
+
+
+def test_the_sbom_is_compared_with_the_label() -> None:
+    good = {"components": [{"purl": "pkg:pypi/pip@26.3"}, {"purl": "pkg:pypi/more@1"}]}
+    found = {check.subject: check for check in checks.checks(with_attached(CYCLONEDX, good))}["SBOM"]
+    assert found.status is Status.PASS
+    assert told(with_attached(CYCLONEDX, {}), "SBOM") == "pip 26.3 is labelled, the SBOM has none"
+
+
 @pytest.mark.parametrize(
-    "content",
-    [
-        *(b"[]", b'"x"', b"5", b"no JSON", b'{"components": 5}', b'{"components": ["x"]}'),
-        pytest.param(b"[" * 100_000, id="deep"),
-    ],
+    "predicate", ["x", 5, {"components": 5, "buildDefinition": 5}, {"components": ["x"], "buildDefinition": []}]
 )
-@pytest.mark.parametrize("artifact_type", [SBOM, PROVENANCE])
-def test_what_others_attached_is_a_fault_whatever_its_form(artifact_type: str, content: bytes) -> None:
-    found = with_attached(artifact_type, {"x": content})
-    told = {check.subject: check for check in checks.checks(found)}[NAMES[artifact_type]]
-    assert told.status is Status.FAIL and "can't be read" in told.reason
-    with pytest.raises(UserError, match=r"oras manifest delete.*or publish with --key"):
+@pytest.mark.parametrize("predicate_type", [CYCLONEDX, PROVENANCE])
+def test_what_others_attached_is_a_fault_whatever_its_form(predicate_type: str, predicate: Any) -> None:
+    found = with_attached(predicate_type, predicate)
+    assert "can't be read" in told(found, statements.NAMES[predicate_type])
+    with pytest.raises(UserError, match=r"cosign clean.*or publish with --key"):
         checks.require_sound(found)
 
 
-@pytest.mark.parametrize("files", [{}, {"a": b"{}", "b": b"{}"}])
-@pytest.mark.parametrize("artifact_type", [SBOM, PROVENANCE])
-def test_an_attachment_has_one_file(artifact_type: str, files: dict[str, bytes]) -> None:
-    """Who signs statements takes the first file of the first attachment."""
-    told = {check.subject: check for check in checks.checks(with_attached(artifact_type, files))}[NAMES[artifact_type]]
-    assert told.status is Status.FAIL and f"has {len(files)} files, not one" in told.reason
+def test_a_statement_about_another_image_is_a_fault() -> None:
+    other = "sha256:" + "0" * 64
+    assert told(with_attached(CYCLONEDX, {}, other), "attestation") == f"its test result is of {other}"
+    assert checks._faults(with_attached(CYCLONEDX, {}, other), CYCLONEDX)[0].startswith(f"is of {other}")
 
 
-def test_an_attachment_that_cannot_be_read_is_told() -> None:
-    with serving() as server, Registry(Repository(server.host, "x"), credentials=lambda _: None) as target:
-        server.answer = registry_answers()
-        found = with_attached(SBOM, {})
-        target.put_blob(json.dumps(found.config).encode())
-        target.put(found.manifest)
-        data = json.loads(artifact(found.manifest.descriptor, SBOM, [], {}).content)
-        broken = json.dumps({**data, "layers": 5}, separators=(",", ":"))
-        target.put(Manifest(media_type=OCI_MANIFEST, content=broken.encode()))
-        with pytest.raises(UserError, match="is attached, and can't be read"):
-            attachments.load(target, found.manifest)
+def test_a_test_result_that_says_more_than_its_evidence_is_a_fault() -> None:
+    said = with_attached(CYCLONEDX, {}).of(TEST_RESULT)[0].predicate
+    lie = {**said, "passedTests": [*said["passedTests"], "gpu/G1 matmul"]}
+    why = "its test result is not what the evidence says: passedTests differ in gpu/G1 matmul"
+    assert told(with_attached(TEST_RESULT, lie), "attestation") == why
+
+
+@pytest.mark.parametrize("predicate", [{}, {"configuration": 5}, {"configuration": [{"content": "?"}]}])
+def test_a_test_result_that_cannot_be_read_is_told(predicate: Any) -> None:
+    assert "can't be read" in told(with_attached(TEST_RESULT, predicate), "attestation")

@@ -10,7 +10,7 @@ from tests.support.attested import NAME, PIP, judged
 from validate.claims import ClaimSet, Tier
 from validate.judging import Status
 
-CPU = replace(PIP, tier=Tier.CPU, probe="cpu.pins")
+CPU = replace(PIP, tier=Tier.CPU)
 PASS = judged(PIP)
 CLAIMS = ClaimSet(image=NAME, claims=(PIP,))
 

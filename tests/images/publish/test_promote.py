@@ -6,18 +6,19 @@ from dataclasses import dataclass
 import pytest
 
 from images.errors import UserError
-from images.publish import attachments, attestation
-from images.publish.attachments import PublishedImage
-from images.publish.policy import ReleasePolicy
-from images.publish.promote import copy, promote, signature_tag
+from images.publish import statements
+from images.publish.attachments import PublishedImage, signatures_tag
+from images.publish.gate import ReleasePolicy
+from images.publish.promote import copy, promote
 from images.publish.publication import PublishResult
+from images.publish.statements import TEST_RESULT
 from images.registry.client import Registry
 from images.registry.distribution import OCI_CONFIG, Descriptor, image_manifest
 from images.registry.reference import Reference, Repository
 from tests.support.attested import NAME
 from tests.support.blob_registry import BlobRegistry
 from tests.support.http_server import serving
-from tests.support.published import CLAIMS, GPU_PIP, attested_files, days_ago, published
+from tests.support.published import CLAIMS, GPU_PIP, attach, days_ago, published, validated
 from validate.claims import Tier
 
 
@@ -42,8 +43,9 @@ class Site:
     def fail_there(self) -> None:
         """The image is in production, and a GPU machine finds that it fails; it tells nobody else."""
         copy(self.staging, self.production, self.image.manifest)
-        files = attested_files(self.image.image_id, days_ago(0), claims=[GPU_PIP], version="25")
-        attachments.attach_attestation(self.production, self.image.manifest, attestation.read(*files, "a trial"))
+        self.production.put(self.image.manifest, "judged")
+        failed = statements.test_result([validated(self.image.image_id, days_ago(0), [GPU_PIP], version="25")], CLAIMS)
+        attach(self.production, "judged", TEST_RESULT, failed)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_aliases_do_not_follow_to_what_failed_in_the_other_repository(site: Site
 
 
 def test_what_others_signed_in_the_other_repository_stays(site: Site) -> None:
-    at = signature_tag(site.image.manifest.digest)
+    at = signatures_tag(site.image.manifest.digest)
     for place, content in ((site.staging, b"ours"), (site.production, b"theirs")):
         for blob in (b"{}", content):
             place.put_blob(blob)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from images.publish import tags, variants
+from images.publish import publication, tags
 from images.publish.attachments import PublishedImage
 from images.publish.compression import Compression
-from images.publish.index import Admission
-from images.publish.policy import ReleasePolicy
+from images.publish.gate import ReleasePolicy
 from images.publish.publication import Part, Publication, PublishResult
 from images.registry.client import Registry
 from images.registry.reference import Repository
@@ -40,9 +39,7 @@ class Site:
             claims_of=lambda _labels: None,
             row_of=lambda _name: ROW,
         )
-        admission = Admission(policy=policy)
-        into = Publication(target=self.target, admission=admission, signed=False, row=ROW, keeps=keeps)
-        return into.run([part(image)])
+        return Publication(target=self.target, policy=policy, row=ROW, keeps=keeps).run([part(image)])
 
     def listed(self) -> dict[str, str]:
         """Platform -> digest, of the index that the name of the row names."""
@@ -56,7 +53,7 @@ def part(image: PublishedImage) -> Part:
         claims=None,
         verdicts=[one.verdict for one in image.attestations],
         suffixes=("",),
-        store=lambda: (("", image),),
+        store=lambda: {"": image},
     )
 
 
@@ -90,17 +87,16 @@ def test_a_name_loses_no_platform_unless_that_is_asked_for(site: Site) -> None:
     [
         (Compression.GZIP, "moves them too"),
         (Compression.ZSTD, "moves them with the next build"),
-        (Compression.ZSTD_CHUNKED, "moves them with the next build"),
     ],
 )
 def test_tags_of_an_older_builds_other_variants_are_told(
     site: Site, monkeypatch: pytest.MonkeyPatch, plain: Compression, how: str
 ) -> None:
     site.publish(AMD64, 1)
-    site.target.put(site.target.get(AMD64), f"{AMD64}-zstd-chunked")
-    monkeypatch.setattr(variants, "compression_of", lambda _manifest: plain)
+    site.target.put(site.target.get(AMD64), f"{AMD64}-zstd")
+    monkeypatch.setattr(publication, "compression_of", lambda _manifest: plain)
     done = site.publish(AMD64, 2)
-    told = f"{AMD64}-zstd-chunked and its like stay on an older build: --compression all {how}"
+    told = f"{AMD64}-zstd and its like stay on an older build: --compression all {how}"
     assert done.unmoved_aliases == (told,)
 
 

@@ -22,24 +22,19 @@ from images.engine.buildkit import BuildEvent, StepProgress
 from images.engine.layers import ImagePart
 from images.errors import UserError
 from images.host.hashing import oci_digest
-from images.publish import compression, variants
-from images.publish.compression import Compression
-from images.publish.known_blobs import KnownBlob, KnownBlobs
-from images.publish.push import PushJob, Tally, known_blobs, push
-from images.publish.spooled_blob import SpooledBlob
-from images.publish.variants import Variant
+from images.publish import compression, push
+from images.publish.compression import Compression, SpooledBlob, compression_of
+from images.publish.push import PushJob
+from images.registry import retries
 from images.registry.client import Registry
-from images.registry.distribution import OCI_INDEX, Manifest
+from images.registry.distribution import Manifest
 from images.registry.reference import Repository
-from images.registry.retries import RegistryRetry
 from tests.support.blob_registry import BlobRegistry
 from tests.support.checkout import ROOT
-from tests.support.chunked_reader import ChunkedLayer
 from tests.support.http_server import Reply, Server, serving
-from tests.support.tars import tar
 
-BOTH, EVERY = (Compression.GZIP, Compression.ZSTD), tuple(Compression)
-REAL_SLEEP = RegistryRetry.sleep
+BOTH = tuple(Compression)
+REAL_WAIT = retries.wait
 LATER: Reply = (429, {"Retry-After": "60"}, b"")
 
 
@@ -90,7 +85,8 @@ class Place:
     server: Server
     registry: BlobRegistry
     cache: Path
-    tally: Tally | None = None
+    sent: int = 0
+    """Bytes of layers, by the last push."""
 
     def push(
         self,
@@ -99,6 +95,7 @@ class Place:
         *,
         to: str = "staging",
         siblings: Sequence[str] = (),
+        source: str = "",
         on_event: Callable[[BuildEvent], None] = lambda _event: None,
     ) -> dict[Compression, Manifest]:
         image.asked = None
@@ -111,9 +108,12 @@ class Place:
                 wanted=wanted,
                 cache=self.cache,
                 siblings=others,
+                source=Repository(self.server.host, source) if source else None,
+                on_event=on_event,
             )
-            with Tally(where=to, on_event=on_event) as self.tally:
-                return dict(push(job, self.tally))
+            done = push.push(job)
+            self.sent = done.sent
+            return done.manifests
 
     def fails(self, failures: Sequence[Reply | None], fits: Callable[[str, str], bool]) -> None:
         """Let the first requests that fit get these instead of answers."""
@@ -123,7 +123,7 @@ class Place:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
-    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
     with serving() as server:
         registry = BlobRegistry()
         server.answer = registry.answer
@@ -135,7 +135,7 @@ def test_every_variant_has_the_image_id_and_nothing_is_tagged(place: Place, unna
     image = Layers(unnamed=unnamed)
     done = place.push(image)
     assert {manifest.config.digest for manifest in done.values()} == {image.info.id}
-    assert {one: variants.compression_of(manifest) for one, manifest in done.items()} == {one: one for one in BOTH}
+    assert {one: compression_of(manifest) for one, manifest in done.items()} == {one: one for one in BOTH}
     assert [len(manifest.layers) for manifest in done.values()] == [4, 4]
     assert place.registry.tags("staging") == set()
 
@@ -147,49 +147,7 @@ def test_the_same_image_gives_the_same_manifests_and_sends_nothing(place: Place,
     assert place.push(image) == first and image.asked is None
     place.cache = tmp_path / "another machine"
     assert place.push(image) == first and len(image.asked or ()) == 4, "it can't know, and compresses anew"
-    assert place.registry.received == received and place.tally and place.tally.sent == 0
-
-
-def test_a_manifest_says_where_the_parts_of_a_layer_are(place: Place, tmp_path: Path) -> None:
-    """Also where the layer is there already, and this machine knows it from another push."""
-    contents = [tar((name, {"content": layer(number)})) for number, name in enumerate("ab")]
-    image = Layers(layers=contents)
-    first = place.push(image, EVERY)
-    assert {one: variants.compression_of(manifest) for one, manifest in first.items()} == {one: one for one in EVERY}
-    chunked = first[Compression.ZSTD_CHUNKED]
-    assert chunked.config.digest == image.info.id
-    for described, content in zip(chunked.layers, contents, strict=True):
-        blob = place.registry.blobs["staging"][described.digest]
-        assert ChunkedLayer(blob, described.annotations).tar() == content
-    assert place.push(image, EVERY) == first and image.asked is None
-    place.cache = tmp_path / "another machine"
-    assert place.push(image, EVERY) == first and len(image.asked or ()) == 2
-
-
-def test_a_record_that_lost_its_annotations_counts_for_nothing(place: Place) -> None:
-    image = Layers(layers=[tar(("a", {"content": layer(1)}))])
-    first = place.push(image, [Compression.ZSTD_CHUNKED])
-    (record,) = (path for path in place.cache.rglob("*.json"))
-    record.write_text(json.dumps({**json.loads(record.read_text()), "annotations": {}}))
-    assert place.push(image, [Compression.ZSTD_CHUNKED]) == first and len(image.asked or ()) == 1
-    assert json.loads(record.read_text())["annotations"]["io.github.containers.zstd-chunked.manifest-checksum"]
-
-
-def test_a_record_follows_its_layer(tmp_path: Path) -> None:
-    """To other repositories, the latest first, and to what a manifest says of it."""
-    known, here, there = KnownBlobs(tmp_path), Repository("a.test", "here"), Repository("a.test", "there")
-    blob = KnownBlob(digest="sha256:1", size=1, annotations={"position": "1"})
-    for told, place in ((blob, here), (blob, there), (replace(blob, annotations={"position": "2"}), there)):
-        known.note(Compression.ZSTD_CHUNKED, "sha256:d", told, place)
-    assert known.find(Compression.ZSTD_CHUNKED, "sha256:d") == replace(
-        blob, annotations={"position": "2"}, repositories=("a.test/there", "a.test/here")
-    )
-
-
-def test_a_layer_that_no_table_describes_is_told(place: Place) -> None:
-    with pytest.raises(UserError, match="can't describe its tar: it has headers that are neither") as told:
-        place.push(Layers(), EVERY)
-    assert told.value.problems[0].then == "publish it with --compression both" and not place.registry.manifests
+    assert place.registry.received == received and place.sent == 0
 
 
 def test_layers_that_an_image_repeats_are_sent_once(place: Place) -> None:
@@ -210,12 +168,36 @@ def test_what_a_sibling_has_is_mounted(place: Place) -> None:
     image = Layers()
     first = place.push(image)
     received = place.registry.received
-    known = known_blobs(place.cache)
     target = Repository(place.server.host, "images")
-    (sibling,) = known.siblings(target, BOTH, image.info.layers)
-    assert sibling.name == "staging" and not known.siblings(Repository("elsewhere:1", "x"), BOTH, image.info.layers)
+    (sibling,) = push.siblings(place.cache, target, BOTH, image.info.layers)
+    assert sibling.name == "staging"
+    assert not push.siblings(place.cache, Repository("elsewhere:1", "x"), BOTH, image.info.layers)
     assert place.push(image, to="images", siblings=["staging"]) == first
     assert place.registry.received == received and image.asked is None
+
+
+def test_what_a_fleet_pushed_to_a_staging_repository_is_mounted(place: Place, tmp_path: Path) -> None:
+    """By a machine whose records are not here: the layers are compressed anew, and come to the same blobs."""
+    image = Layers()
+    first = place.push(image, [Compression.GZIP])
+    place.cache = tmp_path / "another machine"
+    done = place.push(image, to="images", siblings=["staging"], source="staging")
+    assert done[Compression.GZIP] == first[Compression.GZIP]
+    sent = [path for method, path, _ in place.server.seen if method == "PATCH" and "/images/" in path]
+    assert len(sent) == len(image.layers), "the zstd ones alone"
+
+
+def test_a_record_names_the_repositories_that_have_its_layer_the_latest_first(place: Place) -> None:
+    image = Layers(layers=[layer(1)])
+    for to in ("staging", "images"):
+        place.push(image, [Compression.ZSTD], to=to)
+    (record,) = place.cache.rglob("*.json")
+    assert json.loads(record.read_text())["repositories"] == [
+        f"{place.server.host}/{to}" for to in ("images", "staging")
+    ]
+    record.write_text("[]")
+    place.push(image, [Compression.ZSTD], to="staging")
+    assert len(image.asked or ()) == 1, "a record that can't be read is none"
 
 
 def test_a_sibling_that_lost_its_layers_costs_a_send_and_no_more(place: Place) -> None:
@@ -323,7 +305,7 @@ def test_five_layers_lie_on_the_disk_at_most(place: Place, monkeypatch: pytest.M
 def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
     place: Place, monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
-    monkeypatch.setattr(RegistryRetry, "sleep", REAL_SLEEP)
+    monkeypatch.setattr(retries, "wait", REAL_WAIT)
     told = threading.Event()
 
     def before(method: str, _path: str) -> Reply | bool:
@@ -354,7 +336,7 @@ def test_the_end_of_a_push_waits_for_no_other_uploads_pause(
 def test_a_refusal_waits_for_no_pause_of_other_questions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     image = Layers(layers=(layer(1), layer(2)))
     place.push(image, [Compression.ZSTD])
-    monkeypatch.setattr(RegistryRetry, "sleep", REAL_SLEEP)
+    monkeypatch.setattr(retries, "wait", REAL_WAIT)
     place.fails([LATER, (403, {}, b"")], lambda method, _path: method == "HEAD")
     place.server.seen.clear()
     with pytest.raises(UserError, match="HTTP 403"):
@@ -440,79 +422,6 @@ def progress(place: Place, image: Layers) -> list[StepProgress]:
     events: list[BuildEvent] = []
     place.push(image, [Compression.ZSTD], on_event=events.append)
     return [event for event in events if isinstance(event, StepProgress)]
-
-
-# --- variants -------------------------------------------------------------------------------------------------------
-
-
-def tagged(place: Place, target: Registry, done: dict[Compression, Manifest], **tags: Compression) -> None:
-    for tag, one in tags.items():
-        target.put(done[one], tag.replace("_", "-"))
-
-
-def test_variants_are_found_by_their_tags(place: Place) -> None:
-    image = Layers()
-    done = place.push(image)
-    with Registry(Repository(place.server.host, "staging"), credentials=lambda _: None) as target:
-        assert variants.find(target, "dated", image.info.id) == ()
-        tagged(place, target, done, dated=Compression.GZIP, dated_zstd=Compression.ZSTD)
-        found = variants.find(target, "dated", image.info.id)
-        assert [(one.suffix, one.compression) for one in found] == [("", Compression.GZIP), ("-zstd", Compression.ZSTD)]
-        with pytest.raises(UserError, match="not the image that was validated"):
-            variants.find(target, "dated", oci_digest(b"another"))
-        target.put(done[Compression.GZIP], "listed")
-        place.registry.manifests["staging:listed"] = (OCI_INDEX, b"{}")
-        with pytest.raises(UserError, match="list of images"):
-            variants.find(target, "listed", image.info.id)
-
-
-@pytest.mark.parametrize(
-    ("plain", "wanted", "then"),
-    [
-        (Compression.GZIP, BOTH, ""),
-        (Compression.GZIP, (Compression.GZIP,), ""),
-        (Compression.GZIP, (Compression.ZSTD,), "--compression both"),
-        (Compression.ZSTD, (Compression.ZSTD,), ""),
-        (Compression.ZSTD, BOTH, "--compression zstd"),
-        (Compression.ZSTD, (Compression.GZIP,), "--compression zstd"),
-        (Compression.GZIP, EVERY, ""),
-        (Compression.GZIP, (Compression.ZSTD_CHUNKED,), "--compression both or all"),
-    ],
-)
-def test_a_dated_tag_keeps_its_compression(
-    place: Place, plain: Compression, wanted: tuple[Compression, ...], then: str
-) -> None:
-    manifest = place.push(Layers(layers=(layer(1),)))[plain]
-    found = [Variant(suffix="", manifest=manifest)]
-    if not then:
-        variants.require_possible(found, wanted, "here")
-        return
-    with pytest.raises(UserError, match=then):
-        variants.require_possible(found, wanted, "here")
-
-
-def test_what_is_added_gets_the_other_tags(place: Place) -> None:
-    done = place.push(Layers(layers=(layer(1),)))
-    both = variants.merged((), list(done.items()), BOTH)
-    assert [(one.suffix, one.compression) for one in both] == [("", Compression.GZIP), ("-zstd", Compression.ZSTD)]
-    assert variants.merged(both[:1], [(Compression.ZSTD, done[Compression.ZSTD])], BOTH) == both
-    (alone,) = variants.merged((), [(Compression.ZSTD, done[Compression.ZSTD])], [Compression.ZSTD])
-    assert alone.suffix == ""
-
-
-def test_the_third_variant_has_tags_of_its_own(place: Place) -> None:
-    done = place.push(Layers(layers=(tar(("a", {})),)), EVERY)
-    every = variants.merged((), list(done.items()), EVERY)
-    assert [(one.suffix, one.compression) for one in every] == [
-        ("", Compression.GZIP),
-        ("-zstd", Compression.ZSTD),
-        ("-zstd-chunked", Compression.ZSTD_CHUNKED),
-    ]
-    assert tuple(one.suffix for one in every) == variants.SUFFIXES
-    chunked = [(Compression.ZSTD_CHUNKED, done[Compression.ZSTD_CHUNKED])]
-    assert variants.merged(every[:2], chunked, EVERY) == every
-    (alone,) = variants.merged((), chunked, [Compression.ZSTD_CHUNKED])
-    assert alone.suffix == ""
 
 
 if __name__ == "__main__":  # the push that is killed

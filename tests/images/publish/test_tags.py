@@ -4,16 +4,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from images.errors import UserError
 from images.publish import tags
-from images.publish.tags import Action, ImageVersion, TagKind, TagState
+from images.publish.tags import Action, ImageVersion, TagKind
+from images.registry import retries
 from images.registry.client import Registry
 from images.registry.distribution import OCI_INDEX, OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Repository
-from images.registry.retries import RegistryRetry
 from tests.support.attested import DIGEST, NAME
 from tests.support.http_server import Reply, Server, registry_answers, serving
 
@@ -22,39 +23,6 @@ NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 
 def version(torch: str = "2.7.1", age: int = 0, digest: str = DIGEST) -> ImageVersion:
     return ImageVersion(digest=digest, name=NAME, torch=torch, created=NOW - timedelta(hours=age))
-
-
-OTHER = "sha256:" + "cd" * 32
-
-
-@pytest.mark.parametrize(
-    ("digest", "old", "state"),
-    [
-        (None, None, TagState.FREE),
-        (OTHER, None, TagState.FOREIGN),
-        (DIGEST, version(age=5), TagState.CURRENT),
-        (OTHER, version(age=5, digest=OTHER), TagState.OLDER),
-        (OTHER, version(age=-5, digest=OTHER), TagState.NEWER),
-        (OTHER, version("2.10.0", age=5, digest=OTHER), TagState.NEWER),
-        (OTHER, version("2.6.0", age=-5, digest=OTHER), TagState.OLDER),
-        (OTHER, version(digest=OTHER), TagState.OLDER),
-    ],
-)
-def test_the_state_of_a_tag(digest: str | None, old: ImageVersion | None, state: TagState) -> None:
-    assert tags.state_of(version(), digest, old) is state
-
-
-def test_the_table_in_the_docstring_is_the_table_in_the_code() -> None:
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in (tags.__doc__ or "").splitlines() if "|" in line
-    ]
-    written = {TagState(row[0].lower()): tuple(map(Action, row[2:])) for row in rows[2:]}
-    assert rows[0][2:] == ["IMMUTABLE", "NAME", "ALIAS"]
-    assert written == {
-        state: (actions[TagKind.IMMUTABLE], actions[TagKind.NAME], actions[TagKind.ALIAS])
-        for state, actions in tags.TRANSITIONS.items()
-    }
-    assert set(written) == set(TagState)
 
 
 def test_an_images_version_is_read_from_its_labels() -> None:
@@ -106,7 +74,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
     with serving() as server, Registry(Repository(server.host, "x"), credentials=lambda _: None) as client:
         found = Store(server, client)
         stores = registry_answers()
@@ -124,10 +92,33 @@ def actions(changes: tuple[tags.TagChange, ...]) -> list[tuple[str, Action]]:
     return [(change.tag, change.action) for change in changes]
 
 
-def test_a_plan_follows_the_table(store: Store) -> None:
-    new = store.image(tag=NAME)
-    store.image(age=5, tag="latest")
-    assert actions(store.plan(new)) == [(NAME, Action.KEEP), ("latest", Action.MOVE), ("cu126", Action.CREATE)]
+CREATE, KEEP, MOVE, LEAVE, REFUSE = Action.CREATE, Action.KEEP, Action.MOVE, Action.LEAVE, Action.REFUSE
+
+
+@pytest.mark.parametrize(
+    ("there", "actions"),
+    [
+        (None, (CREATE, CREATE, CREATE)),
+        ({"torch": "2.7.1"}, (KEEP, KEEP, KEEP)),
+        ({"torch": "2.7.1", "age": 5}, (REFUSE, MOVE, MOVE)),
+        ({"torch": "2.6.0", "age": -5}, (REFUSE, MOVE, MOVE)),
+        ({"torch": "2.7.1", "age": -5}, (REFUSE, REFUSE, LEAVE)),
+        ({"torch": "2.10.0", "age": 5}, (REFUSE, REFUSE, LEAVE)),
+        ({"labelled": False}, (REFUSE, REFUSE, LEAVE)),
+    ],
+    ids=["nothing", "this", "built before", "lower torch", "built later", "higher torch", "not ours"],
+)
+def test_what_a_tag_names_decides_what_happens_to_it(
+    store: Store, there: dict[str, Any] | None, actions: tuple[Action, ...]
+) -> None:
+    """The table of the module."""
+    new = store.image()
+    for kind in TagKind:
+        if there is not None:
+            store.image(**there, tag=kind)
+    changes = tags.plan(store.client, version(digest=new.digest), {str(kind): kind for kind in TagKind})
+    assert tuple(change.action for change in changes) == actions
+    assert all(bool(change.reason) == (change.action in (LEAVE, REFUSE)) for change in changes)
 
 
 def test_a_newer_image_stops_the_name_and_keeps_the_alias(store: Store) -> None:

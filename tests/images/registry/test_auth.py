@@ -11,12 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from images.errors import UserError
+from images.registry import retries
 from images.registry.auth import Credentials, docker_credentials, origin
 from images.registry.client import Registry
 from images.registry.distribution import OCI_MANIFEST, Manifest
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from images.registry.retries import POLICY, RegistryRetry
 from images.registry.transport import Transport
 from tests.images.registry.test_uploads import CONTENT, InMemory
 from tests.support import certificate
@@ -214,7 +214,7 @@ def test_an_upload_goes_over_https_though_a_proxy_names_http(encrypted: Server, 
 
 def test_an_upload_goes_on_after_tls_that_ended_within_it(encrypted: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """requests calls it an SSLError, as it does a certificate that is refused."""
-    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
     stored, cuts = BlobRegistry(), [1000]
     encrypted.answer = with_password(stored.answer)
     encrypted.takes = lambda method, _path: cuts.pop() if method == "PATCH" and cuts else None
@@ -264,7 +264,7 @@ def test_an_origin_is_a_scheme_a_host_and_a_port_however_they_are_written(one: s
     ],
 )
 def test_what_a_proxy_names_over_http_is_the_registry_or_refused(host: str, named: str, secured: str) -> None:
-    way = Transport(Repository(host, "x"), lambda _: None, POLICY, [])
+    way = Transport(Repository(host, "x"), lambda _: None, [])
     if secured:
         assert way._secured(named) == secured
     else:

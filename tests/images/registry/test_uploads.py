@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from images.host.hashing import oci_digest
+from images.registry import retries
 from images.registry.client import Registry
 from images.registry.errors import RegistryError
 from images.registry.reference import Repository
-from images.registry.retries import RegistryRetry
 from images.registry.uploads import held_bytes
 from tests.support.http_server import Reply, Server
 
@@ -80,7 +80,7 @@ class Sessions:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RegistryRetry, "sleep", lambda *_: None)
+    monkeypatch.setattr(retries, "wait", lambda *_: None)
 
 
 def put(server: Server, sessions: Sessions, content: bytes = CONTENT) -> None:

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from benchmarks import loopback
 from images.commands.site import blocked, write
-from images.publish.attachments import ATTESTATION
+from images.publish import attachments, attestation, statements
+from images.publish.statements import TEST_RESULT, Statement
 from images.registry.client import Registry
-from images.registry.distribution import OCI_MANIFEST, Descriptor, File, Manifest
+from images.registry.distribution import OCI_MANIFEST, Descriptor, Manifest
 from images.registry.reference import Repository
 from images.site.assemble import make
 from images.site.index import Index, dumps
@@ -26,8 +27,6 @@ from tests.support import recorded
 from tests.support import site_samples as samples
 from tests.support.commands import Called, call
 from tests.support.sources import SOURCES
-from validate import report
-from validate.judge import judge
 
 NAME = "cu130-torch211"
 RECORDED = "cu130-torch211-py312-sm90/h100"
@@ -60,18 +59,17 @@ def pushed(registry: Registry, name: str) -> tuple[Manifest, str]:
     return manifest, described.digest
 
 
-def proof(name: str, digest: str, lie: dict[str, Any] | None = None) -> list[File]:
+def attach(registry: Registry, manifest: Manifest, name: str, lie: dict[str, Any] | None = None) -> None:
     """Real evidence of pip, as an H100's run recorded it, said to be of this image."""
     run = recorded.evidence(RECORDED)
     claims = tuple(claim for claim in run.claims if (claim.id, claim.subject) == ("S1", "pip"))
     host = {"date": "2026-11-20T12:00:00+00:00", "gpus": []}
+    digest = manifest.config.digest
     evidence = replace(run, image=name, digest=digest, claims=claims, host=host, recorded_sha256="")
-    verdict = report.json_data(judge(evidence.claim_set, evidence))
-    files = {
-        "verdict.json": json.dumps({**verdict, **(lie or {})}).encode(),
-        "evidence.json": evidence.dumps().encode(),
-    }
-    return [File(name=key, media_type="application/json", content=content) for key, content in files.items()]
+    said = statements.test_result([attestation.read(evidence.dumps().encode(), "a run")], None) | (lie or {})
+    image = attachments.load(registry, manifest)
+    place = str(registry.repository)
+    attachments.attach(registry, image, [Statement.of(TEST_RESULT, said, repository=place, digest=manifest.digest)], "")
 
 
 def site(repository: str, out: Path) -> Called:
@@ -85,7 +83,7 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
         fixed = f"{NAME}-20261120-{digest[7:19]}"
         registry.put(manifest, fixed)
         registry.put(manifest, "cu999-torch99")
-        registry.attach(manifest.descriptor, ATTESTATION, proof(NAME, digest))
+        attach(registry, manifest, NAME)
     done = site(repository, tmp_path)
     assert done.returncode == 0, done.stderr
     images = {one["name"]: one for one in json.loads((tmp_path / "index.json").read_text())["images"]}
@@ -100,9 +98,8 @@ def test_tags_digests_and_attestations_come_from_the_registry(repository: str, t
 
 def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/lying")) as registry:
-        manifest, digest = pushed(registry, NAME)
-        lie = {"claims": [{**json.loads(proof(NAME, digest)[0].content)["claims"][0], "verdict": "FAIL"}]}
-        registry.attach(manifest.descriptor, ATTESTATION, proof(NAME, digest, lie))
+        manifest, _ = pushed(registry, NAME)
+        attach(registry, manifest, NAME, {"passedTests": [], "failedTests": ["static/S1 pip"]})
     done = site(f"{repository}/lying", tmp_path)
     assert done.returncode == 1 and "not what the evidence says" in done.stderr
     assert not list(tmp_path.iterdir()), "written last"
@@ -110,8 +107,8 @@ def test_an_attestation_that_its_evidence_contradicts_stops_the_site(repository:
 
 def test_a_tag_that_names_another_image_stops_the_site(repository: str, tmp_path: Path) -> None:
     with Registry(Repository.parse(f"{repository}/mistaken")) as registry:
-        manifest, digest = pushed(registry, NAME)
-        registry.attach(manifest.descriptor, ATTESTATION, proof("cu126-torch27", digest))
+        manifest, _ = pushed(registry, NAME)
+        attach(registry, manifest, "cu126-torch27")
     done = site(f"{repository}/mistaken", tmp_path)
     assert done.returncode == 1 and f"its attestation is of cu126-torch27, the tag says {NAME}" in done.stderr
 

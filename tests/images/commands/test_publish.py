@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from images.commands import common, publishing, trials
+from images.commands import common, publish, trials
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
@@ -43,7 +43,7 @@ def test_each_image_of_a_row_is_held_to_its_own_claims() -> None:
     amd64, arm64 = image(AMD64), image(ARM64)
 
     def claimed(images: list[Image], name: str, revision: str) -> str:
-        found = publishing._claims_of(images, labels(name, revision), SOURCES)
+        found = publish._claims_of(images, labels(name, revision), SOURCES)
         return found.image if found else ""
 
     assert claimed([amd64, arm64], AMD64, "x") == AMD64

@@ -1,0 +1,28 @@
+"""`promote`: a published image into another repository of its registry."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from images.commands import common, releases
+from images.commands.options import GateTiers, MatrixFile, PublicKey, RemoteRef, ToRepository
+from images.publish import promote as promotion
+from images.registry.reference import Reference, Repository
+
+
+def promote(
+    reference: RemoteRef,
+    to: ToRepository,
+    gate: GateTiers = "",
+    key: PublicKey = "",
+    drop_platforms: Annotated[
+        bool, typer.Option("--drop-platforms", help="Let an index replace one there that has more platforms.")
+    ] = False,
+    matrix: MatrixFile = None,
+) -> None:
+    """Promote a published image into another repository of its registry, by digest, and move the tags there."""
+    policy = releases.policy_of_published(gate, common.sources(matrix))
+    source, target = Reference.parse(reference), Repository.parse(to)
+    releases.tell(promotion.promote(source, target, policy, key=key, drop_platforms=drop_platforms))

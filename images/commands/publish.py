@@ -1,0 +1,155 @@
+"""`publish`: validated images into a registry, with all that belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from images.commands import common, engines, releases, trials
+from images.commands.options import EngineUrl, GateTiers, MatrixFile, ToRepository
+from images.config.matrix import Sources
+from images.context.labels import LABELS
+from images.engine import Engine
+from images.engine.progress import Progress
+from images.errors import Problem, UserError, problem_of
+from images.locking import lock_file
+from images.planning.image import Image
+from images.publish import local_image, signing
+from images.publish.compression import Compression
+from images.publish.local_image import PublishOptions
+from images.publish.publication import PublishResult
+from images.registry.reference import Reference, Repository
+from validate.claims import ClaimSet
+
+
+class LayerCompression(StrEnum):
+    """How layers are stored: one variant of the image, or each."""
+
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    ALL = "all"
+
+
+def publish(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Image names, as `plan` prints them.")],
+    to: ToRepository,
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image", metavar="REF", help="The image to push, from the engine or a registry; default: NAME itself."
+        ),
+    ] = "",
+    attestation: Annotated[
+        Path | None,
+        typer.Option("--attestation", metavar="FOLDER", help="Its verdict and evidence; default: out/NAME."),
+    ] = None,
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Sign with cosign: a private key.")] = "",
+    all_platforms: Annotated[
+        bool,
+        typer.Option("--all-platforms", help="NAME and the images of its row for other platforms, under one tag."),
+    ] = False,
+    drop_platforms: Annotated[
+        bool, typer.Option("--drop-platforms", help="Let NAME lose a platform that it has an image for there.")
+    ] = False,
+    compression: Annotated[
+        LayerCompression, typer.Option("--compression", help="Of its layers; all: NAME as gzip, NAME-zstd as zstd.")
+    ] = LayerCompression.ALL,
+    gate: GateTiers = "",
+    engine: EngineUrl = None,
+    matrix: MatrixFile = None,
+) -> None:
+    """Push a validated image, attach attestation, SBOM and provenance, and move its tags last.
+
+    Several NAMEs are published one by one. What `fleet run` has pushed by digest is published from there: --image.
+    """
+    sources = common.sources(matrix)
+    names = list(dict.fromkeys(names))
+    if (image or attestation) and (len(names) > 1 or all_platforms):
+        where = "--all-platforms" if all_platforms else " ".join(names)
+        cause = "--image and --attestation mean one image"
+        index = "publish each platform's image by its own name: the last one makes the index"
+        then = index if all_platforms else "publish each image by a command of its own, or leave them out"
+        raise UserError(Problem(where=where, cause=cause, then=then))
+    rows = _rows(names, sources, whole=all_platforms)
+    if key:
+        signing.require(key)
+        signing.require_password(key)
+
+    def options(one: Image, row: Sequence[Image]) -> PublishOptions:
+        return PublishOptions(
+            name=one.name,
+            repository=Repository.parse(to),
+            attestation=attestation or sources.workspace.out / str(one.name),
+            policy=releases.policy(gate, sources, lambda labels: _claims_of(row, labels, sources)),
+            locks=lock_file.written(lock_file.read(one, sources.workspace.locks)),
+            cache=common.cache() / "push",
+            compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
+            source=common.commit(sources.workspace.root),
+            key=key,
+            drop_platforms=drop_platforms,
+        )
+
+    wanted = [[options(one, row) for one in row] for row in rows]
+    failed: list[UserError] = []
+    with engines.open_engine(engine, install=False) as docker_engine:
+        for row in wanted:
+            try:
+                releases.tell(_publish_row(docker_engine, row, image))
+            except UserError as error:  # one that fails stops no other
+                failed.append(error)
+            except OSError as error:
+                failed.append(UserError(problem_of(error, str(row[0].name)), code=1))
+    if failed:
+        code = failed[0].code if len(rows) == 1 else 1
+        raise UserError([problem for error in failed for problem in error.problems], code=code)
+
+
+def _publish_row(engine: Engine, row: Sequence[PublishOptions], reference: str) -> PublishResult:
+    name = str(row[0].name)
+    with Progress() as progress:
+
+        def say(text: str) -> None:
+            progress.say(name, text, "dim")
+
+        staged = _pulled(engine, reference) if reference else None
+        return local_image.publish(
+            [
+                local_image.in_engine(
+                    engine, reference or str(one.name), one, staged=staged, say=say, on_event=progress.job(name)
+                )
+                for one in row
+            ]
+        )
+
+
+def _pulled(engine: Engine, reference: str) -> Repository | None:
+    """The repository of a registry that an image is named by, pulled where the engine lacks it. Raises UserError."""
+    try:
+        place = Reference.parse(reference).repository
+    except UserError:
+        return None
+    if engine.find(reference) is None:
+        engine.pull(reference)
+    return place
+
+
+def _rows(names: Sequence[str], sources: Sources, *, whole: bool) -> list[list[Image]]:
+    """What is published together: each image alone, or its whole row, linux/amd64 first."""
+    wanted = [image for name in names for image in common.accepted([name], sources, exactly_one=True)]
+    if not whole:
+        return [[image] for image in wanted]
+    rows = dict.fromkeys(common.row_of(str(image.name), sources) for image in wanted)
+    return [[image for name in row for image in common.accepted([name], sources, exactly_one=True)] for row in rows]
+
+
+def _claims_of(images: Sequence[Image], labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
+    """Of an image to publish by today's matrix; of one that is there already only where it was built from it."""
+    name = labels.get(f"{LABELS}.image", "")
+    named = next((image for image in images if str(image.name) == name), None)
+    if named is None and name in common.row_of(str(images[0].name), sources):
+        return trials.claims_of_published(labels, sources)
+    return trials.claims_of(named or images[0], labels, sources)

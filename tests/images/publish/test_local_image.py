@@ -1,0 +1,231 @@
+"""What a publication with a key counts, copies and signs, in a registry of the test's own; and variants."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from images.apptainer.runtime import image_info
+from images.config.names import ImageName
+from images.errors import Problem, UserError
+from images.host.hashing import oci_digest
+from images.publish import attachments, local_image, sbom, signing, statements
+from images.publish.attachments import PublishedImage
+from images.publish.attestation import Attestation
+from images.publish.compression import Compression, compression_of
+from images.publish.gate import ReleasePolicy
+from images.publish.local_image import LocalImage, PublishOptions
+from images.publish.publication import PublishResult, find_variants
+from images.publish.statements import CYCLONEDX, PROVENANCE, TEST_RESULT
+from images.registry.client import Registry
+from images.registry.distribution import OCI_CONFIG, Descriptor, Manifest, image_manifest, index
+from images.registry.reference import Repository
+from tests.support.attested import NAME, PIP
+from tests.support.blob_registry import BlobRegistry
+from tests.support.http_server import serving
+from tests.support.published import CLAIMS, FOUND, GPU_PIP, LABELS, attach, days_ago, validated
+from validate.claims import Claim, Tier
+
+GZIP, ZSTD = (Compression.GZIP,), (Compression.ZSTD,)
+BOTH = (*GZIP, *ZSTD)
+KEY, DAY = "cosign.key", days_ago(1)
+CONFIG = json.dumps(
+    {
+        "architecture": "amd64",
+        "os": "linux",
+        "created": "2026-11-21T02:20:00Z",
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:" + "1" * 64]},
+        "config": {"Labels": {f"dev.truetag.{key}": value for key, value in LABELS.items()}},
+    }
+).encode()
+INFO = image_info("", oci_digest(CONFIG), json.loads(CONFIG))
+
+
+@pytest.fixture(autouse=True)
+def cosign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretended: the signature of a key is its name, over whatever bytes."""
+    for name, stand_in in {
+        "require": lambda _key: None,
+        "public_file": nullcontext,
+        "sign_bytes": lambda _content, key: base64.b64encode(key.encode()).decode(),
+        "is_signature": lambda signature, _content, key: base64.b64decode(signature) == key.encode(),
+    }.items():
+        monkeypatch.setattr(signing, name, stand_in)
+
+
+def stored(target: Registry, compression: Compression) -> Manifest:
+    content = str(compression).encode()
+    for blob in (CONFIG, content):
+        target.put_blob(blob)
+    layer = Descriptor.of(compression.media_type, content)
+    target.put(manifest := image_manifest(Descriptor.of(OCI_CONFIG, CONFIG), [layer]))
+    return manifest
+
+
+@dataclass
+class Site:
+    """A repository, and what `publish` says. `built`: the folder of the machine that built the image."""
+
+    target: Registry
+    built: Path
+    says: list[str] = field(default_factory=list)
+
+    def publish(
+        self,
+        *claims: Claim,
+        key: str = KEY,
+        folder: Path | None = None,
+        compressions: Sequence[Compression] = (Compression.GZIP,),
+    ) -> PublishResult:
+        """With a validation run of these claims; `folder`: of another machine, which has no build.json."""
+        policy = ReleasePolicy(
+            gate=(Tier.STATIC,),
+            alias_gate=(Tier.STATIC, Tier.GPU),
+            aliases_of=lambda _name: ("latest",),
+            claims_of=lambda _labels: CLAIMS,
+        )
+        options = PublishOptions(
+            name=ImageName.parse(NAME),
+            repository=self.target.repository,
+            attestation=folder or self.built,
+            policy=policy,
+            locks={},
+            cache=self.built / "cache",
+            compressions=compressions,
+            key=key,
+        )
+        image = LocalImage(
+            info=INFO,
+            attestation=trial(*claims),
+            options=options,
+            push=lambda target, wanted: {one: stored(target, one) for one in wanted},
+            packages=lambda: sbom.packages_of(FOUND),
+            say=self.says.append,
+        )
+        return local_image.publish([image])
+
+    def image(self, tag: str = NAME) -> PublishedImage:
+        return attachments.load(self.target, self.target.get(tag))
+
+    def attach_forged(self, manifest: Manifest) -> None:
+        """What anybody who may push can attach: a verdict of a GPU that nobody has, and an SBOM of nothing."""
+        self.target.put(manifest, "forged")
+        attach(self.target, "forged", TEST_RESULT, statements.test_result([trial(GPU_PIP)], CLAIMS))
+        attach(self.target, "forged", CYCLONEDX, {"components": []})
+
+    def signed(self, tag: str = NAME) -> list[int]:
+        """How many validation runs, SBOMs and provenances of an image the key signed."""
+        found = attachments.counted(self.image(tag), KEY)
+        return [len(found.attestations), len(found.of(CYCLONEDX)), len(found.of(PROVENANCE))]
+
+
+def trial(*claims: Claim) -> Attestation:
+    return validated(INFO.id, DAY, claims)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    record = {"digest": INFO.id, "base": {"reference": "x", "origin": "made"}, "engine": {"version": "28"}}
+    (tmp_path / "build.json").write_text(json.dumps(record))
+    registry = BlobRegistry()
+    with serving() as server, Registry(Repository(server.host, "images")) as target:
+        server.answer = registry.answer
+        yield Site(target, tmp_path)
+
+
+def test_what_others_attached_is_neither_counted_nor_copied_nor_signed(site: Site) -> None:
+    site.publish(PIP)
+    site.attach_forged(site.target.get(NAME))
+    done = site.publish(PIP, compressions=BOTH)
+    assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases and "latest" not in done.tags
+    assert any("2 attachments count for nothing: --key did not sign them" in text for text in site.says)
+    assert site.signed() == site.signed(f"{NAME}-zstd") == [1, 1, 1]
+    assert [len(site.image(tag).statements) for tag in (NAME, f"{NAME}-zstd")] == [5, 3]
+
+
+def test_what_was_attached_before_the_image_was_pushed_keeps_nothing_of_ours_away(site: Site) -> None:
+    """Its digest is known to who has the image; a forged SBOM stood in place of ours."""
+    site.attach_forged(stored(site.target, Compression.GZIP))
+    assert NAME in site.publish(PIP).tags
+    assert site.signed() == [1, 1, 1]
+
+
+def test_another_machine_adds_its_tier_with_the_key(site: Site, tmp_path: Path) -> None:
+    """Provenance and SBOM are there and signed: it needs no build.json."""
+    site.publish(PIP)
+    done = site.publish(GPU_PIP, folder=tmp_path / "gpu")
+    assert "latest" in done.tags and site.signed() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("key", ["", "other.key"])
+def test_a_tier_that_was_added_without_the_key_opens_nothing_for_it(site: Site, key: str) -> None:
+    site.publish(PIP)
+    assert "latest" in site.publish(PIP, GPU_PIP, key=key).tags
+    done = site.publish(PIP)
+    assert "latest stays: the gpu tier was not judged" in done.unmoved_aliases
+    assert site.signed() == [1, 1, 1]
+
+
+def test_a_failure_to_ask_cosign_is_no_missing_signature(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.publish(PIP)
+
+    def broken(*_: str) -> bool:
+        raise signing.CosignError(Problem(where="x", cause="connection refused"), code=1)
+
+    monkeypatch.setattr(signing, "is_signature", broken)
+    with pytest.raises(signing.CosignError, match="connection refused"):
+        site.publish(PIP)
+
+
+def test_labels_that_lie_attach_nothing_and_move_no_tag(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sbom, "cyclonedx", lambda *_, **__: {"components": []})
+    with pytest.raises(UserError, match=r"pip 26\.3 is labelled, the SBOM has none"):
+        site.publish(PIP)
+    assert site.target.find(NAME) is None
+    manifest = stored(site.target, Compression.GZIP)
+    assert site.target.find(attachments.statements_tag(manifest.digest)) is None
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "then"),
+    [
+        (GZIP, BOTH, ""),
+        (GZIP, GZIP, ""),
+        (GZIP, ZSTD, "add to it with --compression all"),
+        (ZSTD, ZSTD, ""),
+        (ZSTD, BOTH, "give --compression zstd"),
+        (ZSTD, GZIP, "give --compression zstd"),
+        (BOTH, GZIP, ""),
+    ],
+)
+def test_a_dated_tag_keeps_its_compression(
+    site: Site, there: Sequence[Compression], wanted: Sequence[Compression], then: str
+) -> None:
+    site.publish(PIP, compressions=there)
+    before = site.image().manifest
+    if then:
+        with pytest.raises(UserError, match=then):
+            site.publish(PIP, compressions=wanted)
+    else:
+        done = site.publish(PIP, compressions=wanted)
+        assert set(done.references) == {*there, *wanted} and (f"{NAME}-zstd" in done.tags) == (len(done.references) > 1)
+    assert site.image().manifest == before and compression_of(before) is there[0]
+
+
+def test_variants_are_found_by_their_dated_tags(site: Site) -> None:
+    (dated, *_) = site.publish(PIP, compressions=BOTH).tags
+    found = find_variants(site.target, dated, INFO.id)
+    assert {suffix: compression_of(one) for suffix, one in found.items()} == {"": GZIP[0], "-zstd": ZSTD[0]}
+    assert find_variants(site.target, "undated", INFO.id) == {}
+    with pytest.raises(UserError, match="not the image that was validated"):
+        find_variants(site.target, dated, oci_digest(b"another"))
+    site.target.put(index([]), "listed")
+    with pytest.raises(UserError, match="list of images"):
+        find_variants(site.target, "listed", INFO.id)

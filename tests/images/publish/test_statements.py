@@ -1,0 +1,180 @@
+"""Statements and their envelopes, by the protocol's own test vector; what a test result says, and where it lies."""
+
+import base64
+import lzma
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from images.host.hashing import sha256
+from images.publish import statements
+from images.publish.attestation import Attestation
+from images.publish.statements import FAILED, PASSED, PROVENANCE, TEST_RESULT, TIERS, UNPROVEN, Statement
+from tests.support.attested import DIGEST, PIP
+from tests.support.published import CLAIMS, GPU_PIP, validated
+from validate.claims import Claim
+
+EARLY, LATE = "2026-11-01T10:00:00+00:00", "2026-11-20T12:00:00+02:00"
+
+
+def trial(*claims: Claim, date: str = LATE, **more: Any) -> Attestation:
+    return validated(DIGEST, date, claims, **more)
+
+
+def statement(predicate: Any, kind: str = TEST_RESULT) -> Statement:
+    return Statement.of(kind, predicate, repository="x.org/y", digest=DIGEST)
+
+
+# --- envelopes ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_signed_is_as_the_protocol_has_it() -> None:
+    """The form of protocol.md's example, with our payload type: lengths in bytes, in decimal."""
+    signed = Statement(payload="hellö".encode()).signed_bytes
+    assert signed == b"DSSEv1 28 application/vnd.in-toto+json 6 hell\xc3\xb6"
+
+
+@given(st.dictionaries(st.text(), st.text()), st.binary())
+def test_an_envelope_is_read_back(predicate: dict[str, str], signature: bytes) -> None:
+    said = replace(statement(predicate, PROVENANCE), signature=base64.b64encode(signature).decode())
+    assert Statement.from_envelope(said.envelope) == said
+    assert (said.predicate, said.predicate_type, said.subjects) == (predicate, PROVENANCE, {DIGEST})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}",
+        b"[]",
+        b"no JSON",
+        b'{"payloadType": "text/plain", "payload": "", "signatures": [{"sig": ""}]}',
+        b'{"payloadType": "application/vnd.in-toto+json", "payload": "???", "signatures": [{"sig": ""}]}',
+        b'{"payloadType": "application/vnd.in-toto+json", "payload": "e30=", "signatures": []}',
+        b'{"payloadType": "application/vnd.in-toto+json", "payload": "W10=", "signatures": []}',
+    ],
+)
+def test_what_is_no_envelope_is_told_as_such(content: bytes) -> None:
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        Statement.from_envelope(content)
+
+
+# --- test results ---------------------------------------------------------------------------------------------------
+
+
+def test_each_tier_has_a_result_a_date_and_its_evidence() -> None:
+    said = statements.test_result([static := trial(PIP, date=EARLY), gpu := trial(GPU_PIP)], CLAIMS)
+    assert said["result"] == PASSED and not said["failedTests"] and not said["warnedTests"]
+    assert said["passedTests"] == ["gpu/S1 pip-on-gpu", "static/S1 pip"]
+    assert said[TIERS]["gpu"] == {
+        "result": PASSED,
+        "measuredOn": "2026-11-20T10:00:00Z",
+        "evidence": f"sha256:{sha256(gpu.evidence_file)}",
+        "gpus": ["NVIDIA H100"],
+        "driver": "580.95",
+        "unproven": [],
+    }
+    assert said[TIERS]["static"]["measuredOn"] == "2026-11-01T10:00:00Z"
+    assert set(statement(said).evidence) == {static.evidence_file, gpu.evidence_file}
+    for row in said["configuration"]:
+        assert sha256(base64.b64decode(row["content"])) == row["digest"]["sha256"]
+
+
+def test_a_tier_that_nobody_judged_is_not_there() -> None:
+    assert list(statements.test_result([trial(PIP)], CLAIMS)[TIERS]) == ["static"]
+    assert statements.test_result([], CLAIMS)["result"] == FAILED
+
+
+def test_the_newest_run_that_passed_a_tier_decides() -> None:
+    """A newer one that measured a part of it does not make it younger."""
+    other = replace(GPU_PIP, subject="more")
+    claims = replace(CLAIMS, claims=(GPU_PIP, other))
+    found = [trial(GPU_PIP, other, date=EARLY), trial(GPU_PIP, date=LATE)]
+    said = statements.test_result(found, claims)[TIERS]["gpu"]
+    assert (said["result"], said["measuredOn"]) == (PASSED, "2026-11-01T10:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("found", "result"),
+    [
+        ([trial(GPU_PIP, version="1")], FAILED),
+        ([trial(GPU_PIP), trial(GPU_PIP, version="1", date=EARLY)], FAILED),
+        ([trial(replace(GPU_PIP, unproven="no GPU"))], UNPROVEN),
+        ([trial(replace(GPU_PIP, subject="another"))], UNPROVEN),
+    ],
+    ids=["failed", "failed once", "not measured", "fewer claims than the matrix has"],
+)
+def test_nothing_but_a_whole_tier_that_passed_is_passed(found: list[Attestation], result: str) -> None:
+    said = statements.test_result(found, replace(CLAIMS, claims=(GPU_PIP,)))
+    assert said[TIERS]["gpu"]["result"] == result and said["result"] == FAILED
+
+
+def test_what_was_not_measured_is_in_no_list_of_tests() -> None:
+    said = statements.test_result([trial(replace(GPU_PIP, unproven="no GPU"))], CLAIMS)
+    assert said["passedTests"] == said["warnedTests"] == said["failedTests"] == []
+    assert said[TIERS]["gpu"]["unproven"] == ["S1 pip-on-gpu"]
+
+
+@pytest.mark.parametrize("date", ["", "yesterday"])
+def test_evidence_without_a_date_gives_none(date: str) -> None:
+    assert "measuredOn" not in statements.test_result([trial(GPU_PIP, date=date)], CLAIMS)[TIERS]["gpu"]
+
+
+def test_a_true_result_has_no_faults() -> None:
+    found = [trial(PIP, GPU_PIP, date=EARLY), trial(GPU_PIP)]
+    assert not list(statements.test_result_faults(statement(statements.test_result(found, CLAIMS)), found))
+
+
+@pytest.mark.parametrize(
+    ("field", "lie", "told"),
+    [
+        ("result", PASSED, "the gpu tier did not pass"),
+        ("measuredOn", "2026-12-01T00:00:00Z", "the gpu tier was measured on 2026-11-20T10:00:00Z"),
+        ("evidence", "sha256:" + "0" * 64, "the gpu tier stands on evidence that is not attached"),
+    ],
+)
+def test_a_tier_that_says_more_is_a_fault(field: str, lie: str, told: str) -> None:
+    failed = trial(GPU_PIP, version="1")
+    said = statements.test_result([failed], CLAIMS)
+    said[TIERS]["gpu"][field] = lie
+    assert list(statements.test_result_faults(statement(said), [failed])) == [told]
+
+
+def test_lists_of_tests_are_those_of_the_evidence() -> None:
+    """A verdict of an older judge, say: what was PASS then may be FAIL now."""
+    failed = trial(GPU_PIP, version="1")
+    said = statements.test_result([failed], CLAIMS)
+    said["passedTests"], said["failedTests"] = said["failedTests"], []
+    told = "differ in gpu/S1 pip-on-gpu"
+    faults = list(statements.test_result_faults(statement(said), [failed]))
+    assert faults == [f"passedTests {told}", f"failedTests {told}"]
+
+
+def test_a_whole_that_is_better_than_its_parts_is_a_fault() -> None:
+    failed = trial(GPU_PIP, version="1")
+    said = {**statements.test_result([failed], CLAIMS), "result": PASSED}
+    faults = list(statements.test_result_faults(statement(said), [failed]))
+    assert faults == ["it says PASSED, and not every tier passed"]
+
+
+def test_a_test_result_with_more_evidence_supersedes_one_with_less() -> None:
+    first, later = trial(PIP, date=EARLY), trial(GPU_PIP)
+    one, both = (statement(statements.test_result(found, CLAIMS)) for found in ([first], [first, later]))
+    assert both.supersedes(one) and not one.supersedes(both) and not both.supersedes(both)
+    assert not both.supersedes(statement({}, PROVENANCE)) and not statement({}).supersedes(one)
+
+
+@pytest.mark.parametrize("content", ["???", "bm8geHo=", base64.b64encode(lzma.compress(b"x" * 100)[:-4]).decode()])
+def test_evidence_that_cannot_be_unpacked_is_told(content: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        _ = statement({"configuration": [{"content": content}]}).evidence
+
+
+def test_evidence_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may push may attach a small file that fills the memory."""
+    monkeypatch.setattr(statements, "_LARGEST_EVIDENCE", 1000)
+    content = base64.b64encode(lzma.compress(bytes(1001))).decode()
+    with pytest.raises(ValueError, match="too much"):
+        _ = statement({"configuration": [{"content": content}]}).evidence
