@@ -16,7 +16,7 @@ from pathlib import Path
 import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
-from images.commands import RETIRING, VERBS  # it imports nothing
+from images.commands import VERBS  # it imports nothing
 
 nox.needs_version = ">=2025.2.9"
 nox.options.reuse_venv = "yes"
@@ -75,7 +75,7 @@ def _add(verb: str, purpose: str) -> None:
     nox.session(name=verb)(run)
 
 
-for _name, _purpose in {**VERBS, **dict.fromkeys(RETIRING, "Is about to go.")}.items():
+for _name, _purpose in VERBS.items():
     _add(_name, _purpose)
 
 

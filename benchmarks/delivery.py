@@ -27,7 +27,7 @@ from images.engine import ContainerSpec, Engine, ignore
 from images.errors import Problem, UserError
 from images.locking import lock_file
 from images.publish.compression import Compression
-from images.publish.push import PushJob, Tally, push
+from images.publish.push import PushJob, push
 from images.registry.client import Registry
 from images.registry.reference import Reference
 
@@ -116,7 +116,7 @@ def _push(builder: Builder, there: Reference, compression: Compression) -> None:
     info = builder.engine.inspect(builder.run_id)
     with tempfile.TemporaryDirectory() as room, Registry(there.repository) as target:
         job = PushJob(engine=builder.engine, info=info, target=target, wanted=(compression,), cache=Path(room))
-        ((_, manifest),) = push(job, Tally(where=str(there.repository), on_event=ignore))
+        (manifest,) = push(job).manifests.values()
         target.put(manifest, compression)
 
 

@@ -25,6 +25,3 @@ VERBS: Mapping[str, str] = {
     "engine": "Show, start, stop or wipe the private Docker Engine.",
 }
 """In the order of the help."""
-RETIRING: tuple[str, ...] = ()
-"""Not in the help any more: about to go, or to become programs of tools/ or benchmarks/. Whoever moves one deletes it
-here and in `images.cli._LEGACY`."""

@@ -66,7 +66,7 @@ VALUES = {
     "vars.SITE_FROM": "ghcr.io/somebody/images",
 }
 GITHUB = {"GITHUB_ACTOR": "somebody", "GITHUB_REF_NAME": "main", "GITHUB_OUTPUT": "output", "GITHUB_SHA": "0" * 40}
-SESSIONS = {*noxfile.VERBS, *noxfile.RETIRING, "generate", "lint", "tests", "unit", "docs"}
+SESSIONS = {*noxfile.VERBS, "generate", "lint", "tests", "unit", "docs"}
 STAND_INS = ("nox", "python", "truetag", "git", "docker", "gh", "sudo", "pip", "pipx", "apt-get", "cosign")
 
 
@@ -294,7 +294,7 @@ def require_ours(call: tuple[str, ...]) -> None:
     flag, session, *rest = call[1:]
     assert flag == "-s" and session in SESSIONS
     arguments = rest[1:] if rest[:1] == ["--"] else rest
-    if session not in (*cli.VERBS, *noxfile.RETIRING):
+    if session not in cli.VERBS:
         assert session == "docs" or all((ROOT / argument).exists() for argument in arguments)
         return
     group: Any = typer.main.get_command(cli.app)
