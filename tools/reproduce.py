@@ -10,11 +10,11 @@ import json
 import re
 import tarfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -28,7 +28,7 @@ from images.context import base_images
 from images.context.hosting import host_settings
 from images.context.render import Context
 from images.engine import Engine, HistoryEntry, private_engine
-from images.engine import layers as stored_layers
+from images.engine.archive import ChunkReader
 from images.engine.progress import Progress
 from images.errors import Problem, UserError
 from images.locking import lock_file
@@ -47,6 +47,41 @@ _STEP = (
 """Where the command of a step has its name."""
 Listing = Mapping[str, Mapping[str, Any]]
 """Path to the fields of a file, in the order of the layer's tar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedFile:
+    """One file of an exported image: in a layer, or (`layer` empty) its configuration and manifests."""
+
+    layer: str
+    member: tarfile.TarInfo
+    data: IO[bytes]
+    """Readable until the next file is asked for; empty for links and folders."""
+
+
+def saved(engine: Engine, ref: str) -> Iterator[SavedFile]:
+    """Every file of every layer of an image, and its configuration, in one streaming pass. Raises NoSuchImage."""
+    for member, data in engine.exported(ref):
+        head = data.read(512)
+        whole = cast("IO[bytes]", ChunkReader(_chunks(head, data)))
+        is_gzip = head[:2] == b"\x1f\x8b"
+        if head[:4] == b"\x28\xb5\x2f\xfd":
+            cause = "a layer compressed with zstd can't be read here"
+            raise UserError(Problem(where=member.name, cause=cause), code=1)
+        if head[257:262] != b"ustar" and not is_gzip:
+            yield SavedFile(layer="", member=member, data=whole)
+            continue
+        with tarfile.open(fileobj=whole, mode="r|gz" if is_gzip else "r|", bufsize=1 << 20) as layer:
+            for entry in layer:
+                content = layer.extractfile(entry) if entry.isfile() else None
+                empty = cast("IO[bytes]", ChunkReader(iter(())))
+                yield SavedFile(layer=member.name, member=entry, data=content or empty)
+
+
+def _chunks(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
+    yield head
+    while chunk := rest.read(1 << 20):
+        yield chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +181,7 @@ def listings(engine: Engine, ref: str) -> list[Listing]:
     """Every file of every layer, bottom first, read from the image as the engine exports it."""
     by_blob: dict[str, dict[str, Mapping[str, Any]]] = {}
     order: list[str] = []
-    for file in stored_layers.saved(engine, ref):
+    for file in saved(engine, ref):
         if file.layer:
             by_blob.setdefault(file.layer, {})[file.member.name] = fields(file.member, file.data)
         elif file.member.name == "manifest.json":

@@ -320,12 +320,6 @@ class Engine:
             HistoryEntry(created_by=one["CreatedBy"], size=one["Size"], comment=one["Comment"]) for one in found
         )
 
-    def images(self, label: str) -> tuple[ImageInfo, ...]:
-        """Images that bear a label (`key` or `key=value`)."""
-        with asking("list of images"):
-            found = self.sdk.images(filters={"label": label})
-        return tuple(info for image in found if (info := self.find(image["Id"])))
-
     def tag(self, source: str, name: str) -> None:
         """Give an image one more name (`repository:tag`), taking it from whatever bore it. Raises NoSuchImage."""
         repository, tag = parse_repository_tag(name)

@@ -1,4 +1,4 @@
-"""The layers of images that the engine holds: as the very tars that they came as, and as files.
+"""The layers of images that the engine holds, as the very tars that they came as.
 
 An export (`docker save`) copies the whole image to the engine's disk first, and hands all of it out. The engine's own
 store (overlay2) gives single layers, at the speed of the disk, to who may read it: root on the engine's machine. Beside
@@ -12,17 +12,15 @@ import base64
 import gzip
 import json
 import os
-import tarfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING
 
-from images.engine.archive import ChunkReader
 from images.engine.containers import asking
 from images.engine.failures import EngineError, EngineErrorKind
 from images.engine.runtime import CLASSIC_STORE, ImageInfo
-from images.errors import Problem, UserError
+from images.errors import Problem
 from images.host.hashing import oci_digest
 
 if TYPE_CHECKING:
@@ -101,9 +99,7 @@ def no_configuration(image_id: str) -> EngineError:
     return EngineError(problem, EngineErrorKind.OTHER)
 
 
-def _chunks(data: IO[bytes], head: bytes = b"") -> Iterator[bytes]:
-    if head:
-        yield head
+def _chunks(data: IO[bytes]) -> Iterator[bytes]:
     while chunk := data.read(_CHUNK):
         yield chunk
 
@@ -171,48 +167,3 @@ def _content(path: bytes, size: int) -> Iterator[bytes]:
                 raise ValueError(f"{os.fsdecode(path)} has fewer bytes than the engine noted")
             left -= len(chunk)
             yield chunk
-
-
-def folders(engine: Engine, ref: str) -> tuple[Path, ...]:
-    """Where the layers of an image lie on this machine, bottom first; nothing where they can't be read here."""
-    with asking(ref, image=ref):
-        found = engine.sdk.inspect_image(ref)
-    data = (found.get("GraphDriver") or {}).get("Data") or {}
-    if not engine.facts.local or found["GraphDriver"]["Name"] != "overlay2" or "UpperDir" not in data:
-        return ()
-    lower = [folder for folder in data.get("LowerDir", "").split(":") if folder]
-    places = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
-    readable = all(os.access(place, os.R_OK) for place in places)
-    return places if readable and len(places) == len(found["RootFS"]["Layers"] or ()) else ()
-
-
-# --- single files ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedFile:
-    """One file of an exported image: in a layer, or (`layer` empty) its configuration and manifests."""
-
-    layer: str
-    member: tarfile.TarInfo
-    data: IO[bytes]
-    """Readable until the next file is asked for; empty for links and folders."""
-
-
-def saved(engine: Engine, ref: str) -> Iterator[SavedFile]:
-    """Every file of every layer of an image, and its configuration, in one streaming pass. Raises NoSuchImage."""
-    for member, data in engine.exported(ref):
-        head = data.read(512)
-        whole = cast("IO[bytes]", ChunkReader(_chunks(data, head)))
-        is_gzip = head[:2] == b"\x1f\x8b"
-        if head[:4] == b"\x28\xb5\x2f\xfd":
-            cause = "a layer compressed with zstd can't be read here"
-            raise UserError(Problem(where=member.name, cause=cause), code=1)
-        if head[257:262] != b"ustar" and not is_gzip:
-            yield SavedFile(layer="", member=member, data=whole)
-            continue
-        with tarfile.open(fileobj=whole, mode="r|gz" if is_gzip else "r|", bufsize=_CHUNK) as layer:
-            for entry in layer:
-                content = layer.extractfile(entry) if entry.isfile() else None
-                empty = cast("IO[bytes]", ChunkReader(iter(())))
-                yield SavedFile(layer=member.name, member=entry, data=content or empty)

@@ -29,7 +29,6 @@ from images.engine import (
     NoSuchImage,
     TimedOut,
     connect,
-    layers,
     private_engine,
     private_home,
 )
@@ -39,6 +38,7 @@ from images.errors import UserError
 from images.planning.image import Base
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers, volumes
+from tools.reproduce import saved
 
 pytestmark = pytest.mark.engine
 
@@ -435,7 +435,7 @@ def test_the_hosts_settings_stay_in_no_layer_and_no_label(engine: Engine, base: 
     assert all(word in text for word in planted), "the step did not see the settings"
 
     found, names = set(), set()
-    for file in layers.saved(engine, tag):
+    for file in saved(engine, tag):
         data = file.data.read()
         found.add(file.layer)
         names.add(file.member.name.removeprefix("./"))
@@ -461,7 +461,7 @@ def test_names_and_labels(engine: Engine, base: AcquiredBase, tag: str) -> None:
     assert info.size > 50 * MIB
     assert info.layers == engine.inspect(built.image_id).layers
     assert info.layers[: len(engine.inspect(base.reference).layers)] == engine.inspect(base.reference).layers
-    assert [found.id for found in engine.images(label)] == [built.image_id]
+    assert [found["Id"] for found in engine.sdk.images(filters={"label": label})] == [built.image_id]
     assert any("USER 12" in entry.created_by for entry in engine.history(tag))
     engine.tag(tag, f"{tag}-second")
     engine.untag(tag)
@@ -528,7 +528,7 @@ def test_an_image_in_the_form_of_docker_save_is_loaded_with_its_bytes_for_an_id(
     loaded = engine.load(files, tag)
     assert loaded.id == f"sha256:{hashlib.sha256(config).hexdigest()}"
     assert (loaded.layers, loaded.labels) == ((digest,), {"dev.truetag.test": "1"})
-    (found,) = [file.data.read() for file in layers.saved(engine, tag) if file.member.name == "word"]
+    (found,) = [file.data.read() for file in saved(engine, tag) if file.member.name == "word"]
     assert found == word
 
 

@@ -13,12 +13,13 @@ from images.config.paths import CHECKOUT
 from images.context import base_images, render
 from images.context.base_images import AcquiredBase
 from images.context.hosting import host_settings
-from images.engine import OWNER_LABEL, Engine, ImageInfo, layers
+from images.engine import OWNER_LABEL, Engine, ImageInfo
 from images.locking import lock_file
 from images.planning.image import Image
 from tests.support.broken_images import NAME, SITE, judged
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers
+from tools.reproduce import saved
 from validate.claims import ClaimSet
 from validate.judging import Status
 
@@ -65,7 +66,7 @@ def test_no_layer_holds_a_trace_of_this_machine(engine: Engine, image: Image, ba
     engine.build(render.render(image, locks, base_images.base_context(base), host=host), tag)
     try:
         names = set()
-        for file in layers.saved(engine, tag):
+        for file in saved(engine, tag):
             names.add(file.member.name)
             content = file.data.read() if file.member.isfile() else b""
             assert b"planted-" not in content, f"{file.member.name} in layer {file.layer}"

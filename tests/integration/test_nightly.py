@@ -52,7 +52,8 @@ def test_the_package_that_breaks_a_canary_is_named(
     assert found.breakages[0].sentence.startswith("torchao 0.11.0 -> 0.14.1 breaks S")
     assert found.proposed is None
     assert results.read(tmp_path / "results") == (found.control, found.canary, *found.breakages)
-    left = [tag for one in engine.images("dev.truetag.image") for tag in one.tags if tag.startswith(LABELLED)]
+    found = engine.sdk.images(filters={"label": "dev.truetag.image"})
+    left = [tag for one in found for tag in one["RepoTags"] or () if tag.startswith(LABELLED)]
     assert not left, "what was laid over it loses its name"
 
 

@@ -6,6 +6,7 @@ into which they were unpacked, of any platform: cuobjdump reads files. Exits wit
 
 import argparse
 import mmap
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from images.engine import connect, layers
+from images.engine import Engine, connect
 from images.engine.client import private_socket
 from validate.binaries import fatbin
 
@@ -24,6 +25,17 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _NAMED = ("equal", "no device code", "cuobjdump can't read it")
 _NOTHING = "does not contain device code"
 _WITHOUT_FAMILY = re.compile(r"(\d)f$")
+
+
+def layer_folders(engine: Engine, ref: str) -> tuple[Path, ...]:
+    """Where the layers of an image lie on this machine, bottom first; nothing where they can't be read here."""
+    found = engine.sdk.inspect_image(ref)
+    data = (found.get("GraphDriver") or {}).get("Data") or {}
+    if not engine.facts.local or found["GraphDriver"]["Name"] != "overlay2" or "UpperDir" not in data:
+        return ()
+    lower = [folder for folder in data.get("LowerDir", "").split(":") if folder]
+    places = tuple(Path(folder) for folder in (*reversed(lower), data["UpperDir"]))
+    return places if all(os.access(place, os.R_OK) for place in places) else ()
 
 
 def ours(library: Path) -> Code:
@@ -85,7 +97,7 @@ def _libraries(image: str) -> Iterator[tuple[str, Path]]:
         yield from _below(Path(image), Path(image))
         return
     with connect(f"unix://{private_socket()}") as engine:
-        for layer in layers.folders(engine, image):
+        for layer in layer_folders(engine, image):
             yield from _below(layer / "opt" / "venv", layer)
 
 
