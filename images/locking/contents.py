@@ -11,8 +11,9 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from images.config import paths
 from images.errors import Problem, UserError, command
@@ -70,23 +71,14 @@ def every(file: Path) -> Known:
         raise UserError(Problem(where=paths.shown(file), cause="is damaged", then=then)) from None
 
 
-def _file_contents(row: Mapping[str, object]) -> FileContents:
-    pruned = row.get("pruned", {})
-    if not isinstance(pruned, Mapping):
-        raise TypeError("pruned")
+def _file_contents(row: Any) -> FileContents:
     return FileContents(
         wheel=Contents(str(row["digest"]), str(row["tags"])) if "digest" in row else None,
         files=str(row.get("files", "")),
         native=bool(row.get("native")),
-        bytecode=_texts(row.get("bytecode", ())),
-        pruned={str(key): Contents(str(one["digest"]), str(one["tags"])) for key, one in pruned.items()},
+        bytecode=tuple(map(str, row.get("bytecode", ()))),
+        pruned={key: Contents(str(one["digest"]), str(one["tags"])) for key, one in row.get("pruned", {}).items()},
     )
-
-
-def _texts(found: object) -> tuple[str, ...]:
-    if not isinstance(found, list | tuple):
-        raise TypeError("bytecode")
-    return tuple(map(str, found))
 
 
 def rows_of(wheel: zipfile.ZipFile) -> Rows:
@@ -109,14 +101,5 @@ def written(known: Known) -> bytes:
 
 
 def _row(one: FileContents) -> dict[str, object]:
-    return {
-        **({"digest": one.wheel.digest, "tags": one.wheel.tags} if one.wheel else {}),
-        **({"files": one.files} if one.files else {}),
-        **({"native": True} if one.native else {}),
-        **({"bytecode": sorted(one.bytecode)} if one.bytecode else {}),
-        **(
-            {"pruned": {key: {"digest": row.digest, "tags": row.tags} for key, row in sorted(one.pruned.items())}}
-            if one.pruned
-            else {}
-        ),
-    }
+    found = {**asdict(one), "bytecode": sorted(one.bytecode)}
+    return {**(found.pop("wheel") or {}), **{name: value for name, value in found.items() if value}}
