@@ -75,7 +75,9 @@ class Session:
     def acquired(self, image: Image) -> str:
         """The reference of an image's base, which the engine has afterwards."""
         pinned = base_images.pinned(paths.RESOURCES)
-        return base_images.acquire(self.engine, image.base, pinned=pinned, host=self.host, say=self.say).reference
+        return base_images.acquire(
+            self.engine, image.base, pinned=pinned, host=self.host, on_progress=self.say
+        ).reference
 
     @contextmanager
     def baseline(self, project: ProjectCopy, base: str) -> Iterator[Builder]:
@@ -97,7 +99,7 @@ class Session:
 def open_session(engine: str | None, *, repeat: int, rest: int = 0) -> Iterator[Session]:
     """With the engine at a URL, or the one that builds take. Raises UserError."""
     with Progress() as progress:
-        docker_engine = private_engine.open_engine(engine, say=lambda text: progress.say("engine", text))
+        docker_engine = private_engine.open_engine(engine, on_progress=lambda text: progress.say("engine", text))
         with docker_engine:
             yield Session(
                 engine=docker_engine,

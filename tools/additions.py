@@ -144,7 +144,7 @@ def main(
         then = "images/data/additions.yaml lists them"
         raise UserError(Problem(where=" ".join(only or ()), cause="is no package that is measured", then=then))
     date, moved = datetime.now(UTC).date().isoformat(), []
-    with private_engine.open_engine(engine, say=typer.echo) as docker_engine:
+    with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine:
         for package in chosen:
             found = measure(docker_engine, name, package, host_settings())
             typer.echo(f"{package}: {found['verdict']} in {found['seconds']} s {found['reason']}")

@@ -13,7 +13,7 @@ from tools import run
 
 def main(engine: str | None = None) -> None:
     """Record the digests of the base images."""
-    with private_engine.open_engine(engine, say=typer.echo) as docker_engine:
+    with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine:
         for path, content in base_images.pin(docker_engine, plan.bases(matrix.load())).items():
             (paths.RESOURCES / path).write_bytes(content)
             typer.echo(f"wrote {path}")

@@ -219,8 +219,8 @@ def main(
     pinned = base_images.pinned(paths.RESOURCES)
     compiled = wheel_cache.wheel_finder(sources.matrix, wheel_cache.default())
     options = BuildOptions(sources=sources, host=host, out=out, compiled=compiled)
-    with private_engine.open_engine(engine, say=typer.echo) as docker_engine, Progress() as progress:
-        found = base_images.acquire_for(docker_engine, image, base, pinned=pinned, host=host, say=typer.echo)
+    with private_engine.open_engine(engine, on_progress=typer.echo) as docker_engine, Progress() as progress:
+        found = base_images.acquire_for(docker_engine, image, base, pinned=pinned, host=host, on_progress=typer.echo)
         locked = lock_file.read(image, paths.RESOURCES / "locks")
         context = contexts.prepare(image, locked, base_images.base_context(found), options).files
         network = host.network(local=docker_engine.facts.local)

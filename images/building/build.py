@@ -62,7 +62,7 @@ def build_image(engine: Engine, image: Image, lock: Lock, options: BuildOptions,
         progress.say(name, str(attachment), "dim")
         # The base, by its pinned digest if it can be had so.
         pinned = base_images.pinned(options.sources.workspace.root)
-        base = base_images.acquire_for(engine, image, options.base, pinned=pinned, host=host, say=warn)
+        base = base_images.acquire_for(engine, image, options.base, pinned=pinned, host=host, on_progress=warn)
         # The context: lock, wheels that no index has, suite, Dockerfile.
         context = contexts.prepare(image, lock, base_images.base_context(base), options)
         _tell_missing(name, context.gathered.missing, strict=options.strict, warn=warn)

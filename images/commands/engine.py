@@ -18,7 +18,7 @@ def engine(action: Annotated[str, typer.Argument(metavar="status|start|stop|wipe
     """
     match action:
         case "start":
-            with private_engine.open_engine(None, say=say) as opened:
+            with private_engine.open_engine(None, on_progress=say) as opened:
                 typer.echo(f"{opened.facts.url} (engine {opened.facts.version})")
         case "stop":
             typer.echo("stopped" if private_engine.stop() else "was not running")

@@ -12,7 +12,7 @@ def open_engine(url: str | None, *, install: bool = True, builds: bool = True) -
 
     `builds`: not Podman, which judges images and has no BuildKit.
     """
-    engine = private_engine.open_engine(url, say=say, builds=builds) if install else connect(url, builds=builds)
+    engine = private_engine.open_engine(url, on_progress=say, builds=builds) if install else connect(url, builds=builds)
     _sweep(engine)
     return engine
 

@@ -68,7 +68,7 @@ def _write_contents(images: Sequence[Image], folder: Path) -> str:
     changed = len(found)
     for image in images:
         if image.pruning:
-            found = pruned_contents.update(image, locks[image.lock_name], folder, tell=_tell)
+            found = pruned_contents.update(image, locks[image.lock_name], folder, on_progress=_tell)
             lock_file.put(found, folder)
             changed += len(found)
     return f"read what {common.counted(changed, 'package')} bring" if changed else "what their files bring was known"

@@ -64,21 +64,21 @@ def acquire(
     *,
     pinned: Mapping[str, str],
     host: HostSettings,
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> AcquiredBase:
     """Acquire a base image: afterwards the engine has it. `wanted` is `auto` or the reference of a custom base.
 
     auto: the pinned digest, else the tag (one that is here, else the registry's), else a root file system bootstrapped
-    from a Debian mirror. `say` is told of everything but a base found by its digest. Raises UserError.
+    from a Debian mirror. `on_progress` gets a line about everything but a base found by its digest. Raises UserError.
     """
     # Two builds at once need the same base: the second finds what the first has made, and dpkg is run once.
     with engine.alone(
-        f"base {base.key} {base.platform}", lambda: say(f"waits: another build acquires {base.reference}")
+        f"base {base.key} {base.platform}", lambda: on_progress(f"waits: another build acquires {base.reference}")
     ):
         if wanted != AUTO:
-            return _custom(engine, wanted, base.platform, say)
-        found = _by_digest(engine, base, pinned, say) or _by_tag(engine, base, say)
-        return found or _bootstrapped(engine, base, host, say)
+            return _custom(engine, wanted, base.platform, on_progress)
+        found = _by_digest(engine, base, pinned, on_progress) or _by_tag(engine, base, on_progress)
+        return found or _bootstrapped(engine, base, host, on_progress)
 
 
 def acquire_for(
@@ -88,18 +88,18 @@ def acquire_for(
     *,
     pinned: Mapping[str, str],
     host: HostSettings,
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> AcquiredBase:
     """Acquire an image's base, as `acquire` does. Raises UserError also where it contradicts the image's pins."""
-    base = acquire(engine, image.base, wanted, pinned=pinned, host=host, say=say)
+    base = acquire(engine, image.base, wanted, pinned=pinned, host=host, on_progress=on_progress)
     require_no_contradiction(image, base)
     return base
 
 
-def _custom(engine: Engine, reference: str, platform: Platform, say: Callable[[str], None]) -> AcquiredBase:
+def _custom(engine: Engine, reference: str, platform: Platform, on_progress: Callable[[str], None]) -> AcquiredBase:
     info = engine.find(reference)
     if info is None:
-        say(f"pulling {reference}")
+        on_progress(f"pulling {reference}")
         info = engine.pull(reference, platform=platform)
     elif info.architecture != platform.architecture:
         cause = f"is for {info.architecture}, the image is for {platform}"
@@ -109,7 +109,7 @@ def _custom(engine: Engine, reference: str, platform: Platform, say: Callable[[s
 
 
 def _by_digest(
-    engine: Engine, base: Base, pinned: Mapping[str, str], say: Callable[[str], None]
+    engine: Engine, base: Base, pinned: Mapping[str, str], on_progress: Callable[[str], None]
 ) -> AcquiredBase | None:
     digest = pinned.get(base.reference)
     if digest is None:
@@ -117,25 +117,25 @@ def _by_digest(
     reference = f"{base.reference.rpartition(':')[0]}@{digest}"
     if _held(engine, reference, base.platform) is None:
         if engine.registry_digest(reference) is None:
-            say(f"no registry answers, so {base.reference} can't be had by its pinned digest")
+            on_progress(f"no registry answers, so {base.reference} can't be had by its pinned digest")
             return None
-        say(f"pulling {reference}")
+        on_progress(f"pulling {reference}")
         engine.pull(reference, platform=base.platform)
     return AcquiredBase(reference=reference, digest=digest, origin=Origin.DIGEST, python=read_python(engine, reference))
 
 
-def _by_tag(engine: Engine, base: Base, say: Callable[[str], None]) -> AcquiredBase | None:
+def _by_tag(engine: Engine, base: Base, on_progress: Callable[[str], None]) -> AcquiredBase | None:
     info = _held(engine, base.reference, base.platform)
     if info is None:
         if engine.registry_digest(base.reference) is None:
             return None
-        say(f"pulling {base.reference} by its tag: no digest is pinned (`python -m tools.pin`)")
+        on_progress(f"pulling {base.reference} by its tag: no digest is pinned (`python -m tools.pin`)")
         info = engine.pull(base.reference, platform=base.platform)
     python = read_python(engine, base.reference)
     return AcquiredBase(reference=base.reference, digest=_digest(info), origin=Origin.TAG, python=python)
 
 
-def _bootstrapped(engine: Engine, base: Base, host: HostSettings, say: Callable[[str], None]) -> AcquiredBase:
+def _bootstrapped(engine: Engine, base: Base, host: HostSettings, on_progress: Callable[[str], None]) -> AcquiredBase:
     if base.suite is None:
         cause = "no registry answers, and it is no Debian suite that could be made from a mirror"
         then = "connect to a registry, or give a base you have: --base REF"
@@ -145,10 +145,12 @@ def _bootstrapped(engine: Engine, base: Base, host: HostSettings, say: Callable[
     name = f"{BOOTSTRAPPED}:{'-'.join(filter(None, (base.suite, base.platform.suffix)))}"
     info = engine.find(name)
     if info is not None and info.labels.get(bootstrap.BASE_LABEL) == bootstrap.recipe(base.suite):
-        say(f"no registry answers for {base.reference}: using {name}, made here before")
+        on_progress(f"no registry answers for {base.reference}: using {name}, made here before")
     else:
-        say(f"no registry answers for {base.reference}: MAKING A BASE from a Debian mirror with mmdebstrap, as {name}")
-        bootstrap.require_mmdebstrap(say)
+        on_progress(
+            f"no registry answers for {base.reference}: MAKING A BASE from a Debian mirror with mmdebstrap, as {name}"
+        )
+        bootstrap.require_mmdebstrap(on_progress)
         info = bootstrap.bootstrap(engine, base.suite, name, host, base.platform)
     return AcquiredBase(reference=name, digest=info.id, origin=Origin.BOOTSTRAPPED, python=read_python(engine, name))
 

@@ -83,14 +83,14 @@ def recipe(suite: str) -> str:
     return f"{suite} {sha256(repr((_DPKG_OPTIONS, _STRIP, EPOCH)).encode())[:12]}"
 
 
-def require_mmdebstrap(say: Callable[[str], None]) -> None:
+def require_mmdebstrap(on_progress: Callable[[str], None]) -> None:
     if shutil.which("mmdebstrap"):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         cause = "is not installed, and making a base without a registry needs it"
         then = "as root: `apt-get update`, `apt-get install mmdebstrap`; or give a base you have: --base REF"
         raise UserError(Problem(where="mmdebstrap", cause=cause, then=then), code=1)
-    say("installing mmdebstrap with apt-get")
+    on_progress("installing mmdebstrap with apt-get")
     apt.install("mmdebstrap", "debian-archive-keyring")
 
 

@@ -34,10 +34,10 @@ _OF_CONTAINERS = ("overlay", "tmpfs", "nsfs")
 """Kinds of file systems that an engine mounts below its store: a container's root, its /dev/shm, its network."""
 
 
-def open_engine(url: str | None, *, say: Callable[[str], None], builds: bool = True) -> Engine:
+def open_engine(url: str | None, *, on_progress: Callable[[str], None], builds: bool = True) -> Engine:
     """The engine to work with: one that answers (see `engine.connect`), else a private one, installed and started.
 
-    `say` gets a sentence about each thing that is done to the machine. Raises UserError.
+    `on_progress` gets a sentence about each thing that is done to the machine. Raises UserError.
     """
     try:
         return connect(url, builds=builds)
@@ -50,13 +50,13 @@ def open_engine(url: str | None, *, say: Callable[[str], None], builds: bool = T
         if not shutil.which("dockerd"):
             from images.host import apt
 
-            say("no Docker Engine answers: installing docker.io with apt-get")
+            on_progress("no Docker Engine answers: installing docker.io with apt-get")
             apt.install("docker.io", "iptables", "iproute2", "ca-certificates")
         try:
             return connect()  # somebody else started it while we waited, or the package did
         except NoEngine:
-            mend_store(say)
-            say(f"starting a private Docker Engine in {private_home()}")
+            mend_store(on_progress)
+            on_progress(f"starting a private Docker Engine in {private_home()}")
             return _start()
 
 
@@ -260,7 +260,7 @@ class Mount(NamedTuple):
     kind: str
 
 
-def mend_store(say: Callable[[str], None]) -> None:
+def mend_store(on_progress: Callable[[str], None]) -> None:
     """Before a start: an engine whose records name layers that are gone fails at everything, and never says so.
 
     A folder is gone after a deletion that was interrupted, or a disk that was repaired. Nothing in the store is
@@ -270,7 +270,9 @@ def mend_store(say: Callable[[str], None]) -> None:
         return
     delete_discarded(private_home())
     if lost := lost_layers(private_home()):
-        say(f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store")
+        on_progress(
+            f"the private engine lost {len(lost)} of its layers (a deletion cut short?): it starts with an empty store"
+        )
         discard(private_home())
 
 

@@ -23,19 +23,22 @@ _RULES = Path("/usr/lib/binfmt.d")
 """Where Debian's package says how its emulators are registered (binfmt.d(5))."""
 
 
-def require(platform: Platform, say: Callable[[str], None], *, registry: Path = _REGISTRY, rules: Path = _RULES) -> str:
+def require(
+    platform: Platform, on_progress: Callable[[str], None], *, registry: Path = _REGISTRY, rules: Path = _RULES
+) -> str:
     """See that this machine runs programs of a platform: installs and registers qemu where it may. Gives its path.
 
-    `say` is told of what is done to the machine. Raises UserError where it may not, or where the kernel refuses.
+    `on_progress` gets a line about what is done to the machine. Raises UserError where it may not, or where the kernel
+    refuses.
     """
     if not (entry := registered(platform, registry)):
         if os.geteuid() != 0:
             raise _unable(platform, "this user may not register an emulator")
         if not (registry / "register").exists():
-            say(f"mounting binfmt_misc at {registry}, by which the kernel finds emulators")
+            on_progress(f"mounting binfmt_misc at {registry}, by which the kernel finds emulators")
             _mount(platform, registry)
         if not (entry := registered(platform, registry)):
-            _register(platform, say, registry, rules)
+            _register(platform, on_progress, registry, rules)
             entry = registered(platform, registry)
     if not entry:
         raise _unable(platform, "the kernel did not take the emulator's registration")
@@ -68,16 +71,16 @@ def _mount(platform: Platform, registry: Path) -> None:
         raise _unable(platform, f"binfmt_misc can't be mounted: {done.stderr.strip()}")
 
 
-def _register(platform: Platform, say: Callable[[str], None], registry: Path, rules: Path) -> None:
+def _register(platform: Platform, on_progress: Callable[[str], None], registry: Path, rules: Path) -> None:
     rule = rules / f"qemu-{platform.machine}.conf"
     if not rule.is_file():
         if not shutil.which("apt-get"):
             raise _unable(platform, f"{PACKAGE} is not installed, and there is no apt-get")
-        say(f"installing {PACKAGE} with apt-get: this machine runs {platform.spoken} programs with it")
+        on_progress(f"installing {PACKAGE} with apt-get: this machine runs {platform.spoken} programs with it")
         apt.install(PACKAGE)
     if registered(platform, registry):
         return  # by the package itself, on a machine with systemd
-    say(f"registering qemu for {platform.spoken} programs with the kernel")
+    on_progress(f"registering qemu for {platform.spoken} programs with the kernel")
     try:
         line = next(line for line in rule.read_text().splitlines() if line.startswith(":"))
         (registry / "register").write_text(line)

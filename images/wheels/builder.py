@@ -145,7 +145,9 @@ def build_wheel(
     _require_nvcc(engine, image, recipe, options.facts)
     # The base is compared with the pins of torch's layer: nothing else is installed beside the new wheel.
     torch_alone = replace(image, pins=beside(image))
-    base = base_images.acquire_for(engine, torch_alone, options.base, pinned=options.pinned_bases, host=host, say=warn)
+    base = base_images.acquire_for(
+        engine, torch_alone, options.base, pinned=options.pinned_bases, host=host, on_progress=warn
+    )
     jobs = options.jobs or jobs_for(recipe, engine.facts.cpus, engine.facts.memory)
     files = builder_context(
         image,

@@ -39,7 +39,7 @@ class WheelCache:
 
     folder: Path
 
-    def find(self, key: str, tell: Callable[[str], None] = lambda _text: None) -> CachedWheel | None:
+    def find(self, key: str, on_progress: Callable[[str], None] = lambda _text: None) -> CachedWheel | None:
         """The wheel of a key. One that is damaged is told and not taken."""
         place = self.folder / key
         try:
@@ -52,7 +52,7 @@ class WheelCache:
                 return None
         except (OSError, ValueError, LookupError, TypeError):
             pass
-        tell(f"{place} is not what its record says: not taken")
+        on_progress(f"{place} is not what its record says: not taken")
         return None
 
     def store(self, key: str, filename: str, content: bytes, record: Mapping[str, Any]) -> CachedWheel:

@@ -35,7 +35,7 @@ def update(
     folder: Path,
     *,
     run: Runner = uv.run,
-    tell: Callable[[str], None] = lambda _text: None,
+    on_progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, bytes]:
     """Path below `folder`, that of the locks, -> content, of the files that change. What is known is not made again.
 
@@ -50,7 +50,7 @@ def update(
     key, made = pruner.key(image.pruning), dict(pruner.files(image.pruning))
     found: dict[str, dict[str, FileContents]] = {}
     for number, (package, digest) in enumerate(wanted, start=1):
-        tell(f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})")
+        on_progress(f"{image.name}: pruning {package.name} {package.version} ({number} of {len(wanted)})")
         place = contents.place(package)
         rows = found.setdefault(place, dict(contents.every(folder / place)))
         pruned = _pruned(addresses[digest], digest, made)

@@ -36,7 +36,7 @@ say = logging.getLogger("truetag.tests").warning
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    with private_engine.open_engine(None, say=say) as found:
+    with private_engine.open_engine(None, on_progress=say) as found:
         yield found
         left = [container.id for container in containers(found, f"dev.truetag.run={found.run_id}")]
         assert not left, f"containers left behind: {left}"
@@ -53,7 +53,7 @@ def trixie() -> Iterator[Other]:
 def base(engine: Engine) -> AcquiredBase:
     """Debian bookworm, pulled or bootstrapped, kept by the engine from run to run."""
     wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
-    return base_images.acquire(engine, wanted, pinned={}, host=host_settings(), say=say)
+    return base_images.acquire(engine, wanted, pinned={}, host=host_settings(), on_progress=say)
 
 
 @pytest.fixture(scope="session")

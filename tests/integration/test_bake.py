@@ -43,7 +43,7 @@ def base(engine: Engine, base: AcquiredBase, modern: Engine, trixie: Other) -> A
     if base.origin is Origin.BOOTSTRAPPED:
         trixie.take(base.reference, engine)
     wanted = next(row for row in plan.bases(SOURCES) if row.key == "bookworm")
-    return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), say=print)
+    return base_images.acquire(modern, wanted, pinned={}, host=host_settings(), on_progress=print)
 
 
 def buildx_bake(buildx: str, folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:

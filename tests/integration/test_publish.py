@@ -214,7 +214,7 @@ def login(proxy: Proxy, registry: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def publisher(login: None) -> Iterator[Engine]:
     """The engine, by a connection that knows the login."""
-    with private_engine.open_engine(None, say=lambda _text: None) as found:
+    with private_engine.open_engine(None, on_progress=lambda _text: None) as found:
         yield found
 
 

@@ -112,17 +112,17 @@ def test_by_tag_then_pinned_then_by_digest(engine: Engine, registry: tuple[str, 
     said: list[str] = []
     assert engine.registry_digest(reference) == served
 
-    by_tag = acquire(engine, base(reference), pinned={}, host=HostSettings(), say=said.append)
+    by_tag = acquire(engine, base(reference), pinned={}, host=HostSettings(), on_progress=said.append)
     assert (by_tag.reference, by_tag.digest, by_tag.origin) == (reference, served, Origin.TAG)
     assert by_tag.python is None
     assert "python -m tools.pin" in said[0]
-    assert acquire(engine, base(reference), pinned={}, host=HostSettings(), say=said.append) == by_tag
+    assert acquire(engine, base(reference), pinned={}, host=HostSettings(), on_progress=said.append) == by_tag
     assert len(said) == 1  # it was there
 
     pinned = load_pins(pin(engine, [base(reference)])[PINS_FILE].decode())
     assert pinned == {reference: served}
     engine.remove(reference, force=True)
-    by_digest = acquire(engine, base(reference), pinned=pinned, host=HostSettings(), say=said.append)
+    by_digest = acquire(engine, base(reference), pinned=pinned, host=HostSettings(), on_progress=said.append)
     assert by_digest.origin is Origin.DIGEST
     assert by_digest.reference == f"{reference.rpartition(':')[0]}@{served}"
     built = engine.build({"Dockerfile": f"FROM {by_digest.reference}\nENV A=b\n".encode()}, None)

@@ -194,7 +194,7 @@ def test_an_interrupted_one_is_resumed_where_it_was(engine: Engine, image: Image
         f"x[j] = x[j + {i}] * x[threadIdx.x + j]; }}\ntemplate __global__ void k{i}<2000>(float*);\n"
         for i in range(2)
     )
-    with open_engine(None, say=print) as own, pytest.raises(Cancelled):
+    with open_engine(None, on_progress=print) as own, pytest.raises(Cancelled):
         build_wheel(own, image, slow, tmp_path, Watching(own.cancel))
     resumed = build_wheel(engine, image, slow, tmp_path)
     assert resumed.from_cache >= 2
