@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from images.config import matrix, paths
 from images.config.matrix import Sources
-from images.config.names import ImageName
 from images.config.paths import Workspace
-from images.config.platforms import Platform
 from images.errors import Problem, UserError, command
 from images.host import cache as host_cache
-from images.host import checkout
 from images.planning import plan
 from images.planning.image import Image
 from images.planning.plan import Planned
@@ -70,44 +66,6 @@ def _refusal(image: Planned) -> Problem:
     return Problem(
         where=image.name, cause=f"is refused: {'; '.join(image.reasons)}", then=f"`{command('plan')}` shows all images"
     )
-
-
-def aliases_of(name: str, sources: Sources) -> list[str]:
-    return [alias for alias, meant in sources.matrix.aliases.items() if meant == name]
-
-
-def row_of(name: str, sources: Sources) -> tuple[str, ...]:
-    """The images of a name's row in the matrix, linux/amd64 first; a name that the matrix has no row for, alone."""
-    row = sources.matrix.row(ImageName.parse(name))
-    names = sorted(row.names(), key=lambda one: one.platform is not Platform.AMD64) if row else ()
-    return tuple(map(str, names)) or (name,)
-
-
-def commit(root: Path = paths.CHECKOUT.root) -> str:
-    """The commit of the folder with the matrix; empty where files differ from it, or there is no git."""
-    if checkout.git(root, "status", "--porcelain") != "":
-        return ""
-    return checkout.git(root, "rev-parse", "HEAD") or ""
-
-
-def write(files: dict[str, bytes], root: Path, *, check: bool, remedy: str) -> None:
-    """Write files below `root`, or (`check`) say which are not current and fail."""
-    stale = [path for path, content in files.items() if not _same(root / path, content)]
-    if check:
-        if stale:
-            raise UserError([Problem(where=path, cause="is not current", then=f"`{remedy}`") for path in stale], code=1)
-        typer.echo(f"{len(files)} files are current")
-        return
-    for path in stale:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(files[path])
-        typer.echo(f"wrote {path}")
-    if not stale:
-        typer.echo(f"{len(files)} files were current")
-
-
-def _same(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content
 
 
 def counted(count: int, noun: str) -> str:

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from images.commands import common, engines, releases, trials
+from images.commands import common, engines, releases
 from images.commands.options import EngineUrl, GateTiers, MatrixFile, ToRepository
 from images.config.matrix import Sources
 from images.context.labels import LABELS
 from images.engine import Engine
 from images.engine.progress import Progress
 from images.errors import Problem, UserError, problem_of
+from images.host import checkout
 from images.locking import lock_file
 from images.planning.image import Image
 from images.publish import local_image, signing
@@ -88,7 +89,7 @@ def publish(
             locks=lock_file.written(lock_file.read(one, sources.workspace.locks)),
             cache=common.cache() / "push",
             compressions=tuple(Compression) if compression == "all" else (Compression(compression.value),),
-            source=common.commit(sources.workspace.root),
+            source=_commit(sources.workspace.root),
             key=key,
             drop_platforms=drop_platforms,
         )
@@ -142,7 +143,7 @@ def _rows(names: Sequence[str], sources: Sources, *, whole: bool) -> list[list[I
     wanted = [image for name in names for image in common.accepted([name], sources, exactly_one=True)]
     if not whole:
         return [[image] for image in wanted]
-    rows = dict.fromkeys(common.row_of(str(image.name), sources) for image in wanted)
+    rows = dict.fromkeys(releases.row_of(str(image.name), sources) for image in wanted)
     return [[image for name in row for image in common.accepted([name], sources, exactly_one=True)] for row in rows]
 
 
@@ -150,6 +151,13 @@ def _claims_of(images: Sequence[Image], labels: Mapping[str, str], sources: Sour
     """Of an image to publish by today's matrix; of one that is there already only where it was built from it."""
     name = labels.get(f"{LABELS}.image", "")
     named = next((image for image in images if str(image.name) == name), None)
-    if named is None and name in common.row_of(str(images[0].name), sources):
-        return trials.claims_of_published(labels, sources)
-    return trials.claims_of(named or images[0], labels, sources)
+    if named is None and name in releases.row_of(str(images[0].name), sources):
+        return releases.claims_of_published(labels, sources)
+    return releases.claims_of(named or images[0], labels, sources)
+
+
+def _commit(root: Path) -> str:
+    """The commit of the folder with the matrix; empty where files differ from it, or there is no git."""
+    if checkout.git(root, "status", "--porcelain") != "":
+        return ""
+    return checkout.git(root, "rev-parse", "HEAD") or ""

@@ -6,9 +6,17 @@ from collections.abc import Callable, Mapping
 
 import typer
 
-from images.commands import common, trials
+from images.building import validating
+from images.building.validating import Described
+from images.commands import common
 from images.config.matrix import Sources
+from images.config.names import ImageName
+from images.config.platforms import Platform
 from images.config.schema import GATE
+from images.context import labels as image_labels
+from images.locking import lock_file
+from images.planning import plan
+from images.planning.image import Image
 from images.publish.gate import ReleasePolicy, parse_tiers
 from images.publish.publication import PublishResult
 from validate.claims import ClaimSet
@@ -19,16 +27,16 @@ def policy(gate: str, sources: Sources, claims_of: Callable[[Mapping[str, str]],
     return ReleasePolicy(
         gate=parse_tiers(gate) if gate else sources.matrix.gate,
         alias_gate=sources.matrix.gate,
-        aliases_of=lambda name: common.aliases_of(name, sources),
+        aliases_of=lambda name: [alias for alias, meant in sources.matrix.aliases.items() if meant == name],
         claims_of=claims_of,
-        row_of=lambda name: common.row_of(name, sources),
+        row_of=lambda name: row_of(name, sources),
     )
 
 
 def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
     """The same for published images. Without a matrix they are held to their own claims, and no tag is known."""
     if sources:
-        return policy(gate, sources, lambda labels: trials.claims_of_published(labels, sources))
+        return policy(gate, sources, lambda labels: claims_of_published(labels, sources))
     asked = parse_tiers(gate) if gate else GATE
     return ReleasePolicy(
         gate=asked,
@@ -37,6 +45,32 @@ def policy_of_published(gate: str, sources: Sources | None) -> ReleasePolicy:
         claims_of=lambda _labels: None,
         no_claims="no matrix.yaml is here",
     )
+
+
+def row_of(name: str, sources: Sources) -> tuple[str, ...]:
+    """The images of a name's row in the matrix, linux/amd64 first; a name that the matrix has no row for, alone."""
+    row = sources.matrix.row(ImageName.parse(name))
+    names = sorted(row.names(), key=lambda one: one.platform is not Platform.AMD64) if row else ()
+    return tuple(map(str, names)) or (name,)
+
+
+def claims_of(image: Image, labels: Mapping[str, str], sources: Sources) -> ClaimSet:
+    """The claims that today's matrix writes for an image with these labels."""
+    return validating.claims_of(image, sources, Described(labels=labels, history=()), ())
+
+
+def claims_of_published(labels: Mapping[str, str], sources: Sources) -> ClaimSet | None:
+    """The same of a published image; None where the matrix makes another image of its name, or has no lock of it.
+
+    An alias or a new row gives the whole matrix another revision, and changes nothing of this image.
+    """
+    name, revision = (labels.get(f"{image_labels.LABELS}.{key}", "") for key in ("image", "matrix-revision"))
+    image = next((one.image for one in plan.plan(sources) if one.name == name), None)
+    if image is None or (revision != image.revision and not image_labels.describe(labels, image)):
+        return None
+    if not lock_file.is_present(image, sources.workspace.locks):
+        return None
+    return claims_of(image, labels, sources)
 
 
 def tell(result: PublishResult) -> None:

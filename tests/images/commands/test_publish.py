@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from images.commands import common, publish, trials
+from images.commands import publish, releases
 from images.config.matrix import Sources
 from images.context import labels as image_labels
 from images.context.labels import BaseContext
@@ -26,7 +26,7 @@ AMD64, ARM64 = "cu130-torch211", "cu130-torch211-arm64"
     ],
 )
 def test_the_images_of_a_row(name: str, row: tuple[str, ...]) -> None:
-    assert common.row_of(name, SOURCES) == row
+    assert releases.row_of(name, SOURCES) == row
 
 
 def image(name: str) -> Image:
@@ -69,13 +69,13 @@ def test_a_published_image_is_held_to_todays_claims_while_its_own_row_is_the_sam
     other_alias = changed(aliases={})
     flash_attn = {"flash-attn": "its official wheel could not be fetched"}
     for labels in (built("cu126-torch27"), built("cu126-torch27", **flash_attn), built(ARM64)):
-        found = trials.claims_of_published(labels, other_alias)
+        found = releases.claims_of_published(labels, other_alias)
         assert labels["dev.truetag.matrix-revision"] != other_alias.revision
         assert found is not None and found.claims == _claims_today(labels)
 
 
 def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
-    return trials.claims_of(image(labels["dev.truetag.image"]), labels, SOURCES).claims
+    return releases.claims_of(image(labels["dev.truetag.image"]), labels, SOURCES).claims
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def _claims_today(labels: dict[str, str]) -> tuple[object, ...]:
 )
 def test_an_image_of_another_row_is_held_to_its_own_claims(edited: dict[str, str]) -> None:
     labels = {**built("cu126-torch27"), **{f"dev.truetag.{key}": value for key, value in edited.items()}}
-    assert trials.claims_of_published(labels, changed(aliases={})) is None
+    assert releases.claims_of_published(labels, changed(aliases={})) is None
 
 
 def test_an_image_whose_row_has_changed_is_held_to_its_own_claims() -> None:
     stacks = {**SOURCES.matrix.stacks, "2.7": {**SOURCES.matrix.stacks["2.7"], "datasets": "4.4.2"}}
     other = changed(stacks=stacks)
     assert plan.select(["cu126-torch27"], other)[0].accepted
-    assert trials.claims_of_published(built("cu126-torch27"), other) is None
+    assert releases.claims_of_published(built("cu126-torch27"), other) is None
 
 
 @pytest.mark.parametrize("option", ["--image", "--attestation"])
