@@ -84,7 +84,7 @@ def gather(
         elif pin.optional:
             missing[pin.name] = f"{pin.requirement}: {_why_missing(image, pin, found)}"
         else:
-            lacking.append(found or _to_be_compiled(image, pin))
+            lacking.append(_lacking(image, pin, found))
     if lacking:
         raise UserError(lacking, code=1)
     for requirement in TOOLS:
@@ -107,8 +107,7 @@ def _wheel(
     try:
         return obtain(row, official)
     except NotFetched as error:
-        also = f", {_compiling(image, pin)} compiles one" if pin.compiled else ""
-        return replace(error.problem, then=f"{error.problem.then}{also}")
+        return error.problem
 
 
 def _extensions(pin: Pin, image: Image, listing: Sequence[Path], kept: bool, compiled: FindWheel) -> Path | str:
@@ -122,21 +121,27 @@ def _extensions(pin: Pin, image: Image, listing: Sequence[Path], kept: bool, com
 
 
 def _compiling(image: Image, pin: Pin) -> str:
-    return f"`{command('wheels', str(image.name), pin.extensions or pin.name)}`"
+    """The command that compiles a wheel, as labels have it: the same words from a checkout and an installed package."""
+    return f"`nox -s wheels -- {image.name} {pin.extensions or pin.name}`"
 
 
 def _why_missing(image: Image, pin: Pin, unfetched: Problem | None) -> str:
     """Why an image goes without a wheel, in one sentence: its labels say it to everybody."""
     if unfetched:
-        return f"{unfetched.cause} ({unfetched.where}); {unfetched.then}"
+        also = f", {_compiling(image, pin)} compiles one" if pin.compiled else ""
+        return f"{unfetched.cause} ({unfetched.where}); {unfetched.then}{also}"
     if pin.compiled:
         return f"{_NOT_COMPILED} ({_compiling(image, pin)})"
     return "no official wheel for this combination is known; --wheelhouse FOLDER takes one of yours"
 
 
-def _to_be_compiled(image: Image, pin: Pin) -> Problem:
+def _lacking(image: Image, pin: Pin, unfetched: Problem | None) -> Problem:
+    """Why a build that needs a wheel stops."""
+    compiling = f"`{command('wheels', str(image.name), pin.name)}`"
+    if unfetched:
+        return replace(unfetched, then=f"{unfetched.then}, {compiling} compiles one") if pin.compiled else unfetched
     then = (
-        f"{_compiling(image, pin)} compiles it once, for every image that asks the same; "
+        f"{compiling} compiles it once, for every image that asks the same; "
         f"`{command('build', 'NAME', '--compile')}` does both; --wheelhouse FOLDER takes one of yours"
     )
     return Problem(where=str(image.name), cause=f"needs {pin.requirement}, {_NOT_COMPILED}", then=then)
