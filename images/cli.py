@@ -32,8 +32,6 @@ _INTERRUPTED = 130
 _LEGACY: Mapping[str, str] = {
     "choose": "publishing",
     "site": "site",
-    "nightly": "nightly",
-    "fleet": "fleet",
 }
 """Verb -> the module of images/commands that has `VERB_verb`, as long as it has no file of its own: rows go, one by
 one."""

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from images.commands.common import counted
-from images.errors import UserError
-from images.fleet import resuming
-from images.fleet.judging import judged
-from images.fleet.ledger import Ledger
-from images.fleet.model import FleetRecord, FleetRun
-from images.fleet.planning import PlannedPair, State, of_verdict
+from images.errors import UserError, command
+from images.fleet.folder import JobFolder
+from images.fleet.model import JobRecord
+from images.fleet.planning import PlannedCell, State, of_verdict
 from images.fleet.run import Outcome
 from validate.judge import Verdict
 from validate.judging import Status
 
-_STATES = {State.FRESH: "green", State.DUE: "yellow", State.BOOKED: "cyan", State.IMPOSSIBLE: "dim"}
+_STATES = {State.FRESH: "green", State.DUE: "yellow", State.LEASED: "cyan", State.IMPOSSIBLE: "dim"}
 _VERDICTS = {Status.PASS: "green", Status.FAIL: "bold red", Status.UNPROVEN: "yellow"}
 
 
-def plan(planned: Sequence[PlannedPair]) -> Table:
-    """One row a pair."""
+def plan(planned: Sequence[PlannedCell]) -> Table:
+    """One row a cell."""
     counts = {state: sum(one.state is state for one in planned) for state in State}
-    title = (
-        f"{counted(len(planned), 'pair')}: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
-    )
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    title = f"{counted(len(planned), 'matrix cell')}: {told}"
     table = Table(title=title, title_justify="left")
     for heading in ("image", "digest", "tier", "GPU", "", "machines"):
         table.add_column(heading, no_wrap=True)
     table.add_column("reason", ratio=1)
     for one in planned:
-        pair, colour = one.pair, _STATES[one.state]
-        state, gpu = f"[{colour}]{one.state}[/]", f"{one.gpus or ''} {pair.arch}".strip()
-        table.add_row(pair.image, _short(pair.digest), pair.tier, gpu, state, one.worker, escape(one.reason))
+        cell, colour = one.cell, _STATES[one.state]
+        state, gpu = f"[{colour}]{one.state}[/]", f"{one.gpus or ''} {cell.arch}".strip()
+        table.add_row(cell.image, _short(cell.digest), cell.tier, gpu, state, one.worker, escape(one.reason))
     return table
 
 
-def plan_as_json(planned: Sequence[PlannedPair]) -> list[dict[str, Any]]:
+def plan_as_json(planned: Sequence[PlannedCell]) -> list[dict[str, Any]]:
     """`fleet plan --json`."""
     return [
         {
-            "image": one.pair.image,
-            "digest": one.pair.digest,
-            "tier": str(one.pair.tier),
-            "arch": one.pair.arch,
+            "image": one.cell.image,
+            "digest": one.cell.digest,
+            "tier": str(one.cell.tier),
+            "arch": one.cell.arch,
             "state": str(one.state),
             "machines": one.worker,
             "gpus": one.gpus,
@@ -87,49 +83,49 @@ def _open(verdict: Verdict) -> str:
     return "; ".join([", ".join(counts), *failed[:2]])
 
 
-def status_rows(ledger: Ledger) -> list[dict[str, Any]]:
-    """Every job that this folder knows: judged, booked, or why it has no record."""
-    lives, runs = cache(ledger.lives), cache(ledger.readable_runs)
-    return [row for key in ledger.job_keys() for row in _status_of(ledger, key, lives, runs)]
-
-
-def _status_of(
-    ledger: Ledger, key: str, lives: Callable[[str], bool], runs: Callable[[], Sequence[FleetRun]]
-) -> Iterator[dict[str, Any]]:
-    booking, record, failure = ledger.booked(key), ledger.record(key), ledger.failure(key)
-    row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
-    if booking and record is None:
-        running = lives(booking.run)
-        state, told = ("running", booking.owner) if running else ("left", _next(resuming.resumable_on(runs(), booking)))
-        yield {**row, "state": state, "machine": booking.cluster_id, "when": _time(booking.since), "told": told}
-    elif record:
-        yield {**row, **_judged(ledger, record), "machine": record.worker.node, "when": _time(record.ended)}
-    elif failure:
-        yield {**row, "state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
+def status_rows(folder: JobFolder) -> list[dict[str, Any]]:
+    """Every job that this folder knows: judged, leased, or why it has no record."""
+    runs, rows = folder.runs(), []
+    for key in folder.job_keys():
+        lease, record, failure = folder.lease(key), folder.record(key), folder.failure(key)
+        row = {"job": key, "state": "", "verdict": "", "machine": "", "when": "", "told": ""}
+        if record:
+            row |= {"machine": record.worker.node, "when": _time(record.ended), **_judged(folder, record)}
+        elif lease:
+            row |= {"state": "running", "machine": lease.cluster_id, "when": _time(lease.since), "told": lease.owner}
+            if not folder.lives(lease.run):
+                on = [one.executor for one in runs if key in one.jobs]
+                row |= {"state": "left", "told": _next(lease.executor if lease.executor in on else (on or [""])[-1])}
+        elif failure:
+            row |= {"state": "failed", "machine": failure.node, "when": _time(failure.at), "told": failure.cause}
+        if row["state"]:
+            rows.append(row)
+    return rows
 
 
 def _next(on: str) -> str:
-    """What judges a job that a dead run booked. `on`: where it is resumed; empty: it is not."""
+    """What does a job that a dead run leased. `on`: where it is resumed; empty: it is not."""
     if on:
-        return f"`nox -s fleet -- run --resume --on {on}` goes on"
-    return (
-        "`nox -s fleet -- run SELECTOR...` judges it: its run was killed while it booked jobs, and --resume finds none"
-    )
+        return f"`{command('fleet', 'run', '--resume', '--on', on)}` goes on"
+    again = command("fleet", "run", "SELECTOR...")
+    return f"`{again}` does it: its run was killed while it leased jobs, and --resume finds none"
 
 
-def _judged(ledger: Ledger, record: FleetRecord) -> dict[str, str]:
+def _judged(folder: JobFolder, record: JobRecord) -> dict[str, str]:
     """What the evidence says by the claims that the job was given, whatever the worker wrote beside it."""
-    job = ledger.job(record.key)
+    job = folder.job(record.key)
     if job is None:
-        return {"state": "unusable", "told": "job.json is missing: the pair is due"}
+        return {"state": "unusable", "told": "job.json is missing: the cell is due"}
+    if not job.digest:
+        return {"state": "left", "told": _next(record.worker.executor)}
     try:
-        verdict = judged(ledger, record, job, job.claim_set)
+        verdict = folder.verdict(record, job, job.claim_set)
     except UserError as error:
         return {"state": "unusable", "told": error.problems[0].cause}
-    known = of_verdict(job, verdict, record.ended, "")
-    shown = " ".join(f"{pair.tier} {one.verdict}" for pair, one in known)
+    shown = " ".join(f"{cell.tier} {one.verdict}" for cell, one in of_verdict(job, verdict, record.ended, ""))
     worker = record.worker
-    told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s"
+    built = ", built there" if record.build else ""
+    told = f"{worker.executor} {worker.id}, engine {worker.engine}, {record.seconds:.0f} s{built}"
     return {"state": "judged", "verdict": shown, "told": told}
 
 

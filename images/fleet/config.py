@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -82,8 +81,8 @@ class Fleet(Row):
     """fleet.yaml."""
 
     schema_version: Literal[1] = 1
-    through: str = ""
-    """`REGISTRY/REPOSITORY` that images travel through; `--through` says it, too."""
+    staging: str = ""
+    """`REGISTRY/REPOSITORY` that images travel through, and that workers build for; `--staging` says it, too."""
     max_age_days: Annotated[int, Field(gt=0)] = 14
     """A validation that is older is due again."""
     workers: dict[str, WorkerType] = Field(min_length=1)
@@ -92,23 +91,15 @@ class Fleet(Row):
 
     def of(self, platform: Platform) -> Fleet:
         """The machines of a platform; there may be none."""
-        return self._by_platform[platform]
-
-    @cached_property
-    def _by_platform(self) -> dict[Platform, Fleet]:
-        settings = {name: getattr(self, name) for name in Fleet.model_fields}
-        found: dict[Platform, Fleet] = {}
-        for platform in Platform:
-            workers = {name: one for name, one in self.workers.items() if one.platform is platform}
-            found[platform] = Fleet.model_construct(**{**settings, "workers": workers})
-        return found
+        workers = {name: one for name, one in self.workers.items() if one.platform is platform}
+        return self.model_copy(update={"workers": workers})
 
     @property
     def plain(self) -> str:
         """The machines for tiers without a GPU: those that have none, else the first."""
         return next((name for name, one in self.workers.items() if one.arch is None), next(iter(self.workers)))
 
-    @cached_property
+    @property
     def by_arch(self) -> dict[str, tuple[str, WorkerType]]:
         """Capability -> the first machines that have it."""
         found: dict[str, tuple[str, WorkerType]] = {}
@@ -122,9 +113,9 @@ ONE_MACHINE = Fleet(workers={"this-machine": WorkerType()})
 """Where there is no fleet.yaml: a machine without a GPU."""
 
 
-def read(path: Path | None = None) -> Fleet:
-    """The named file, else the workspace's, else ONE_MACHINE. Raises UserError with every problem and its line."""
-    file = path or paths.workspace().root / NAME
+def read(path: Path | None, root: Path) -> Fleet:
+    """The named file, else fleet.yaml in `root`, else ONE_MACHINE. Raises UserError with every problem and its line."""
+    file = path or root / NAME
     if path is None and not file.is_file():
         return ONE_MACHINE
     try:
@@ -134,15 +125,12 @@ def read(path: Path | None = None) -> Fleet:
         raise UserError(Problem(where=str(file), cause=f"can't be read: {error}", then=then)) from None
     parsed = yamlfile.parse(paths.shown(file), text)
     fleet, problems, _ = validated(Fleet, parsed)
-    told = [Problem(where=one.where, cause=one.cause, then=_advice(parsed.name)) for one in problems]
+    advice = f"fix {parsed.name}; docs/fleet.md explains each key"
+    told = [Problem(where=one.where, cause=one.cause, then=advice) for one in problems]
     told += _inconsistent(fleet, parsed) if fleet and not told else []
     if told or fleet is None:
         raise UserError(told)
     return fleet
-
-
-def _advice(name: str) -> str:
-    return f"fix {name}; docs/fleet.md explains each key"
 
 
 def _inconsistent(fleet: Fleet, file: yamlfile.YamlFile) -> list[Problem]:

@@ -1,17 +1,21 @@
-"""What a fleet judges, as plain data: a pair, the job that a worker gets, and the record that it gives back."""
+"""What a fleet does, as plain data: matrix cells, the jobs that workers get, and the records that they give back."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
-from abc import ABC, abstractmethod
+import os
+import socket
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field
 
 from images.config.platforms import Platform
-from images.site.records import RunLine
 from images.validation.rows import Row
 from validate.claims import ClaimSet, Tier
 
@@ -19,36 +23,35 @@ ON_GPUS = (Tier.GPU, Tier.MULTIGPU)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class MatrixCell:
     """One tier of one image on one GPU architecture: what is fresh, due or impossible."""
 
     image: str
     digest: str
-    """`sha256:...` of the configuration: the one that verdicts name."""
+    """`sha256:...` of the configuration, the one that verdicts name; of an image to be built, its context digest."""
     tier: Tier
     arch: str = ""
     """Compute capability, `9.0`; empty for the tiers without a GPU."""
 
 
-class LedgerJob(Row, ABC):
-    """A job that a ledger keeps: to judge an image, or to build one."""
+class Job(Row):
+    """All that a worker is told. It brings an engine, and gets the rest from the registry and the checkout.
 
-    @property
-    @abstractmethod
-    def key(self) -> str:
-        """Names the job among all: the same work gives the same key."""
+    A job with a `context` builds its image where the staging repository has none of this context. Its digest,
+    reference and claims are empty until then.
+    """
 
-
-class Job(LedgerJob):
-    """All that a worker is told. It brings an engine, and gets the rest from the registry and the checkout."""
-
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     image: str
-    digest: str
-    """Of the configuration: what was pulled must have it."""
-    reference: str
-    """`HOST/NAME@sha256:...`, of the manifest."""
     tiers: tuple[Tier, ...]
+    digest: str = ""
+    """Of the configuration: what was pulled must have it."""
+    reference: str = ""
+    """`HOST/NAME@sha256:...`, of the manifest."""
+    context: str = ""
+    """sha256 of the build context, as far as it depends on no machine."""
+    staging: str = ""
+    """`REGISTRY/REPOSITORY` that a built image is pushed to, by digest."""
     arch: str = ""
     gpus: Annotated[int, Field(ge=0)] = 0
     """How many GPUs the worker is given."""
@@ -58,30 +61,36 @@ class Job(LedgerJob):
     """`ID SUBJECT` of the claims of the GPU tiers that the plan requires: a worker's claims must have them."""
     only: tuple[str, ...] = ()
     """Texts of `--claim`; empty: every claim."""
-    claims: dict[str, Any]
+    claims: dict[str, Any] = {}
     """The claim set that the matrix writes for the image, without those of the GPU tiers: they depend on the worker's
     GPUs, and the worker writes them from the same checkout."""
 
     @property
     def key(self) -> str:
-        """Names the job among all: the same image, tiers, GPU and claims give the same key."""
-        where = f"-{self.arch.replace('.', '')}" if self.arch else ""
+        """Names the job among all: the same image or context, tiers, GPU and claims give the same key."""
+        what = f"built-{self.context[:12]}" if self.context else self.digest.removeprefix("sha256:")[:12]
+        where = self.arch.replace(".", "")
         texts = hashlib.sha256(json.dumps(self.only).encode()).hexdigest()[:6] if self.only else ""
-        tiers = "-".join(map(str, self.tiers))
-        return f"{self.image}-{self.digest.removeprefix('sha256:')[:12]}-{tiers}{where}{texts and f'-{texts}'}"
+        return "-".join(filter(None, (self.image, what, *map(str, self.tiers), where, texts)))
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
-        """What it judges."""
-        return tuple(Pair(image=self.image, digest=self.digest, tier=tier, arch=self.arch) for tier in self.tiers)
+    def cells(self) -> tuple[MatrixCell, ...]:
+        """What it validates."""
+        digest = self.digest or self.context
+        return tuple(MatrixCell(image=self.image, digest=digest, tier=tier, arch=self.arch) for tier in self.tiers)
 
     @property
     def claim_set(self) -> ClaimSet:
         return ClaimSet.loads(json.dumps(self.claims))
 
 
+def claims_data(claims: ClaimSet) -> dict[str, Any]:
+    """A claim set as a job has it."""
+    return dict(json.loads(json.dumps({"image": claims.image, "claims": [vars(one) for one in claims.claims]})))
+
+
 class WorkerInfo(Row):
-    """Who judged: the machine's name, what started it there, and its engine."""
+    """Who did a job: the machine's name, what started it there, and its engine."""
 
     executor: str
     node: str
@@ -91,83 +100,83 @@ class WorkerInfo(Row):
 
 
 class JobRecord(Row):
-    """What a worker gave back of a job: for which run, where, and when."""
+    """One job, done. It counts only with the evidence that it names by sha256, which was written before it."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     key: str
     run: str
     """The run that handed it out."""
     worker: WorkerInfo
     started: AwareDatetime
     ended: AwareDatetime
+    digest: str
+    """`sha256:...` of the image that was measured."""
+    reference: str
+    """`HOST/NAME@sha256:...`, where it was pulled from or pushed to."""
+    evidence_sha256: str
+    """`sha256` of evidence.json."""
+    build: dict[str, Any] = {}
+    """build.json, of an image that this job built."""
 
     @property
     def seconds(self) -> float:
         return (self.ended - self.started).total_seconds()
 
 
-class FleetRecord(JobRecord):
-    """One job, judged. It counts only with the evidence that it names by sha256, which was written before it."""
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What a worker gives back: the record, and evidence.json as text."""
 
-    line: RunLine
-    """As `record` writes it into results/runs.jsonl."""
-
-
-class Booking(Row):
-    """Who has taken a job, so that nobody else does."""
-
-    schema_version: Literal[1] = 1
-    key: str
-    run: str
-    owner: str
-    """`USER@HOST (process N)`."""
-    since: AwareDatetime
-    executor: str
-    cluster_id: str = ""
-    """Slurm's job; empty until it is submitted."""
-    submitted_by: str = ""
-    """The dead run that submitted that job, and is named in its result; empty: this one did."""
-
-    def is_forgotten_on(self, executor: str) -> bool:
-        """Whether a run on this executor does not watch what was submitted: it is on another one."""
-        return bool(self.cluster_id) and self.executor != executor
-
-    def after(self, dead: Booking | None) -> Booking:
-        """This booking in the place of a dead run's, with what that one left on the same cluster."""
-        if dead is None or not dead.cluster_id or dead.is_forgotten_on(self.executor):
-            return self
-        submitted_by = dead.submitted_by or dead.run
-        return self.model_copy(update={"cluster_id": dead.cluster_id, "submitted_by": submitted_by})
+    record: JobRecord
+    evidence: str
 
 
 class FleetRun(Row):
-    """One process of `fleet run` or `build --on`, and its jobs. `--resume` begins another with what is left."""
+    """One process of `fleet run`, and its jobs. `--resume` begins another with what is left."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     id: str
     owner: str
+    """`USER@HOST (process N)`."""
     started: AwareDatetime
     executor: str
     jobs: tuple[str, ...]
     """Keys."""
-    ended: AwareDatetime | None = None
-    """When its last job was seen to be done, by whomever. None: it goes on, was killed, or lost a job."""
+
+    @classmethod
+    def new(cls, executor: str, keys: Iterable[str]) -> FleetRun:
+        """A run of the jobs with these keys, by this process."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a uid without a name
+            user = str(os.getuid())
+        started = datetime.now(UTC)
+        return cls(
+            id=f"{started:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}",
+            owner=f"{user}@{socket.gethostname()} (process {os.getpid()})",
+            started=started,
+            executor=executor,
+            jobs=tuple(keys),
+        )
+
+
+class Lease(Row):
+    """Who has taken a job, so that nobody else does."""
+
+    schema_version: Literal[2] = 2
+    run: str
+    owner: str
+    since: AwareDatetime
+    executor: str
+    cluster_id: str = ""
+    """Slurm's job; empty until it is submitted."""
 
 
 class Failure(Row):
     """Why a job gave no record the last time."""
 
-    schema_version: Literal[1] = 1
-    key: str
+    schema_version: Literal[2] = 2
     run: str
     at: AwareDatetime
     cause: str
     node: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What a worker gives back: the record, and evidence.json as text."""
-
-    record: FleetRecord
-    evidence: str

@@ -1,23 +1,26 @@
-"""One run of a fleet: book jobs, hand them to an executor, keep what comes back. Whatever ends it, nothing is left."""
+"""One run of a fleet: lease jobs, hand them to an executor, judge what comes back. It leaves nothing behind."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import median
 
+from images.building.records import record_validation
 from images.config import paths
+from images.config.matrix import Sources
 from images.errors import UserError
-from images.fleet import booking
+from images.fleet import images
 from images.fleet.config import Fleet
 from images.fleet.executors.executor import Ended, Executor, Placed
-from images.fleet.judging import judged
-from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, Failure, FleetRecord, FleetRun, Job
-from images.fleet.remaining import Remaining
-from images.fleet.worker import Assignment
-from validate.judge import Verdict
+from images.fleet.folder import JobFolder
+from images.fleet.model import Failure, FleetRun, Job, JobRecord, Lease
+from images.fleet.worker import Task
+from validate import hints
+from validate.judge import Verdict, explain
 
 _LINE = 200
 """Characters of a cause in the line of progress; `status` and the summary have it whole."""
@@ -28,7 +31,7 @@ class Outcome:
     """What came of a job: a record with its verdict, or why there is none."""
 
     job: Job
-    record: FleetRecord | None = None
+    record: JobRecord | None = None
     verdict: Verdict | None = None
     cause: str = ""
 
@@ -38,135 +41,163 @@ class RunOptions:
     """How a run goes."""
 
     fleet: Fleet
-    ledger: Ledger
+    folder: JobFolder
     executor: Executor
-    say: Callable[[str, str], None]
+    progress: Callable[[str, str], None]
     """Gets a job's key and a sentence."""
+    sources: Sources
     gpus: str = "auto"
     engine: str = ""
     """Address of the engine (`--engine`), for workers in this process; empty: each finds its machine's."""
-    outdated: Mapping[str, FleetRecord] = field(default_factory=dict)
-    """Job's key -> its record that the plan found too old, or not good enough. All others answer for their jobs."""
-    resumes: bool = False
-    """Whether the jobs are those that a dead run left."""
-    keep: Callable[[Outcome], None] = lambda _outcome: None
-    """Gets each outcome as it comes, while its job is booked."""
 
 
-def run(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> tuple[Outcome, ...]:
-    """Judge the jobs (machines -> jobs) that nobody else has. Raises UserError, KeyboardInterrupt after cleaning up."""
-    ledger = options.ledger
-    ledger.note(job for group in jobs.values() for job in group)  # before the run names them: --resume reads them
-    with ledger.running(run_of):
-        taken = _taken(run_of, jobs, options)
-        ledger.note_run(run_of)
-        outcomes = list[Outcome]()
-        with booking.handed_over(ledger, run_of, taken, options.executor) as started:
-            for outcome in _judged(run_of, jobs, taken, options, started):
-                outcomes.append(outcome)
-    ledger.end_runs(run_of.jobs)
-    return tuple(outcomes)
-
-
-def _taken(run_of: FleetRun, jobs: Mapping[str, Sequence[Job]], options: RunOptions) -> dict[str, Booking]:
-    asked = [job for group in jobs.values() for job in group]
-    ledger, outdated, say, resumes = options.ledger, options.outdated, options.say, options.resumes
-    taken = {job.key: booking.take(ledger, run_of, job, outdated, say, resumes=resumes) for job in asked}
-    return {key: mine for key, mine in taken.items() if mine}
-
-
-def _placed(run_of: FleetRun, machines: str, job: Job, mine: Booking, options: RunOptions) -> Placed:
-    matrix = paths.workspace().matrix
-    assignment = Assignment(
-        job=job.model_dump_json(),
-        run=run_of.id,
-        executor=run_of.executor,
-        matrix=str(matrix) if matrix != paths.RESOURCES / paths.MATRIX_NAME else "",
-        ledger=str(options.ledger.folder.absolute()),
-        gpus=options.gpus,
-        engine=options.engine,
-    )
-    return Placed(
-        key=job.key,
-        task=assignment,
-        gpus=job.gpus,
-        machines=machines,
-        on=options.fleet.workers[machines],
-        cluster_id=mine.cluster_id,
-    )
-
-
-def _judged(
-    run_of: FleetRun,
+def run(
     jobs: Mapping[str, Sequence[Job]],
-    taken: Mapping[str, Booking],
     options: RunOptions,
-    started: Callable[[Mapping[str, str]], None],
-) -> Sequence[Outcome]:
-    ledger, executor = options.ledger, options.executor
-    by_key = {job.key: job for group in jobs.values() for job in group if job.key in taken}
-    booked = [
-        _placed(run_of, machines, job, taken[job.key], options)
-        for machines, group in jobs.items()
-        for job in group
-        if job.key in taken
-    ]
-    there = {key for key in by_key if ledger.record(key)}
-    waiting = [placed for placed in booked if placed.key not in there]
-    started(executor.start(waiting))
-    outcomes = [_kept(run_of, by_key[key], Ended(key=key), options) for key in by_key if key in there]
-    remaining, began = _remaining(ledger, [by_key[placed.key] for placed in waiting]), time.monotonic()
-    states = executor.states()
-    for placed in waiting:
-        options.say(placed.key, states.get(placed.key, "started") + remaining.before(placed.key))
-    for ended in executor.ended():
-        outcome = _kept(run_of, by_key[ended.key], ended, options)
-        remaining.ended([ended.key])
-        options.say(ended.key, _told(outcome, ended) + remaining.told(executor.running(), time.monotonic() - began))
-        outcomes.append(outcome)
+    outdated: Mapping[str, JobRecord] | None = None,
+    *,
+    resumes: bool = False,
+) -> list[Outcome]:
+    """Do the jobs (machines -> jobs) that nobody else has, and return what came of them.
+
+    `outdated`: job's key -> its record that the plan found too old, or not good enough; all others answer for their
+    jobs. `resumes`: the jobs are those that a dead run left. Raises UserError, KeyboardInterrupt after cleaning up.
+    """
+    folder, executor = options.folder, options.executor
+    by_key = {job.key: job for group in jobs.values() for job in group}
+    machines = {job.key: name for name, group in jobs.items() for job in group}
+    run_of = FleetRun.new(executor.name, by_key)
+    for key, job in by_key.items():
+        if not (folder.job_path(key) / "job.json").exists():  # before the run names it: `--resume` reads it
+            folder.note(job)
+    outcomes: list[Outcome] = []
+    with folder.running(run_of):
+        leases: dict[str, Lease] = {}
+        for key, job in by_key.items():
+            if lease := _taken(run_of, job, options, (outdated or {}).get(key), resumes=resumes):
+                leases[key] = lease
+        folder.note_run(run_of)
+        there = [key for key in leases if folder.record(key)]
+        waiting = [
+            _placed(run_of, by_key[key], lease, machines[key], options)
+            for key, lease in leases.items()
+            if key not in there
+        ]
+        watched = False
+        try:
+            for key, cluster_id in executor.start(waiting).items():
+                folder.submitted(key, run_of.id, cluster_id)
+            watched = True
+            outcomes += [_finished(run_of, by_key[key], Ended(key=key), options) for key in there]
+            left = _expected(folder, [by_key[one.key] for one in waiting])
+            states, began, work, at_once = executor.states(), time.monotonic(), sum(left.values()), 0
+            for key, seconds in left.items():
+                takes = f"; takes {_about(seconds)}" if seconds else ""
+                options.progress(key, f"{states.get(key, 'started')}{takes}")
+            for ended in executor.ended():
+                outcome = _finished(run_of, by_key[ended.key], ended, options)
+                outcomes.append(outcome)
+                left.pop(ended.key, None)
+                running = executor.running()
+                at_once = max(at_once, len(running))
+                rate = at_once or (work - sum(left.values())) / (time.monotonic() - began)  # Ray does not tell
+                options.progress(ended.key, _told(outcome) + _left(left, running, rate))
+        finally:
+            executor.cancel()
+            for key, lease in leases.items():
+                if watched or not lease.cluster_id:  # what could not be watched stays: the next `--resume` finds it
+                    folder.release(key, run_of.id)
     return outcomes
 
 
-def _kept(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> Outcome:
-    """What a job came to. A record counts even where its job was lost after it was written."""
-    ledger = options.ledger
-    if ended.judged:
-        with ledger.judging(job.key):
-            ledger.commit(ended.judged)
-    outcome = _outcome(job, ledger, ended.cause or "it ended without a record")
-    if outcome.verdict is None:
-        ledger.put_aside(job.key)
-        failure = Failure(key=job.key, run=run_of.id, at=datetime.now(UTC), cause=outcome.cause, node=ended.node)
-        ledger.fail(failure)
-    options.keep(outcome)
-    if outcome.record and outcome.verdict is not None:
-        ledger.note_judged(outcome.record)
-    return outcome
+def _taken(
+    run_of: FleetRun, job: Job, options: RunOptions, outdated: JobRecord | None, *, resumes: bool
+) -> Lease | None:
+    """Lease a job, and put its record aside if it is the `outdated` one. None: somebody else has it, who is told."""
+    folder = options.folder
+    lease = folder.take(run_of, job, resumes=resumes)
+    if lease.run != run_of.id:
+        who = f"{lease.owner}, who leased it on {lease.executor} at {lease.since:%H:%M:%S} UTC"
+        dead = "" if folder.lives(lease.run) else f"; that process is dead: --resume --on {lease.executor} goes on"
+        options.progress(job.key, f"is left to {who}{dead}")
+        return None
+    if outdated is None or folder.record(job.key) != outdated:
+        return lease
+    folder.put_aside(job.key)  # it has ended: nothing is watched that a dead run submitted of it
+    folder.submitted(job.key, run_of.id, "")
+    return lease.model_copy(update={"cluster_id": ""})
 
 
-def _outcome(job: Job, ledger: Ledger, lost: str) -> Outcome:
-    """The record of a job. Its evidence is judged here, by the claims that the job was given. `lost`: if there is none.
+def _placed(run_of: FleetRun, job: Job, lease: Lease, machines: str, options: RunOptions) -> Placed:
+    matrix = options.sources.workspace.matrix
+    task = Task(
+        job=job.model_dump_json(),
+        run=run_of.id,
+        executor=run_of.executor,
+        matrix=str(matrix) if matrix != paths.CHECKOUT.matrix else "",
+        folder=str(options.folder.path.absolute()),
+        gpus=options.gpus,
+        engine=options.engine,
+    )
+    on = options.fleet.workers[machines]
+    return Placed(key=job.key, task=task, gpus=job.gpus, machines=machines, on=on, cluster_id=lease.cluster_id)
 
-    Evidence that can't be used is a failure of its job alone: the others go on.
+
+def _finished(run_of: FleetRun, job: Job, ended: Ended, options: RunOptions) -> Outcome:
+    """What a job came to: its record with the verdict and its reports, or a note of why there is none.
+
+    A record counts even where its job was lost after it was written. Evidence is judged here, by the claims that this
+    checkout writes; evidence that can't be used is a failure of its job alone.
     """
-    record = ledger.record(job.key)
-    if record is None:
-        return Outcome(job=job, cause=lost)
+    folder, key = options.folder, job.key
+    if ended.result:
+        with folder.doing(key):
+            folder.keep(ended.result)
+    cause = ended.cause or "it ended without a record"
     try:
-        return Outcome(job=job, record=record, verdict=judged(ledger, record, job, job.claim_set))
+        if record := folder.record(key):
+            if job.context:
+                job = images.resolved(job, record, options.sources)
+                folder.note(job)
+            verdict = folder.verdict(record, job, job.claim_set)
+            record_validation(folder.job_path(key), folder.evidence(record), explain(verdict, hints.known()))
+            return Outcome(job=job, record=record, verdict=verdict)
     except UserError as error:
-        return Outcome(job=job, cause=str(error.problems[0]))
+        cause = str(error.problems[0])
+    folder.put_aside(key)
+    folder.fail(key, Failure(run=run_of.id, at=datetime.now(UTC), cause=cause, node=ended.node))
+    return Outcome(job=job, cause=cause)
 
 
-def _told(outcome: Outcome, ended: Ended) -> str:
+def _told(outcome: Outcome) -> str:
     if outcome.record is None or outcome.verdict is None:
         return f"no verdict: {outcome.cause[:_LINE]}"
-    where = outcome.record.worker.node
-    return f"{outcome.verdict.overall} on {where} in {outcome.record.seconds:.0f} s"
+    built = " (built there)" if outcome.record.build else ""
+    return f"{outcome.verdict.overall} on {outcome.record.worker.node} in {outcome.record.seconds:.0f} s{built}"
 
 
-def _remaining(ledger: Ledger, jobs: Sequence[Job]) -> Remaining:
-    """By what the same tiers of the same images took before."""
-    records = sorted(ledger.records(), key=lambda record: record.ended)
-    took = {(one.line.image, tuple(one.line.tiers), len(one.line.gpus)): one.seconds for one in records}
-    return Remaining.of({job.key: (job.image, job.tiers, job.gpus) for job in jobs}, took)
+def _expected(folder: JobFolder, jobs: Sequence[Job]) -> dict[str, float]:
+    """Key -> seconds, by what the same tiers of the same images took before, else by the median; 0: none is known."""
+    took: dict[object, float] = {}
+    for key, record in sorted(folder.records().items(), key=lambda one: one[1].ended):
+        if job := folder.job(key):
+            took[job.image, job.tiers, job.gpus] = record.seconds
+    usual = median(took.values()) if took else 0.0
+    return {job.key: took.get((job.image, job.tiers, job.gpus), usual) for job in jobs}
+
+
+def _left(left: Mapping[str, float], running: Mapping[str, float], at_once: float) -> str:
+    """`; 3 wait or run, about 4 min`: until the last ends, if so many run at once. Without earlier records no time.
+
+    `left`: key -> seconds that it takes; `running`: key -> seconds that it has run.
+    """
+    if not left:
+        return ""
+    each = [max(seconds - running.get(key, 0.0), 0.0) for key, seconds in left.items()]
+    until = f", {_about(max(*each, sum(each) / at_once))}" if at_once and any(left.values()) else ""
+    return f"; {len(left)} wait or run{until}"
+
+
+def _about(seconds: float) -> str:
+    """`about 4 min`, rounded up."""
+    return f"about {max(math.ceil(seconds / 60), 1)} min"

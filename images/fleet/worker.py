@@ -1,36 +1,49 @@
-"""What runs on a worker: pull by digest, judge by the checkout's suite, give back the record. Knows no scheduler."""
+"""What runs on a worker: pull an image by digest or build it, validate it, give back the record. Knows no scheduler."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 from images.apptainer import open_runtime
 from images.building import validating
+from images.building.build import build_all
+from images.building.options import BuildOptions
 from images.config import matrix, paths
+from images.config.matrix import Sources
 from images.config.names import ImageName
-from images.config.paths import Workspace
-from images.engine import ImageInfo
+from images.context.hosting import host_settings
+from images.context.labels import LABELS
+from images.engine import Engine, ImageInfo, connect
 from images.engine.gpus import NO_GPU, Attachment
+from images.engine.progress import Progress
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError
-from images.fleet.ledger import Ledger
-from images.fleet.model import ON_GPUS, FleetRecord, Job, Judged, WorkerInfo
-from images.fleet.task import TaskContext
+from images.fleet import images
+from images.fleet.folder import JobFolder
+from images.fleet.model import ON_GPUS, Job, JobRecord, JobResult, WorkerInfo
+from images.locking import lock_file
 from images.planning import plan
 from images.planning.image import Image
-from images.site import records
-from validate.claims import ClaimSet
-from validate.evidence import Record
+from images.registry.reference import Reference, Repository
+from images.validation import schemas
+from images.wheels import cache as wheel_cache
+from validate.evidence import Evidence, Record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Task:
     """A job, and what the worker must know beside it. Plain data: it is sent to another machine."""
 
     job: str
@@ -39,63 +52,73 @@ class Assignment:
     executor: str
     matrix: str
     """The matrix file; empty: the checkout's."""
-    ledger: str = ""
+    folder: str = ""
     """The fleet's folder, where this machine sees it: the record is kept there before anything is given back."""
     gpus: str = "auto"
     """How containers get the GPUs (`--gpus`)."""
     engine: str = ""
     """Address of the engine, or `apptainer`; empty: the machine's own."""
 
-    def read(self) -> Job:
-        return Job.model_validate_json(self.job)
-
-    def elsewhere(self) -> Assignment:
-        """The checkout that travels has the matrix; the fleet's folder is the submitter's."""
-        return replace(self, matrix="", ledger="")
-
-    def perform(self, context: TaskContext) -> Judged:
-        return judge(self, context)
-
-    def perform_and_keep(self, context: TaskContext) -> str:
-        judge_into(self, context)
-        return node()
+    def elsewhere(self) -> Task:
+        """For a machine that sees neither this one's checkout nor its folders: the checkout that travels has both."""
+        return replace(self, matrix="", folder="")
 
 
-def judge(given: Assignment, context: TaskContext) -> Judged:
-    """Judge a job on this machine. Raises UserError."""
-    job = given.read()
-    paths.use(Workspace(Path(given.matrix)) if given.matrix else paths.workspace())
-    started = datetime.now(UTC)
-    with open_runtime(given.engine or None) as engine:
+@dataclass(frozen=True, kw_only=True)
+class TaskContext:
+    """Where a task runs."""
+
+    id: str = ""
+    """Slurm's job or Ray's task."""
+    machine: str = ""
+    """Its name in the record; empty: the machine's own."""
+    on_engine: Callable[[Runtime], None] = lambda _engine: None
+    """Gets the engine, to cancel what goes on in it."""
+
+
+def perform(task: Task, context: TaskContext) -> JobResult:
+    """Do a job on this machine. Raises UserError."""
+    job = Job.model_validate_json(task.job)
+    sources = matrix.load(Path(task.matrix) if task.matrix else paths.CHECKOUT.matrix)
+    started, build = datetime.now(UTC), dict[str, Any]()
+    planned = plan.plan_one(ImageName.parse(job.image), sources)
+    if planned.image is None:
+        raise _other_checkout(job, f"is refused on this worker: {'; '.join(planned.reasons)}")
+    staged = _staged(job, planned.image, sources) if job.context else None
+    reference, digest = (staged.reference, staged.digest) if staged else (job.reference, job.digest)
+    with open_runtime(task.engine or None) if digest else connect(task.engine or None) as engine:
         context.on_engine(engine)
         engine.sweep()
-        image = _image(job)
-        info = pulled(engine, job.reference, job.digest, str(image.platform))
-        validating.require_platform(engine, image, _say)
-        claims, attachment = _claims(engine, info, job, given.gpus)
-        evidence, verdict = validating.measure_and_judge(
-            engine, info.id, claims, job.tiers, attachment, on_record=_told
-        )
+        if digest:
+            info = _pulled(engine, reference, digest, str(job.platform))
+            evidence = _validated(job, planned.image, sources, engine, info, task.gpus)
+        else:
+            info, evidence, build, reference = _built(job, planned.image, sources, cast("Engine", engine))
         version = engine.facts.version
-    ended = datetime.now(UTC)
-    where = f"fleet-{ended:%Y%m%d.%H%M%S}-{job.digest.removeprefix('sha256:')[:12]}"
-    record = FleetRecord(
+    record = JobRecord(
         key=job.key,
-        run=given.run,
-        worker=worker_info(context, given.executor, version),
+        run=task.run,
+        worker=WorkerInfo(executor=task.executor, node=context.machine or node(), id=context.id, engine=version),
         started=started,
-        ended=ended,
-        line=records.line_of(evidence, verdict, where, size=info.size),
+        ended=datetime.now(UTC),
+        digest=info.id,
+        reference=reference,
+        evidence_sha256=evidence.sha256,
+        build=build,
     )
-    return Judged(record=record, evidence=evidence.dumps())
+    return JobResult(record=record, evidence=evidence.dumps())
 
 
-def judge_into(given: Assignment, context: TaskContext) -> None:
-    """The same, on a machine that sees the fleet's folder. What another worker has judged meanwhile is not repeated."""
-    ledger, key = Ledger(Path(given.ledger)), given.read().key
-    with ledger.judging(key):
-        if ledger.record(key) is None:
-            ledger.commit(judge(given, context))
+def perform_and_keep(task: Task, context: TaskContext) -> str:
+    """The same on a machine that sees the fleet's folder. What another worker has done meanwhile is not repeated.
+
+    Returns this machine's name.
+    """
+    folder, key = JobFolder(Path(task.folder)), Job.model_validate_json(task.job).key
+    with folder.doing(key):
+        if folder.record(key) is None:
+            folder.keep(perform(task, context))
+    return node()
 
 
 def end_on_sigterm() -> None:
@@ -111,17 +134,73 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def worker_info(context: TaskContext, executor: str, engine: str) -> WorkerInfo:
-    """This machine, as results name it. `engine`: its version."""
-    return WorkerInfo(executor=executor, node=context.machine or node(), id=context.id, engine=engine)
-
-
 def node() -> str:
     """This machine's name, as Slurm has it where Slurm does."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def pulled(engine: Runtime, reference: str, digest: str, platform: str) -> ImageInfo:
+def _staged(job: Job, image: Image, sources: Sources) -> images.Found | None:
+    """What staging has of a job's context by now. Raises UserError: this checkout gives another context."""
+    context = images.context_digest(image, sources)
+    if context != job.context:
+        raise _other_checkout(
+            job, f"its build context is {context[:12]} in the worker's checkout, and {job.context[:12]} was asked for"
+        )
+    return images.in_registry(Reference(Repository.parse(job.staging), images.context_tag(context)), job.platform)
+
+
+def _built(job: Job, image: Image, sources: Sources, engine: Engine) -> tuple[ImageInfo, Evidence, dict[str, Any], str]:
+    """Build an image as `build` does, and push it by digest. Returns it with evidence, build.json and reference.
+
+    No name is left behind: while it is built, it has one of this user's alone.
+    """
+    suffix = f"-fleet-u{os.getuid()}"
+    name = f"{image.name}{suffix}"
+    with tempfile.TemporaryDirectory(prefix="truetag-build-") as scratch, Progress(plain=True) as progress:
+        options = BuildOptions(
+            sources=sources,
+            host=host_settings(),
+            out=Path(scratch),
+            tiers=job.tiers,
+            compiled=wheel_cache.wheel_finder(sources.matrix, wheel_cache.default()),
+            suffix=suffix,
+        )
+        with engine.alone(f"job {name}", waiting=lambda: _say(f"waits: another job builds {image.name} here")):
+            untag_left(engine)
+            try:
+                lock = lock_file.read(image, sources.workspace.locks)
+                (built,) = build_all(engine, [(image, lock)], options, progress)
+                if isinstance(built, UserError):
+                    raise built
+                staging, tell = Repository.parse(job.staging), progress.job(name)
+                reference = images.send(engine, built.info, staging, options.cache / "push", tell, job.context)
+            finally:
+                for tag in (name, f"{name}-candidate"):
+                    engine.untag(tag)
+        evidence = schemas.read_evidence(options.out / name / "evidence.json")
+        build = json.loads((options.out / name / "build.json").read_text(encoding="utf-8"))
+    return built.info, evidence, build, reference
+
+
+def untag_left(engine: Engine) -> None:
+    """Take away the names that killed workers of this user and machine left: whoever is at work holds a lock."""
+    names = rf"(?P<name>.+-fleet-u{os.getuid()})(-candidate)?(:latest)?"
+    there = engine.sdk.images(filters={"label": f"{LABELS}.image"}) if engine.facts.local else []
+    for tag in [tag for one in there for tag in one["RepoTags"] or ()]:
+        if found := re.fullmatch(names, tag):
+            with suppress(_AtWorkError), engine.alone(f"job {found['name']}", waiting=_at_work):
+                engine.untag(tag)
+
+
+class _AtWorkError(Exception):
+    """Another process has this name."""
+
+
+def _at_work() -> None:
+    raise _AtWorkError
+
+
+def _pulled(engine: Runtime, reference: str, digest: str, platform: str) -> ImageInfo:
     """The image of a job; layers that are here are not fetched again. Raises UserError, also for another image."""
     info = engine.find(reference) or engine.find(digest) or engine.pull(reference, platform=platform)
     if info.id == digest:
@@ -131,23 +210,20 @@ def pulled(engine: Runtime, reference: str, digest: str, platform: str) -> Image
     raise UserError(Problem(where=reference, cause=cause, then=then), code=1)
 
 
-def _claims(engine: Runtime, info: ImageInfo, job: Job, gpus: str) -> tuple[ClaimSet, Attachment]:
-    if not set(job.tiers) & set(ON_GPUS):
-        return job.claim_set, NO_GPU
-    image, sources = _image(job), matrix.load()
-    attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers)
-    _require_gpus(job, attachment)
-    found = validating.described(engine, info)
-    return validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment), attachment
-
-
-def _image(job: Job) -> Image:
-    planned = plan.plan_one(ImageName.parse(job.image), matrix.load())
-    if planned.image is None:
-        cause = f"is refused on this worker: {'; '.join(planned.reasons)}"
-        then = "do the worker and the submitter have the same checkout?"
-        raise UserError(Problem(where=job.image, cause=cause, then=then), code=1)
-    return planned.image
+def _validated(job: Job, image: Image, sources: Sources, engine: Runtime, info: ImageInfo, gpus: str) -> Evidence:
+    """Measure the tiers of a job. Raises UserError: a machine that has not the GPUs that fleet.yaml says of it."""
+    validating.require_platform(engine, image, _say)
+    attachment = NO_GPU
+    if set(job.tiers) & set(ON_GPUS):
+        attachment, _ = validating.find_gpus(engine, image, gpus, job.tiers)
+        _require_gpus(job, attachment)
+    if job.claims and attachment is NO_GPU:
+        claims = job.claim_set
+    else:
+        found = validating.described(engine, info)
+        claims = validating.claims_of(image, sources, found, job.tiers, only=job.only, attachment=attachment)
+    evidence, _ = validating.measure_and_judge(engine, info.id, claims, job.tiers, attachment, on_record=_told)
+    return evidence
 
 
 def _require_gpus(job: Job, attachment: Attachment) -> None:
@@ -160,6 +236,11 @@ def _require_gpus(job: Job, attachment: Attachment) -> None:
         reason = "" if attachment.attached else f" ({attachment.reason})"
         then = "correct `arch` and `gpus` in fleet.yaml, or what its machines are asked for by"
         raise UserError(Problem(where=node(), cause=cause + reason, then=then), code=1)
+
+
+def _other_checkout(job: Job, cause: str) -> UserError:
+    then = "leave the checkout as it is until the jobs have ended, or begin anew: the worker needs the same one"
+    return UserError(Problem(where=job.image, cause=cause, then=then), code=1)
 
 
 def _told(record: Record) -> None:

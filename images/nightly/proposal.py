@@ -1,27 +1,104 @@
-"""An update proposal, made of a canary that is as good as the control: pins, lock, and a list of versions. Pure."""
+"""An update proposal, made of a canary that is as good as the control: pins, lock, and a list of versions."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from images.config import matrix
+from images.config.matrix import Sources
 from images.config.yamlfile import YamlFile
+from images.errors import Problem, UserError, command
 from images.locking import lock_file
+from images.nightly import results
 from images.nightly.canary import Locked
 from images.nightly.results import Change
+from images.nightly.run import ImageResult
+from images.planning import plan
 from images.planning.image import Image
 
 PATCH = "update.patch"
 LOG = "CHANGES.md"
 
 
-def pins(matrix: str, file: YamlFile, image: Image, changes: Sequence[Change]) -> str:
+def write(found: ImageResult, sources: Sources, folder: Path, *, branch: bool = False) -> str:
+    """Write the change that moves an image to its canary. Returns where it is: the folder, or a branch of its own.
+
+    Raises UserError: git refuses.
+    """
+    if found.proposed is None:
+        return ""
+    root = sources.workspace.root
+    text = sources.workspace.matrix.read_text(encoding="utf-8")
+    moved = pins(text, sources.matrix_file, found.proposed.image, found.canary.changes)
+    after = {"matrix.yaml": moved, **locks(found.proposed)}
+    before = {path: (root / path).read_text(encoding="utf-8") for path in after if (root / path).is_file()}
+    validated = f"{results.told(found.canary)}, on {found.canary.date:%Y-%m-%d}, as the committed lock."
+    message = log(found.image, validated, found.canary.changes, _before_merging(moved, found, sources))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PATCH).write_text(patch(before, after))
+    (folder / LOG).write_text(message)
+    if not branch:
+        return str(folder)
+    name = f"nightly/{found.image}-{found.canary.date:%Y%m%d}"
+    _commit(after, name, message, root)
+    return name
+
+
+def _before_merging(text: str, found: ImageResult, sources: Sources) -> list[str]:
+    """Images that the rules then refuse, locks that are then stale, and locks of whose files nothing is known."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "matrix.yaml")
+        file.write_text(text)
+        planned = plan.plan(matrix.load(matrix=file))
+    accepted = {one.name for one in plan.plan(sources) if one.accepted}
+    refused = [one for one in planned if not one.accepted and one.name in accepted]
+    locks = sources.workspace.locks
+    others = [one for one in planned if one.image and one.name != found.image]
+    stale = [
+        one.name for one in others if one.image and lock_file.state(one.image, locks).status is lock_file.Status.STALE
+    ]
+    todo = [f"{one.name} would be refused: {'; '.join(one.reasons)}" for one in refused]
+    if stale:
+        todo.append(f"validate those that share the stack, too: {' '.join(stale)}")
+    # The patch has no locks/wheels. S10 is required, and UNPROVEN of files that nobody has read.
+    read = f"`{command('lock', found.image, *stale)}` renews locks, and reads what their new files bring"
+    return [*todo, f"{read}; until then `publish` refuses the image (S10)"]
+
+
+def _commit(files: Mapping[str, str], name: str, message: str, root: Path) -> None:
+    """The files over HEAD as a commit of a new branch; checkout and index stay as they are. Raises UserError."""
+
+    def git(*arguments: str, text: str = "") -> str:
+        command = ["git", *arguments]
+        done = subprocess.run(
+            command, cwd=root, input=text, capture_output=True, text=True, check=False, env=environment
+        )
+        if done.returncode:
+            raise UserError(Problem(where=f"git {arguments[0]}", cause=done.stderr.strip(), then="fix that"), code=1)
+        return done.stdout.strip()
+
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, "GIT_INDEX_FILE": str(Path(scratch, "index"))}
+        git("read-tree", "HEAD")
+        for path, text in files.items():
+            blob = git("hash-object", "-w", "--stdin", text=text)
+            git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
+        commit = git("commit-tree", git("write-tree"), "-p", "HEAD", text=message.removeprefix("# "))
+        git("branch", "--force", name, commit)
+
+
+def pins(text: str, file: YamlFile, image: Image, changes: Sequence[Change]) -> str:
     """The text of matrix.yaml with the image's own pins moved, each in the line where it stands.
 
     A pin that all stacks share (`common`) is written into the image's stack: the others keep theirs.
     """
-    lines = matrix.splitlines(keepends=True)
+    lines = text.splitlines(keepends=True)
     stack = ("stacks", str(image.name.torch))
     profiles = file.data.get("profiles", {})
     owners = [stack, *(("profiles", name, *stack) for name in profiles)] if image.profile else [stack]

@@ -1,8 +1,13 @@
-"""Lines of nightly runs, results/nightly/*.jsonl: appended, never rewritten. Their schema comes from here."""
+"""Lines of nightly runs, results/nightly/*.jsonl, and what they say in sentences and issues.
+
+Lines are appended, never rewritten. Their schema comes from here.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -15,22 +20,25 @@ from images.config import paths
 from images.errors import Problem, UserError
 from images.validation.rows import ClaimRow, Row, TierCount
 from validate.claims import Tier
+from validate.judging import Status
 
 FOLDER = paths.RESOURCES / "results" / "nightly"
 """The checkout's."""
 BUILD = "build"
 """The claim's id where an image could not be built or started."""
+_REASON = 240
+"""Characters of a reason in a sentence."""
 
 
 class Job(StrEnum):
     """Which versions an image of a nightly run is built from."""
 
     CONTROL = "control"
-    """The committed lock."""
+    """The committed lock, built without a cache: with Debian's newest packages."""
     CANARY = "canary"
     """The newest that the matrix's ranges allow."""
     REBUILD = "rebuild"
-    """The committed lock again, with Debian's newest packages."""
+    """The committed lock again, with Debian's newest packages: in lines from before 2026-11-25."""
 
 
 class Outcome(StrEnum):
@@ -107,7 +115,8 @@ class JobLine(Row):
     gpus: list[str]
     """Names of the GPUs that the trial saw."""
     changes: list[Change]
-    """What moved against the committed lock (canary), or between the image and its rebuild (Debian packages)."""
+    """What moved against the committed lock (canary); the Debian packages that moved against the image that people have
+    (control), or against the image before (rebuild)."""
     ranges: dict[str, str]
     """Ranges asked for on the command line, over the matrix's: an experiment, no regular nightly run."""
     cause: str
@@ -140,7 +149,7 @@ class BreakageLine(Row):
     rounds: Annotated[int, Field(ge=0)] = 0
     """How often the search tried sets together; lines from before 2026-11-23 don't say it."""
     at_once: Annotated[int, Field(ge=1)] = 1
-    """Sets that were tried side by side, at most."""
+    """Sets that were tried side by side, at most; one, since 2026-11-25."""
     seconds: Annotated[float, Field(ge=0)]
     ranges: dict[str, str]
 
@@ -206,3 +215,81 @@ def generated() -> dict[str, bytes]:
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_LINE.json_schema()}
     text = json.dumps({**schema, "title": "a line of results/nightly/*.jsonl"}, indent=1, sort_keys=True) + "\n"
     return {"docs/schema/nightly.schema.json": text.encode()}
+
+
+# --- sentences and issues --------------------------------------------------------------------------------------------
+
+
+def sentence(culprits: Sequence[Change], claims: Sequence[ClaimRow]) -> str:
+    """`torchao 0.11.0 -> 0.14.1 breaks S3: ...`: both versions, all claims, and the first one's reason."""
+    moved = " with ".join(map(str, culprits))
+    verb = "breaks" if len(culprits) == 1 else "together break"
+    names = list(dict.fromkeys(claim.brief for claim in claims))
+    told = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"{moved} {verb} {told}: {shortened(claims[0].reason)}"
+
+
+def shortened(reason: str) -> str:
+    """A reason in one line of a bearable length."""
+    text = " ".join(reason.split())
+    return text if len(text) <= _REASON else text[: _REASON - 4].rstrip() + " ..."
+
+
+def search_cost(one: BreakageLine) -> str:
+    """What a search cost."""
+    together = f" in {one.rounds} rounds of at most {one.at_once}" if one.at_once > 1 else ""
+    built = f"{one.builds} images built{together}, {one.unresolved} sets unresolvable"
+    return f"{one.candidates} packages that changed, {built}, {one.seconds:.0f} s"
+
+
+def culprits_key(culprits: Sequence[Change]) -> str:
+    """Equal for the same culprits at the same versions, whatever image they break."""
+    text = "--".join(f"{one.name}-{one.after or 'gone'}" for one in sorted(culprits, key=lambda one: one.name))
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower())
+
+
+def issues(breakages: Sequence[BreakageLine]) -> dict[str, str]:
+    """File name -> Markdown, one for each set of culprits: title in the first line, a marker to find it by last."""
+    groups: dict[str, list[BreakageLine]] = {}
+    for one in breakages:
+        groups.setdefault(one.key, []).append(one)
+    return {f"{name}.md": _issue(name, group) for name, group in groups.items()}
+
+
+def _issue(name: str, group: Sequence[BreakageLine]) -> str:
+    first = group[0]
+    moved = " with ".join(f"{one.name} {one.after}" for one in first.culprits)
+    images = ", ".join(dict.fromkeys(one.image for one in group))
+    lines = [f"# {moved} breaks {images}", ""]
+    for one in group:
+        lines += [f"**{one.image}**, {one.date:%Y-%m-%d %H:%M} UTC: {one.sentence}", ""]
+        lines += ["| claim | subject | tier | verdict | reason |", "|---|---|---|---|---|"]
+        lines += [f"| {_cells(claim)} |" for claim in one.claims]
+        lines += ["", f"Found by bisection over {search_cost(one)}.", ""]
+    lines += ["To expect the failure until upstream has fixed it, add a row to matrix.yaml:", "", "```yaml", "xfail:"]
+    claim, culprit = first.claims[0], first.culprits[0]
+    row = f'select: {first.image}, claim: "{claim.key}", issue: OWNER/REPOSITORY#NUMBER'
+    lines += [f'  - {{{row}, when: "{culprit.name}>={culprit.after}"}}', "```", "", f"<!-- truetag: {name} -->", ""]
+    return "\n".join(lines)
+
+
+def _cells(claim: ClaimRow) -> str:
+    reason = shortened(claim.reason).replace("|", "\\|")
+    return " | ".join((claim.id, claim.subject, claim.tier, claim.verdict, reason))
+
+
+def told(line: JobLine) -> str:
+    """One job in a line."""
+    counts = sum((Counter(tier.counts) for tier in line.tiers.values()), Counter[Status]())
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    parts = [f"{line.job} {line.outcome}" + (f" ({told})" if told else "")]
+    if line.job is Job.CONTROL and line.changes:
+        parts += [f"Debian's packages moved: {', '.join(map(str, line.changes))}"]
+    elif line.changes:
+        parts += [f"{len(line.changes)} packages changed"]
+    parts += [shortened(line.cause)] if line.cause else []
+    parts += [f"{one.id} {one.subject} fails as expected ({one.issue})" for one in line.expected]
+    parts += [
+        f"{one.id} {one.subject} passes unexpectedly: remove {one.issue} from xfail" for one in line.unexpected_passes
+    ]
+    return "; ".join(parts)

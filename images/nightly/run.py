@@ -1,24 +1,31 @@
 """A nightly run of one image: as locked (control), with the newest versions (canary), and what broke between them.
 
-What builds and validates is injected (`Judge`), and so are the resolver and the clock.
+What builds and validates is injected (`ValidateSet`), and so are the resolver and the clock.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from images.building import validating
+from images.config import selectors
+from images.config.schema import ExpectedFailure
+from images.config.selectors import Selectable
 from images.locking import lock_file, uv
-from images.nightly import canary, jobs, report
+from images.nightly import bisection, canary, results, sets
+from images.nightly.bisection import Search, is_open
 from images.nightly.canary import Locked
-from images.nightly.options import NightlyOptions
-from images.nightly.results import BreakageLine, Job, JobLine, Outcome
-from images.nightly.search import Search
-from images.nightly.search import regressions as regressions_of
-from images.nightly.state import Trial
+from images.nightly.results import BreakageLine, Change, Expected, Job, JobLine, Outcome
+from images.nightly.sets import NightlyOptions, SetResult
 from images.planning.image import Image
 from images.planning.plan import Planned
+from images.validation.rows import ClaimRow, TierCount
 from validate.judging import Status
 
 
@@ -43,30 +50,40 @@ def run(planned: Planned, image: Image, options: NightlyOptions) -> ImageResult:
 
     Appends a line as soon as it is known. Raises UserError: no lock, or an index or an engine that does not answer.
     """
-    control = Locked(image=image, lock=lock_file.read(image, options.locks))
-    before, control_line = jobs.run(planned, control, Job.CONTROL, (), options)
-    options.tell(planned.name, report.job(control_line))
+    control = Locked(image=image, lock=lock_file.read(image, options.sources.workspace.locks))
+    before = sets.validated(control, options.tiers, str(Job.CONTROL), options)
+    moved = debian_moves(options.debian_before(planned.name), before.debian)
+    control_line = _line(planned, control, Job.CONTROL, moved, before, options)
     try:
         newest = _newest(control, options)
     except uv.NoSolution as error:
-        line = jobs.plain_line(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
-        return ImageResult(image=planned.name, control=control_line, canary=jobs.appended(line, options))
+        line = _plain(planned, Job.CANARY, Outcome.UNRESOLVED, options, cause=error.problems[0].cause)
+        return ImageResult(image=planned.name, control=control_line, canary=_appended(line, options))
     changed = canary.changes(control, newest)
     if not changed:
-        line = jobs.plain_line(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
-        return ImageResult(image=planned.name, control=control_line, canary=jobs.appended(line, options))
-    options.tell(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
-    after, canary_line = jobs.run(planned, newest, Job.CANARY, changed, options)
-    options.tell(planned.name, report.job(canary_line))
-    regressions = regressions_of(before, after, canary_line.expected)
+        line = _plain(planned, Job.CANARY, Outcome.UNCHANGED, options, versions=control.hash)
+        return ImageResult(image=planned.name, control=control_line, canary=_appended(line, options))
+    options.progress(planned.name, f"canary: {', '.join(str(one) for one in changed if one.pinned)}")
+    after = sets.validated(newest, options.tiers, str(Job.CANARY), options)
+    canary_line = _line(planned, newest, Job.CANARY, changed, after, options)
     search = Search(planned=planned, control=control, canary=newest, changed=changed, options=options)
     return ImageResult(
         image=planned.name,
         control=control_line,
         canary=canary_line,
-        breakages=tuple(search.breakages(regressions)),
+        breakages=tuple(search.breakages(bisection.regressions(before, after, canary_line.expected))),
         proposed=newest if _is_as_good(before, after) else None,
     )
+
+
+def debian_moves(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    """The Debian packages that the control took anew, against the image that people have. None of either: none."""
+    names = sorted({*before, *after}) if before and after else []
+    return [
+        Change(name=name, before=before.get(name, ""), after=after.get(name, ""), pinned=False)
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _newest(control: Locked, options: NightlyOptions) -> Locked:
@@ -75,7 +92,7 @@ def _newest(control: Locked, options: NightlyOptions) -> Locked:
     key = f"newest {name} {control.hash} {json.dumps(dict(options.ranges), sort_keys=True)}"
     if (known := options.state.find(key)) is not None:
         return canary.relocked(control, known, options.run)
-    options.tell(name, "resolving the newest versions")
+    options.progress(name, "resolving the newest versions")
     refused = canary.refused_by_facts(control.image, options.sources)
     wanted = canary.requirements(control, options.sources.matrix.nightly, refused, options.ranges)
     newest = canary.newest(control, wanted, options.run)
@@ -83,9 +100,127 @@ def _newest(control: Locked, options: NightlyOptions) -> Locked:
     return newest
 
 
-def _is_as_good(control: Trial, newer: Trial) -> bool:
+def _is_as_good(control: SetResult, newer: SetResult) -> bool:
     """Whether the canary has the control's verdicts or better ones in all tiers that need no GPU."""
     same = all(newer.verdict(one.key) in (one.verdict, Status.PASS) for one in control.claims)
     new = [one for one in newer.claims if one.verdict is Status.FAIL and control.verdict(one.key) is not Status.FAIL]
     judged = all(tier in newer.overall for tier in validating.ANYWHERE)
     return not control.cause and judged and same and not new
+
+
+def _line(
+    planned: Planned, locked: Locked, job: Job, changed: Sequence[Change], found: SetResult, options: NightlyOptions
+) -> JobLine:
+    """The line of a job, appended and told."""
+    rows = rows_for(planned, locked.versions, options.sources.matrix.xfail)
+    expect = expected(found.claims, rows)
+    failing = [claim for claim in found.claims if is_open(claim)]
+    outcome = _outcome(found, failing, expect)
+    counts = {tier: Counter(claim.verdict for claim in found.claims if claim.tier is tier) for tier in found.overall}
+    line = _plain(planned, job, outcome, options, versions=locked.hash, cause=found.cause)
+    line = line.model_copy(
+        update={
+            "tiers": {tier: TierCount(verdict=one, counts=dict(counts[tier])) for tier, one in found.overall.items()},
+            "failing": failing,
+            "expected": expect,
+            "unexpected_passes": unexpected_passes(found.claims, rows),
+            "digest": found.digest,
+            "bytes": found.bytes,
+            "seconds": found.seconds,
+            "gpus": list(found.gpus),
+            "changes": list(changed),
+        }
+    )
+    options.progress(planned.name, results.told(line))
+    return _appended(line, options)
+
+
+def _outcome(found: SetResult, failing: Sequence[ClaimRow], expected: Sequence[Expected]) -> Outcome:
+    if found.cause:
+        return Outcome.NOT_BUILT
+    failed = [claim for claim in failing if claim.verdict is Status.FAIL]
+    if len(failed) > len(expected):
+        return Outcome.FAIL
+    if expected:
+        return Outcome.XFAIL
+    required = any(claim.required for claim in found.claims)
+    return Outcome.PASS if required and not failing else Outcome.UNPROVEN
+
+
+def _plain(
+    planned: Planned, job: Job, outcome: Outcome, options: NightlyOptions, *, versions: str = "", cause: str = ""
+) -> JobLine:
+    """The line of a job without a set that was validated."""
+    return JobLine(
+        date=options.now(),
+        image=planned.name,
+        job=job,
+        outcome=outcome,
+        versions=versions,
+        revision=options.sources.revision,
+        tiers={},
+        failing=[],
+        expected=[],
+        unexpected_passes=[],
+        digest="",
+        bytes=0,
+        seconds=0.0,
+        gpus=[],
+        changes=[],
+        ranges=dict(options.ranges),
+        cause=cause,
+    )
+
+
+def _appended(line: JobLine, options: NightlyOptions) -> JobLine:
+    """Append a line once: a resumed run has those that it wrote before."""
+    key = f"line {line.image} {line.job} {line.versions} {line.revision} {sorted(options.ranges.items())}"
+    if (known := options.state.find(key)) is not None:
+        return JobLine.model_validate(known)
+    results.append(line, options.results)
+    options.state.keep(key, line.model_dump(mode="json"))
+    return line
+
+
+# --- known breakages -------------------------------------------------------------------------------------------------
+
+
+def rows_for(image: Selectable, versions: Mapping[str, str], rows: Sequence[ExpectedFailure]) -> list[ExpectedFailure]:
+    """The rows that speak of an image with these versions (distribution -> version)."""
+    return [row for row in rows if selectors.parse(row.select)(image) and _holds(row.when, versions)]
+
+
+def _holds(when: str, versions: Mapping[str, str]) -> bool:
+    if not when:
+        return True
+    wanted = Requirement(when)
+    version = versions.get(canonicalize_name(wanted.name))
+    return version is not None and wanted.specifier.contains(version, prereleases=True)
+
+
+def expected(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
+    """The claims that failed as a row says they do."""
+    found = ((claim, _row_of(claim, rows)) for claim in claims if claim.verdict is Status.FAIL)
+    return [_about(claim, row, claim.reason) for claim, row in found if row]
+
+
+def unexpected_passes(claims: Sequence[ClaimRow], rows: Sequence[ExpectedFailure]) -> list[Expected]:
+    """Claims of rows whose every claim was measured and is PASS."""
+    found: list[Expected] = []
+    for row in rows:
+        about = [claim for claim in claims if _is_about(row, claim)]
+        if about and all(claim.verdict is Status.PASS for claim in about):
+            found += [_about(claim, row, "") for claim in about]
+    return found
+
+
+def _row_of(claim: ClaimRow, rows: Sequence[ExpectedFailure]) -> ExpectedFailure | None:
+    return next((row for row in rows if _is_about(row, claim)), None)
+
+
+def _is_about(row: ExpectedFailure, claim: ClaimRow) -> bool:
+    return row.claim in (claim.id, claim.key)
+
+
+def _about(claim: ClaimRow, row: ExpectedFailure, reason: str) -> Expected:
+    return Expected(id=claim.id, subject=claim.subject, issue=row.issue, reason=reason)

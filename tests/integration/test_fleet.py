@@ -1,22 +1,29 @@
 """A fleet for real: Slurm with four nodes, Ray with three, one registry; workers and submitters that are killed."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import loopback
+from images.config import paths
 from images.engine import RUN_LABEL, Engine, ImageInfo
-from images.fleet import travel
+from images.fleet import images
 from images.fleet import worker as fleet_worker
 from images.fleet.config import WorkerType
+from images.fleet.executors import ray as ray_executor
 from images.fleet.executors.executor import Placed
 from images.fleet.executors.local import LocalExecutor
-from images.fleet.ledger import Ledger
+from images.fleet.folder import JobFolder
 from images.fleet.model import Job
-from images.fleet.worker import Assignment
+from images.fleet.worker import Task
 from images.registry.reference import Repository
 from images.validation import run
 from tests.support import fleet_faults, fleet_images
@@ -38,7 +45,7 @@ workers:
 
 
 @pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def staging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with loopback.registry(tmp_path_factory.mktemp("registry") / "data") as host:
         yield f"{host}/fleet"
 
@@ -66,11 +73,11 @@ def fleet_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def command(engine: Engine, through: str, thin: Sequence[str], fleet_file: Path) -> FleetCommand:
+def command(engine: Engine, staging: str, thin: Sequence[str], fleet_file: Path) -> FleetCommand:
     """`fleet` about the thin images, with the claims that they can keep."""
     return FleetCommand(
         images=tuple(thin),
-        options=("--fleet", str(fleet_file), "--through", through, "--tier", "static"),
+        options=("--fleet", str(fleet_file), "--staging", staging, "--tier", "static"),
         environment={"DOCKER_HOST": engine.facts.url},
     )
 
@@ -97,9 +104,11 @@ def test_slurm_gives_the_verdicts_of_one_machine(
     done = on_slurm.run(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert fleet_faults.verdicts(tmp_path) == local
-    who = {record.worker.node for record in Ledger(tmp_path).records()}
+    who = {record.worker.node for record in JobFolder(tmp_path).records().values()}
     assert who and who <= {"n1", "n2"}, "the partition that fleet.yaml names"
-    assert all(record.worker.executor == "slurm" and record.worker.id for record in Ledger(tmp_path).records())
+    assert all(
+        record.worker.executor == "slurm" and record.worker.id for record in JobFolder(tmp_path).records().values()
+    )
     planned = json.loads(on_slurm.run(tmp_path, "plan", "--json").stdout)
     assert sorted(one["state"] for one in planned) == ["due", "fresh", "fresh"]
 
@@ -113,10 +122,10 @@ def test_a_gpu_tier_goes_to_the_node_that_has_the_gpu_and_claims_nothing_without
     arguments = ["run", "--on", "slurm", "--tier", "gpu", "--image", image, "--out", str(tmp_path), *options]
     done = fleet_faults.call(arguments, {**command.environment, **slurm.environment})
     assert done.returncode == 1 and "the machine has 0 of none" in done.stderr, done.stderr
-    ledger = Ledger(tmp_path)
-    (key,) = ledger.job_keys()
-    failure = ledger.failure(key)
-    assert failure and failure.node == "n3" and ledger.record(key) is None
+    folder = JobFolder(tmp_path)
+    (key,) = folder.job_keys()
+    failure = folder.failure(key)
+    assert failure and failure.node == "n3" and folder.record(key) is None
     assert slurm.queue() == []
 
 
@@ -127,29 +136,175 @@ def ray() -> Iterator[Mapping[str, str]]:
         yield {"RAY_ADDRESS": address}
 
 
+BUILT = ("cu126-torch29", "cu128-torch29", "cu128-torch210")
+"""Images whose contexts need no wheel from elsewhere."""
+
+
+@dataclass(frozen=True)
+class Building:
+    """`fleet run` about images that staging lacks, in a checkout whose images are small and take some seconds.
+
+    They lack nearly all that they are held to: what counts is that the verdict is the same everywhere.
+    """
+
+    folder: Path
+    staging: str
+    environment: Mapping[str, str]
+
+    @property
+    def jobs(self) -> JobFolder:
+        return JobFolder(self.folder / "out")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        checkout = self.folder / "checkout"
+        if not checkout.exists():
+            ray_executor.stage(checkout, paths.CHECKOUT)
+            (checkout / "fleet.yaml").write_text(FLEET)
+            dockerfile = f"{fleet_images.dockerfile()}RUN echo {self.folder} && sleep 4\n"
+            (checkout / "templates" / "Dockerfile.j2").write_text(dockerfile)
+        command = [sys.executable, "-m", "images", "fleet", *words, "--staging", self.staging]
+        return subprocess.Popen(
+            [*command, "--out", str(self.folder / "out")],
+            cwd=checkout,
+            env={**os.environ, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def killed_with_one_built(self, on: str) -> None:
+        """Kill the submitter once one image has a record and the others are being built."""
+        submitter = self.start("run", *BUILT, "--on", on)
+        until(lambda: self.jobs.records() or submitter.poll() is not None, lambda: submitter.args)
+        assert submitter.poll() is None, submitter.communicate()
+        submitter.kill()
+        submitter.communicate()
+
+    def verdicts(self) -> dict[str, fleet_faults.Verdict]:
+        """Image -> verdict. Raises AssertionError for what was built or judged twice, or is in no registry."""
+        found = fleet_faults.verdicts(self.jobs.path)
+        assert not list(self.jobs.path.rglob("earlier")), "a job was done twice"
+        assert not [key for key in self.jobs.job_keys() if self.jobs.lease(key)]
+        by_image = {}
+        for key, record in self.jobs.records().items():
+            job = self.jobs.job(key)
+            assert job and job.digest == record.digest and record.reference.startswith(f"{self.staging}@sha256:")
+            by_image[job.image] = found[record.digest]
+        assert sorted(by_image) == sorted(BUILT)
+        return by_image
+
+
+def names_of_workers(engine: Engine) -> list[str]:
+    """Names of images that are being built."""
+    found = engine.sdk.images(filters={"label": "dev.truetag.image"})
+    return [tag for one in found for tag in one["RepoTags"] or () if "-fleet-u" in tag]
+
+
+def until(holds: Callable[[], object], told: Callable[[], object]) -> None:
+    """Wait. `told`: what is said where it takes too long."""
+    deadline = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def built_here(
+    engine: Engine, parent: ImageInfo, staging: str, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, fleet_faults.Verdict]:
+    """What one machine gives for images that it builds."""
+    here = Building(tmp_path_factory.mktemp("built"), f"{staging}-here", {"DOCKER_HOST": engine.facts.url})
+    told = here.start("run", *BUILT).communicate()[1]
+    found = here.verdicts()
+    assert all(record.build["digest"] == record.digest for record in here.jobs.records().values()), told
+    assert not names_of_workers(engine), "what is built has no name before its verdict"
+    planned = json.loads(here.start("plan", *BUILT, "--json").communicate()[0])
+    assert {one["digest"] for one in planned} == set(fleet_faults.verdicts(here.jobs.path)), "found by their contexts"
+    return found
+
+
+@pytest.mark.parametrize("on", ["slurm", "ray"])
+def test_builds_of_a_killed_submitter_are_taken_over_and_none_is_built_twice(
+    engine: Engine,
+    built_here: Mapping[str, fleet_faults.Verdict],
+    slurm: Slurm,
+    ray: Mapping[str, str],
+    staging: str,
+    tmp_path: Path,
+    on: str,
+) -> None:
+    """Slurm's jobs go on, and are watched; Ray ends the tasks of a killed submitter, and what came back stays."""
+    environment = {"DOCKER_HOST": engine.facts.url, **slurm.environment, **ray}
+    building = Building(tmp_path, f"{staging}-{on}", environment)
+    building.killed_with_one_built(on)
+    submitted = jobs_of(slurm)
+    stdout, stderr = building.start("run", "--resume", "--on", on).communicate()
+    assert "Traceback" not in stderr and "are taken over" in stderr, stdout + stderr
+    assert building.verdicts() == built_here
+    assert on == "ray" or jobs_of(slurm) == submitted
+    until(lambda: not slurm.queue(), slurm.queue)
+    assert not names_of_workers(engine)
+
+
+def jobs_of(slurm: Slurm) -> set[str]:
+    """Every job that Slurm remembers."""
+    return set(slurm.ask("squeue", "--array", "--states=all", "--noheader", "--format=%i").split())
+
+
+def test_a_build_on_slurm_tells_why_its_worker_could_not_build(
+    engine: Engine, parent: ImageInfo, slurm: Slurm, staging: str, tmp_path: Path
+) -> None:
+    building = Building(tmp_path, f"{staging}-none", {"DOCKER_HOST": engine.facts.url, **slurm.environment})
+    submitter = building.start("plan", BUILT[0])
+    submitter.communicate()
+    (tmp_path / "checkout" / "templates" / "Dockerfile.j2").write_text("FROM truetag-base:bookworm\nRUN exit 3\n")
+    stdout, stderr = building.start("run", BUILT[0], "--on", "slurm").communicate()
+    assert "Traceback" not in stderr and "exit 3" in stderr and "next:" in stderr, stdout + stderr
+    assert slurm.queue() == [] and not building.jobs.records()
+
+
+def test_names_that_killed_workers_left_are_taken_away_and_no_others(engine: Engine) -> None:
+    own = f"-fleet-u{os.getuid()}"
+    left, built = (f"truetag-test-left-{word}{own}" for word in "ab")
+    others = f"truetag-test-left-c-fleet-u9{os.getuid()}"
+    labelled = b"FROM scratch\nLABEL dev.truetag.image=test\n"
+    try:
+        for tag in (f"{left}-candidate", built, others):
+            engine.build({"Dockerfile": labelled}, tag, network="none")
+        with engine.alone(f"job {built}", waiting=lambda: pytest.fail("nobody has this name")):
+            fleet_worker.untag_left(engine)
+            assert [engine.find(tag) is None for tag in (f"{left}-candidate", built, others)] == [True, False, False]
+        fleet_worker.untag_left(engine)
+        assert engine.find(built) is None, "its worker has ended"
+    finally:
+        engine.untag(others)
+
+
 def test_ray_gives_the_verdicts_of_one_machine(
     command: FleetCommand, local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
 ) -> None:
     done = command.on("ray", ray).run(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert fleet_faults.verdicts(tmp_path) == local
-    assert all(record.worker.executor == "ray" and record.worker.id for record in Ledger(tmp_path).records())
+    assert all(
+        record.worker.executor == "ray" and record.worker.id for record in JobFolder(tmp_path).records().values()
+    )
 
 
 def test_rootless_podman_gives_the_verdicts_of_docker(
-    engine: Engine, command: FleetCommand, through: str, local: Mapping[str, Any], tmp_path: Path
+    engine: Engine, command: FleetCommand, staging: str, local: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """A node without Docker: a user's own Podman pulls by digest, and its containers give the same evidence."""
     sent = [
-        travel.send(engine, engine.inspect(image), Repository.parse(through), tmp_path / "push", lambda _event: None)
+        images.send(engine, engine.inspect(image), Repository.parse(staging), tmp_path / "push")
         for image in command.images
     ]
-    with rootless_podman(through.partition("/")[0]) as url:
+    with rootless_podman(staging.partition("/")[0]) as url:
         on_podman = FleetCommand(images=tuple(sent), options=(*command.options, "--engine", url))
         done = on_podman.run(tmp_path / "fleet")
     assert done.returncode == 1 and "next:" not in done.stderr, done.stderr
     assert fleet_faults.verdicts(tmp_path / "fleet") == local
-    assert {record.worker.engine[:7] for record in Ledger(tmp_path / "fleet").records()} == {"podman "}
+    assert {record.worker.engine[:7] for record in JobFolder(tmp_path / "fleet").records().values()} == {"podman "}
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +327,7 @@ def slow_local(of_slow: FleetCommand, tmp_path_factory: pytest.TempPathFactory) 
     return judged_here(of_slow, tmp_path_factory.mktemp("slow-local"))
 
 
-def test_every_pair_is_judged_once_whoever_is_killed(
+def test_every_job_is_done_once_whoever_is_killed(
     engine: Engine, of_slow: FleetCommand, slow_local: Mapping[str, Any], slurm: Slurm, tmp_path: Path
 ) -> None:
     """The short form of tests/support/fleet_faults.py: a worker, then the submitter, then an interrupt."""
@@ -190,7 +345,7 @@ def test_every_pair_is_judged_once_whoever_is_killed(
     assert killing.names() == named, "nothing gets a name"
 
 
-def test_ray_judges_every_pair_once_though_its_submitter_is_killed(
+def test_ray_does_every_job_once_though_its_submitter_is_killed(
     engine: Engine, of_slow: FleetCommand, slow_local: Mapping[str, Any], ray: Mapping[str, str], tmp_path: Path
 ) -> None:
     """In the middle of a trial, when one record has come back."""
@@ -244,16 +399,16 @@ def test_a_container_that_is_killed_in_the_middle_of_its_trial_gives_no_verdict(
         tiers=(Tier.STATIC,),
         claims=json.loads(asked.dumps()),
     )
-    task = Assignment(job=job.model_dump_json(), run="x", executor="local", matrix="", engine=engine.facts.url)
+    task = Task(job=job.model_dump_json(), run="x", executor="local", matrix="", engine=engine.facts.url)
     executor = LocalExecutor()
     executor.start([Placed(key=job.key, task=task, gpus=0, machines="cpu", on=WorkerType())])
     (ended,) = executor.ended()
-    assert killed == [True] and ended.judged is None and "was killed from outside" in ended.cause, ended
+    assert killed == [True] and ended.result is None and "was killed from outside" in ended.cause, ended
     assert running() == []
 
 
-def test_two_people_on_one_fleet_judge_no_pair_twice(of_slow: FleetCommand, tmp_path: Path) -> None:
-    """Both plan all pairs as due; who comes second leaves what the other has booked."""
+def test_two_people_on_one_fleet_do_no_job_twice(of_slow: FleetCommand, tmp_path: Path) -> None:
+    """Both plan all as due; who comes second leaves what the other has leased."""
     processes = [of_slow.start(tmp_path) for _ in range(2)]
     told = [process.communicate()[1] for process in processes]
     assert len(fleet_faults.verdicts(tmp_path)) == 3

@@ -10,12 +10,11 @@ from images.context.hosting import host_settings
 from images.engine import Engine, ImageInfo
 from images.engine.progress import Progress
 from images.locking import lock_file
-from images.nightly import overlay, results
+from images.nightly import results, sets
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
-from images.nightly.options import NightlyOptions
 from images.nightly.results import Outcome
-from images.nightly.state import State
+from images.nightly.sets import NightlyOptions, State
 from images.planning import plan
 from images.planning.image import Image
 from tests.support.broken_images import NAME
@@ -36,13 +35,13 @@ def test_the_package_that_breaks_a_canary_is_named(
     with Progress(plain=True) as progress:
         options = NightlyOptions(
             sources=SOURCES,
-            judge=overlay.over(engine, controls, build, progress),
+            validate=sets.laid_over(engine, controls, build, progress),
             state=State(tmp_path / "state.jsonl", resume=False),
             now=lambda: datetime.now(UTC),
             results=tmp_path / "results",
             ranges={pin.name: MOVING.get(pin.name, f"=={pin.version}") for pin in image.pins},
             tiers=[Tier.STATIC],
-            tell=say,
+            progress=say,
         )
         found = nightly.run(planned, image, options)
     assert found.control.outcome is Outcome.PASS

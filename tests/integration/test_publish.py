@@ -25,7 +25,7 @@ from images.config.names import ImageName
 from images.context.base_images import AcquiredBase
 from images.engine import Engine, ImageInfo, connect, private_engine
 from images.errors import UserError
-from images.fleet import travel
+from images.fleet import images
 from images.planning import expectations
 from images.publish import attachments, local_image, sbom
 from images.publish.attachments import statements_tag
@@ -419,7 +419,7 @@ def test_what_a_fleet_pushed_by_digest_is_published_from_there(
 ) -> None:
     """By a machine that never compressed these layers: none of them is sent."""
     lab = Repository(proxy.host, f"{options.repository.name}-lab")
-    sent = travel.send(publisher, first.info, lab, cache, lambda _event: None)
+    sent = images.send(publisher, first.info, lab, cache)
     proxy.seen.clear()
     done = publish_it(publisher, first, replace(options, cache=tmp_path / "another machine"), staged=lab)
     assert done.reference.partition("@")[2] == sent.partition("@")[2] and proxy.sent("PATCH") == 0

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks import loopback
 from images.engine import Engine, connect
-from images.fleet.ledger import Ledger
-from images.fleet.model import FleetRecord
+from images.fleet.folder import JobFolder
+from images.fleet.model import JobRecord
 from tests.support import fleet_images
 from tests.support.fleet_faults import FleetCommand, verdicts
 from tests.support.other_engine import other_engine
@@ -35,12 +35,12 @@ class Run:
     """What one executor did: digest -> verdict and record, and seconds from the command's start to its end."""
 
     found: Mapping[str, Any]
-    records: Mapping[str, FleetRecord]
+    records: Mapping[str, JobRecord]
     seconds: float
 
     @property
     def work(self) -> float:
-        """Seconds that workers spent on trials, added up."""
+        """Seconds that workers spent on validation runs, added up."""
         return sum(record.seconds for record in self.records.values())
 
 
@@ -78,14 +78,14 @@ def site(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def command_of(tags: Sequence[str], fleet: Path, host: str, engine: Engine) -> FleetCommand:
     """`fleet run` about these images, through the registry."""
-    options = ("--fleet", str(fleet), "--through", f"{host}/fleet", "--tier", "static")
+    options = ("--fleet", str(fleet), "--staging", f"{host}/fleet", "--tier", "static")
     return FleetCommand(images=tuple(tags), options=options, environment={"DOCKER_HOST": engine.facts.url})
 
 
 def _fetch_parent(urls: Sequence[str], judged: Path) -> None:
     """Have the empty engines fetch one image, or the full one has judged all before they have their first."""
-    ledger = Ledger(judged)
-    jobs = [job for key in ledger.job_keys() if (job := ledger.job(key))]
+    folder = JobFolder(judged)
+    jobs = [job for key in folder.job_keys() if (job := folder.job(key))]
     for url in urls:
         with connect(url) as engine:
             engine.pull(jobs[0].reference)
@@ -98,7 +98,7 @@ def judged_by(command: FleetCommand, folder: Path) -> Run:
     seconds = time.monotonic() - start
     found = verdicts(folder)
     assert len(found) == len(command.images), done.stdout + done.stderr
-    records = {f"sha256:{one.line.digest.removeprefix('sha256:')}": one for one in Ledger(folder).records()}
+    records = {one.digest: one for one in JobFolder(folder).records().values()}
     return Run(found=found, records=records, seconds=seconds)
 
 

@@ -24,13 +24,12 @@ import docker.errors
 
 from benchmarks import loopback
 from images.engine import RUN_LABEL, Engine, connect
-from images.fleet.ledger import Ledger
+from images.fleet.folder import JobFolder
 from tests.support import fleet_images
 from tests.support.broken_images import NAME
 from tests.support.checkout import ROOT
 from tests.support.engine_contents import containers
 from tests.support.slurm_cluster import Slurm, slurm_cluster
-from validate.evidence import Evidence
 from validate.judge import judge
 
 WORKER, CONTAINER, SUBMITTER = "worker", "container", "submitter"
@@ -78,12 +77,16 @@ def call(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess
     )
 
 
-def verdicts(folder: Path) -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
-    """Digest -> overall verdict, and each claim's verdict with its reason, of what a fleet's folder holds."""
-    ledger = Ledger(folder)
+Verdict = tuple[str, list[tuple[str, str, str]]]
+"""Overall, and each claim's verdict with its reason."""
+
+
+def verdicts(path: Path) -> dict[str, Verdict]:
+    """Digest -> verdict, of what a fleet's folder holds."""
+    folder = JobFolder(path)
     found = {}
-    for record in ledger.records():
-        evidence = Evidence.loads(ledger.evidence_of(record).decode())
+    for record in folder.records().values():
+        evidence = folder.evidence(record)
         verdict = judge(evidence.claim_set, evidence)
         rows = [(f"{one.claim.id} {one.claim.subject}", str(one.status), one.reason) for one in verdict.claims]
         found[verdict.digest] = (str(verdict.overall), rows)
@@ -129,15 +132,15 @@ class Killing:
 
     def submitter_killed(self, folder: Path) -> int:
         """Kill a submitter in the middle of a trial, once one image is judged. Returns how many are."""
-        process, ledger = self.command.start(folder), Ledger(folder)
-        self._until(lambda: any(ledger.records()) and bool(self._containers("running")), process)
+        process, jobs = self.command.start(folder), JobFolder(folder)
+        self._until(lambda: bool(jobs.records()) and bool(self._containers("running")), process)
         assert process.poll() is None, process.communicate()
         process.kill()
         process.communicate()
-        return len(list(ledger.records()))
+        return len(jobs.records())
 
     def interrupted(self) -> None:
-        """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is booked."""
+        """Ctrl-C in the middle: the cluster's jobs are cancelled, their containers removed, and nothing is leased."""
         self.rounds += 1
         folder = self.folder / f"round-{self.rounds}"
         process = self.command.start(folder)
@@ -147,17 +150,17 @@ class Killing:
         assert process.returncode == 130 and "stopped" in told, told
         self._until(lambda: not self._queue())
         self._until(lambda: not self._containers())
-        ledger = Ledger(folder)
-        assert not [key for key in ledger.job_keys() if ledger.booked(key)]
+        jobs = JobFolder(folder)
+        assert not [key for key in jobs.job_keys() if jobs.lease(key)]
 
     def check(self, folder: Path, told: str) -> None:
-        """Every pair has one record, by its own evidence, as one machine alone gives it; nothing is left running."""
+        """Every job has one record, by its own evidence, as one machine alone gives it; nothing is left running."""
         found = verdicts(folder)
         assert len(found) == len(self.command.images) == len(self.expected), told
         assert found == self.expected
-        assert not list(folder.rglob("earlier")), "a pair was judged twice"
-        ledger = Ledger(folder)
-        assert not [key for key in ledger.job_keys() if ledger.booked(key)]
+        assert not list(folder.rglob("earlier")), "a job was done twice"
+        jobs = JobFolder(folder)
+        assert not [key for key in jobs.job_keys() if jobs.lease(key)]
         self._until(lambda: not self._queue())
         self.engine.sweep()
         assert not self._containers()
@@ -246,7 +249,7 @@ def main(kills: int, seed: int) -> None:
             loopback.registry(folder / "registry") as host,
             fleet_images.thin_images(engine, "truetag-kills", 5, broken, fleet_images.SLOW) as tags,
         ):
-            options = ("--fleet", str(fleet), "--through", f"{host}/fleet", "--tier", "static")
+            options = ("--fleet", str(fleet), "--staging", f"{host}/fleet", "--tier", "static")
             command = FleetCommand(images=tags, options=options, environment={"DOCKER_HOST": engine.facts.url})
             alone = command.run(folder / "local")
             assert alone.returncode == 1, alone.stderr
@@ -254,7 +257,7 @@ def main(kills: int, seed: int) -> None:
                 command=command.on("slurm", slurm.environment),
                 slurm=slurm,
                 engine=engine,
-                folder=folder / "ledgers",
+                folder=folder / "rounds",
                 expected=verdicts(folder / "local"),
                 dice=random.Random(seed),
             )

@@ -3,11 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from images.fleet.model import FleetRecord, Job, Judged, WorkerInfo
-from images.site import records
+from images.fleet.model import Job, JobRecord, JobResult, WorkerInfo
 from validate.claims import Claim, ClaimSet, Tier
 from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judge import judge
 
 NAME = "cu126-torch27"
 
@@ -15,7 +13,7 @@ NAME = "cu126-torch27"
 def claim(subject: str = "pip", version: str = "25.0", number: str = "S1", **more: Any) -> Claim:
     """A distribution at a version."""
     expect = {"version": version, "locals": [""], "modules": [], "python": "3.11"}
-    plain = {"tier": Tier.STATIC, "probe": "static.x", "statement": "x", "expect": expect}
+    plain = {"tier": Tier.STATIC, "probe": "static.pins", "statement": "x", "expect": expect}
     return Claim(id=number, subject=subject, **{**plain, **more})
 
 
@@ -38,18 +36,34 @@ def job(number: int, held_to: ClaimSet, **more: Any) -> Job:
     return Job(**{**given, "claims": data, **more})
 
 
-def judged(
-    one: Job, held_to: ClaimSet, digest: str = "", gpus: tuple[str, ...] = (), days: int = 0, **measured: Any
-) -> Judged:
+def result(
+    one: Job,
+    held_to: ClaimSet,
+    digest: str = "",
+    gpus: tuple[str, ...] = (),
+    days: float = 0,
+    node: str = "n1",
+    build: dict[str, Any] | None = None,
+    **measured: Any,
+) -> JobResult:
     """What a worker gave back `days` ago. It measured `measured` (subject -> evidence), held to these claims."""
     found = tuple(Measurement(subject=name, seconds=0.1, evidence=value) for name, value in measured.items())
-    record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
+    record = Record(probe="static.pins", outcome=Outcome.COMPLETED, seconds=1, measurements=found)
     now = datetime.now(UTC) - timedelta(days=days)
     host = {"date": now.isoformat(), "gpus": [{"name": name} for name in gpus]}
-    evidence = Evidence(image=NAME, digest=digest or one.digest, records=(record,), host=host, claims=held_to.claims)
-    line = records.line_of(evidence, judge(held_to, evidence), "fleet")
-    worker = WorkerInfo(executor="obedient", node="n1")
-    return Judged(
-        record=FleetRecord(key=one.key, run="x", worker=worker, started=now, ended=now, line=line),
+    image = digest or one.digest
+    evidence = Evidence(image=NAME, digest=image, records=(record,), host=host, claims=held_to.claims)
+    return JobResult(
+        record=JobRecord(
+            key=one.key,
+            run="x",
+            worker=WorkerInfo(executor="obedient", node=node),
+            started=now,
+            ended=now,
+            digest=image,
+            reference=one.reference or f"a.test/b@{image}",
+            evidence_sha256=Evidence.loads(evidence.dumps()).sha256,
+            build=build or {},
+        ),
         evidence=evidence.dumps(),
     )

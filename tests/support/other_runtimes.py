@@ -21,8 +21,8 @@ from pathlib import Path
 
 from benchmarks import loopback
 from images.engine import connect
-from images.fleet import travel
-from images.fleet.ledger import Ledger
+from images.fleet import images
+from images.fleet.folder import JobFolder
 from images.registry.reference import Repository
 from tests.support import fleet_faults
 from tests.support.checkout import ROOT
@@ -68,7 +68,7 @@ def compared(image: str, evidence: Path, runtimes: Sequence[str]) -> None:
         with loopback.registry(folder / "registry") as host:
             info = engine.inspect(image)
             assert info.id == recorded.digest, "the evidence is of another image"
-            sent = travel.send(engine, info, Repository.parse(f"{host}/fleet"), folder / "push", lambda _event: None)
+            sent = images.send(engine, info, Repository.parse(f"{host}/fleet"), folder / "push")
             for runtime in runtimes:
                 start = time.monotonic()
                 found = {"podman": _by_podman, "apptainer": _by_apptainer}[runtime](image, sent, folder / runtime)
@@ -79,7 +79,7 @@ def _by_podman(image: str, reference: str, out: Path) -> Verdicts:
     with rootless_podman(reference.partition("/")[0]) as url:
         done = fleet_faults.call([*_arguments(image, reference, out), "--engine", url], {})
     sys.stderr.write(done.stderr[-3000:])
-    return _of_ledger(out)
+    return _of_folder(out)
 
 
 def _by_apptainer(image: str, reference: str, out: Path) -> Verdicts:
@@ -95,18 +95,18 @@ def _by_apptainer(image: str, reference: str, out: Path) -> Verdicts:
         sys.stderr.write(done.stdout[-1000:] + done.stderr[-3000:])
         root = Path(before[before.index(str(_SCRIPT)) + 1])
         shutil.copytree(root / "own" / "fleet", out)
-    return _of_ledger(out)
+    return _of_folder(out)
 
 
 def _arguments(image: str, reference: str, out: Path) -> list[str]:
     return ["run", "--image", f"{image}={reference}", "--tier", "static", "--tier", "cpu", "--out", str(out)]
 
 
-def _of_ledger(out: Path) -> Verdicts:
-    ledger = Ledger(out)
-    (record,) = ledger.records()
+def _of_folder(out: Path) -> Verdicts:
+    folder = JobFolder(out)
+    (record,) = folder.records().values()
     sys.stdout.write(f"{record.worker.engine}: judged in {record.seconds:.0f} s, the fetching among them\n")
-    return _verdicts(Evidence.loads(ledger.evidence_of(record).decode()))
+    return _verdicts(folder.evidence(record))
 
 
 def _verdicts(evidence: Evidence) -> Verdicts:

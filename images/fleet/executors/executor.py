@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from images.fleet.config import WorkerType
-from images.fleet.model import Judged
-from images.fleet.task import Task
+from images.fleet.model import JobResult
+from images.fleet.worker import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """A job with the machines that judge it."""
+    """A job with the machines that do it."""
 
     key: str
     task: Task
@@ -27,19 +27,12 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A job that came to an end. Without a cause it has a record: the one given here, else the one in the ledger."""
+    """A job that came to an end. Without a cause it has a record: that of the result, else the one in the folder."""
 
     key: str
     cause: str = ""
     node: str = ""
-    judged: Judged | None = None
-
-
-def ended(key: str, found: Judged | str) -> Ended:
-    """The end of a job with a result. A name is that of the machine that kept the record in the ledger."""
-    if isinstance(found, str):
-        return Ended(key=key, node=found)
-    return Ended(key=key, node=found.record.worker.node, judged=found)
+    result: JobResult | None = None
 
 
 class Executor(Protocol):

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from images.errors import UserError
 from images.fleet import worker
 from images.fleet.executors.executor import Ended, Placed
-from images.fleet.executors.executor import ended as ended_with
-from images.fleet.task import TaskContext
+from images.fleet.worker import TaskContext
 
 
 class LocalExecutor:
@@ -29,7 +28,8 @@ class LocalExecutor:
         while self._waiting:
             job, self._began = self._waiting[0], time.monotonic()
             try:
-                ended = ended_with(job.key, job.task.perform(TaskContext()))
+                result = worker.perform(job.task, TaskContext())
+                ended = Ended(key=job.key, node=result.record.worker.node, result=result)
             except UserError as error:
                 ended = Ended(key=job.key, node=worker.node(), cause=str(error.problems[0]))
             self._waiting.pop(0)

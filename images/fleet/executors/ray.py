@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from images.config import paths
+from images.config.paths import Workspace
 from images.engine.runtime import Runtime
 from images.errors import Problem, UserError, problem_of
 from images.fleet import worker
 from images.fleet.config import RaySettings, WorkerType
-from images.fleet.executors.executor import Ended, Placed, ended
-from images.fleet.model import Judged
-from images.fleet.task import Task, TaskContext
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.model import JobResult
+from images.fleet.worker import Task, TaskContext
 
 _LOOK_UP = 1.0
 """Seconds after which a waiting thread looks whether it was interrupted."""
@@ -26,7 +27,7 @@ _PATIENCE = 120.0
 CODE = ("images", "validate", "templates", "examples")
 
 
-def run_there(task: Task) -> Judged | str:
+def run_there(task: Task) -> JobResult | str:
     """The task on a node of Ray's. Returns what came of it, or what a person is told instead.
 
     The work is done in a thread: Ray cancels a task by an interrupt, which would wait for the engine's next words.
@@ -34,14 +35,14 @@ def run_there(task: Task) -> Judged | str:
     import ray
 
     engines: list[Runtime] = []
-    results: list[Judged | str] = []
+    results: list[JobResult | str] = []
     found = ray.get_runtime_context()
     machine = f"{worker.node()}/{found.get_node_id()[:6]}"
     context = TaskContext(id=found.get_task_id() or "", machine=machine, on_engine=engines.append)
 
     def work() -> None:
         try:
-            results.append(task.perform(context))
+            results.append(worker.perform(task, context))
         except UserError as error:
             results.append(_told(error.problems[0]))
         except OSError as error:
@@ -65,13 +66,13 @@ class RayExecutor:
 
     name = "ray"
 
-    def __init__(self, address: str, settings: RaySettings) -> None:
+    def __init__(self, address: str, settings: RaySettings, workspace: Workspace) -> None:
         """Raises UserError where there is no ray, or the cluster does not answer."""
         self._ray = _library()
         self._settings = settings
         self._tasks: dict[Any, str] = {}
         with tempfile.TemporaryDirectory(prefix="truetag-checkout-") as folder:
-            stage(Path(folder))
+            stage(Path(folder), workspace)
             environment = {"working_dir": folder, **({"pip": list(settings.pip)} if settings.pip else {})}
             self._connect(address, environment)
 
@@ -127,7 +128,7 @@ class RayExecutor:
             return Ended(key=key, cause=f"Ray's task ended without a result: {lines[0][:200]} {lines[-1][:200]}")
         if isinstance(found, str):
             return Ended(key=key, cause=found)
-        return ended(key, found)
+        return Ended(key=key, node=found.record.worker.node, result=found)
 
 
 def _told(problem: Problem) -> str:
@@ -146,13 +147,14 @@ def options(on: WorkerType, gpus: int, settings: RaySettings) -> dict[str, Any]:
     return wanted
 
 
-def stage(folder: Path) -> None:
+def stage(folder: Path, workspace: Workspace) -> None:
     """Copy what a worker needs: the code, the matrix and its locks. A checkout's results and history stay here."""
     ignore = shutil.ignore_patterns("__pycache__")
     for name in CODE:
         if (paths.RESOURCES / name).is_dir():
             shutil.copytree(paths.RESOURCES / name, folder / name, ignore=ignore)
-    workspace = paths.workspace()
+    if (sessions := paths.RESOURCES / "noxfile.py").is_file():  # workers spell our commands as this machine does
+        shutil.copy(sessions, folder)
     shutil.copy(workspace.matrix, folder / paths.MATRIX_NAME)
     if workspace.locks.is_dir():
         shutil.copytree(workspace.locks, folder / "locks")

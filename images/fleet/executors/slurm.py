@@ -19,9 +19,8 @@ from images.config import paths
 from images.errors import Problem, UserError
 from images.fleet import worker
 from images.fleet.config import SlurmSettings, WorkerType
-from images.fleet.executors.executor import Ended, Placed, ended
-from images.fleet.task import Task, TaskContext
-from images.publish import signing
+from images.fleet.executors.executor import Ended, Placed
+from images.fleet.worker import Task, TaskContext
 
 if TYPE_CHECKING:
     from images.fleet.executors.squeue import WatchedJob
@@ -37,7 +36,7 @@ def run_here(task: Task) -> str:
     import submitit
 
     worker.end_on_sigterm()
-    return task.perform_and_keep(TaskContext(id=submitit.JobEnvironment().job_id))
+    return worker.perform_and_keep(task, TaskContext(id=submitit.JobEnvironment().job_id))
 
 
 class SlurmExecutor:
@@ -45,13 +44,11 @@ class SlurmExecutor:
 
     name = "slurm"
 
-    def __init__(self, folder: Path, settings: SlurmSettings, key: str = "") -> None:
-        """`key` signs what the jobs make, here. Raises UserError where there is no submitit, or no Slurm."""
-        _require_known(key)
+    def __init__(self, folder: Path, settings: SlurmSettings) -> None:
+        """Raises UserError where there is no submitit, or no Slurm."""
         _require_submitit()
         _slurm("squeue", "--version")
         self._folder, self._settings = own_folder(folder.absolute() / "slurm") / "%j", settings
-        self._key = key
         self._jobs: dict[str, WatchedJob] = {}
         self._run = uuid.uuid4().hex[:10]
         """Ends the name of every job: Slurm may have taken those whose numbers never came back."""
@@ -109,7 +106,7 @@ class SlurmExecutor:
         executor = submitit.SlurmExecutor(folder=self._folder)
         executor.update_parameters(**asked)
         try:
-            with without_keys(self._key):
+            with without_keys():
                 return [job.job_id for job in executor.map_array(run_here, [job.task for job in group])]
         except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
             cause = f"sbatch refuses the jobs for {machines}: {' '.join(str(error).split())[-400:]}"
@@ -123,29 +120,13 @@ class SlurmExecutor:
 
 
 @contextmanager
-def without_keys(key: str = "") -> Iterator[None]:
-    """Takes the variables of cosign and of `--key` away meanwhile: sbatch gives jobs all that it has.
-
-    Images are signed where they are submitted, by `publish`.
-    """
-    # The environment is the whole process's. No two threads are here at once: `Pool.run` submits under its lock, every
-    # other verb from its only thread. `publish` signs in that thread, too.
-    held = {name: os.environ.pop(name) for name in list(os.environ) if signing.is_secret(name, key)}
+def without_keys() -> Iterator[None]:
+    """Take the variables of cosign away meanwhile: sbatch gives jobs all that it has, and `publish` signs."""
+    held = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("COSIGN_")}
     try:
         yield
     finally:
         os.environ.update(held)
-
-
-def _require_known(key: str) -> None:
-    """Refuse a key whose credentials could travel. Raises UserError."""
-    if signing.has_known_secrets(key):
-        return
-    cause = "Slurm gives jobs every variable, and which of them hold this key's credentials is not known"
-    then = "leave --on slurm out: one machine pushes and signs; or name a key file, env:// or one of " + ", ".join(
-        f"{scheme}://" for scheme in signing.CREDENTIALS
-    )
-    raise UserError(Problem(where=f"--key {key}", cause=cause, then=then))
 
 
 def own_folder(folder: Path) -> Path:
@@ -191,7 +172,7 @@ def parameters(machines: str, on: WorkerType, gpus: int, settings: SlurmSettings
 def _end_of(key: str, job: WatchedJob) -> Ended:
     error = job.exception()
     if error is None:
-        return ended(key, job.result())
+        return Ended(key=key, node=job.result())
     return Ended(key=key, node=job.node, cause=f"Slurm's job {job.job_id}: {cause_in(str(error))}")
 
 

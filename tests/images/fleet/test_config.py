@@ -8,7 +8,7 @@ from images.errors import UserError
 from images.fleet import config
 
 GOOD = """\
-through: registry.test/images
+staging: registry.test/images
 workers:
   cpu: {slurm: {partition: cpu, minutes: 30}}
   h100: {arch: sm_90, gpus: 8, slurm: {partition: gpu, gres: "gpu:h100"}, ray: {accelerator_type: H100}}
@@ -19,11 +19,12 @@ workers:
 def read(tmp_path: Path, text: str) -> config.Fleet:
     file = tmp_path / "fleet.yaml"
     file.write_text(text)
-    return config.read(file)
+    return config.read(file, tmp_path)
 
 
 def test_machines_are_found_by_what_they_have(tmp_path: Path) -> None:
     fleet = read(tmp_path, GOOD)
+    assert fleet.staging == "registry.test/images" and config.read(None, tmp_path) == fleet
     assert fleet.plain == "cpu" and fleet.workers["cpu"].slurm.minutes == 30
     assert {arch: name for arch, (name, _) in fleet.by_arch.items()} == {"9.0": "h100", "8.0": "a100"}
 
@@ -64,4 +65,4 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml: can't be read"):
-        config.read(tmp_path / "nowhere.yaml")
+        config.read(tmp_path / "nowhere.yaml", tmp_path)

@@ -1,4 +1,4 @@
-"""The plan: what is fresh, due, booked or impossible, and which jobs that makes."""
+"""The plan: what is fresh, due, leased or impossible, and which jobs that makes."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,8 +12,8 @@ from images.config.names import Arch
 from images.config.platforms import Platform
 from images.fleet import planning
 from images.fleet.config import Fleet
-from images.fleet.model import Job, Pair
-from images.fleet.planning import FleetImage, Known, PlanInputs, State
+from images.fleet.model import Job, MatrixCell
+from images.fleet.planning import FleetImage, Known, State
 from images.site.records import RunLine
 from validate.claims import Claim, ClaimSet, Tier
 from validate.judging import Status
@@ -57,14 +57,14 @@ IMAGE = FleetImage(
 def known(
     tier: Tier, arch: str = "", *, days: int = 1, verdict: Status = Status.PASS, judged: str = "S1 C1 G1 M1"
 ) -> Any:
-    pair = Pair(image=IMAGE.name, digest=DIGEST, tier=tier, arch=arch)
+    cell = MatrixCell(image=IMAGE.name, digest=DIGEST, tier=tier, arch=arch)
     keys = frozenset(f"{number} torch" for number in judged.split())
-    return {pair: Known(date=NOW - timedelta(days=days), verdict=verdict, judged=keys, source="cpu")}
+    return {cell: Known(date=NOW - timedelta(days=days), verdict=verdict, judged=keys, source="cpu")}
 
 
 def planned(**more: Any) -> dict[tuple[str, str], tuple[State, str]]:
-    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, **more))
-    return {(str(one.pair.tier), one.pair.arch): (one.state, one.reason) for one in found}
+    found = planning.plan([IMAGE], FLEET, NOW, **more)
+    return {(str(one.cell.tier), one.cell.arch): (one.state, one.reason) for one in found}
 
 
 def test_each_tier_is_due_once_and_those_on_gpus_once_on_each_architecture() -> None:
@@ -91,45 +91,45 @@ def test_what_makes_a_record_count_no_more_is_told() -> None:
 
 
 def test_another_digest_says_nothing() -> None:
-    (pair, record), *_ = known(Tier.CPU).items()
-    other = Pair(image=pair.image, digest="sha256:" + "cd" * 32, tier=pair.tier)
+    (cell, record), *_ = known(Tier.CPU).items()
+    other = MatrixCell(image=cell.image, digest="sha256:" + "cd" * 32, tier=cell.tier)
     assert planned(known={other: record})["cpu", ""] == (State.DUE, "never judged")
 
 
 def test_what_somebody_else_judges_now_is_left_to_them() -> None:
-    pair = Pair(image=IMAGE.name, digest=DIGEST, tier=Tier.STATIC)
-    assert planned(booked={pair: "ann@login"})["static", ""] == (State.BOOKED, "ann@login")
+    cell = MatrixCell(image=IMAGE.name, digest=DIGEST, tier=Tier.STATIC)
+    assert planned(leased={cell: "ann@login"})["static", ""] == (State.LEASED, "ann@login")
 
 
 def test_an_image_is_due_on_machines_of_its_platform_alone() -> None:
     image = replace(IMAGE, platform=Platform.ARM64)
-    found = planning.plan([image], PlanInputs(fleet=FLEET, now=NOW))
+    found = planning.plan([image], FLEET, NOW)
     assert {one.state for one in found} == {State.IMPOSSIBLE}
     assert found[0].reason == "no machine of the fleet is linux/arm64"
     assert found[-1].reason == "no machine of the fleet has sm_90 on linux/arm64"
     grace = {"arch": "9.0", "gpus": 1, "platform": "linux/arm64"}
     both = Fleet.model_validate({"workers": {**FLEET.model_dump()["workers"], "gh200": grace}})
-    there = planning.plan([image], PlanInputs(fleet=both, now=NOW))
-    assert {(one.pair.tier, one.worker) for one in there if one.state is State.DUE} == {
+    there = planning.plan([image], both, NOW)
+    assert {(one.cell.tier, one.worker) for one in there if one.state is State.DUE} == {
         (Tier.STATIC, "gh200"),
         (Tier.CPU, "gh200"),
         (Tier.GPU, "gh200"),
     }
-    assert {job.platform for group in planning.jobs(there, [image]).values() for job in group} == {Platform.ARM64}
-    assert "gh200" not in {one.worker for one in planning.plan([IMAGE], PlanInputs(fleet=both, now=NOW))}
+    assert {job.platform for group in planning.jobs(there, [image], both).values() for job in group} == {Platform.ARM64}
+    assert "gh200" not in {one.worker for one in planning.plan([IMAGE], both, NOW)}
 
 
 def test_jobs_on_gpus_say_what_the_plan_requires_of_them() -> None:
-    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    jobs = planning.jobs(planning.plan([IMAGE], FLEET, NOW), [IMAGE], FLEET)
     assert [one.required for one in jobs["h100"]] == [("G1 torch",), ("M1 torch",)]
     assert jobs["cpu"][0].required == ()
 
 
-def test_pairs_that_nobody_answered_are_named() -> None:
-    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, known=known(Tier.CPU)))
-    jobs = [one for group in planning.jobs(found, [IMAGE]).values() for one in group]
+def test_cells_that_nobody_answered_are_named() -> None:
+    found = planning.plan([IMAGE], FLEET, NOW, known=known(Tier.CPU))
+    jobs = [one for group in planning.jobs(found, [IMAGE], FLEET).values() for one in group]
     left = planning.unanswered(found, [one for one in jobs if one.arch != "9.0"])
-    assert {(str(one.pair.tier), one.pair.arch) for one in left if one.state is State.DUE} == {
+    assert {(str(one.cell.tier), one.cell.arch) for one in left if one.state is State.DUE} == {
         ("gpu", "9.0"),
         ("multigpu", "9.0"),
     }
@@ -137,22 +137,48 @@ def test_pairs_that_nobody_answered_are_named() -> None:
 
 
 def test_architectures_that_the_fleet_lacks_are_not_missed_where_another_was_judged() -> None:
-    found = planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW, tiers=(Tier.GPU,)))
-    (judged,) = (job for group in planning.jobs(found, [IMAGE]).values() for job in group if job.arch == "9.0")
+    found = planning.plan([IMAGE], FLEET, NOW, tiers=(Tier.GPU,))
+    (judged,) = (job for group in planning.jobs(found, [IMAGE], FLEET).values() for job in group if job.arch == "9.0")
     left = planning.unanswered(found, [judged])
-    assert [(one.pair.arch, one.state) for one in left] == [("8.9", State.DUE)]
-    assert {one.pair.arch for one in planning.unanswered(found, [])} == {"7.5", "8.6", "8.9", "9.0", "10.0"}
+    assert [(one.cell.arch, one.state) for one in left] == [("8.9", State.DUE)]
+    assert {one.cell.arch for one in planning.unanswered(found, [])} == {"7.5", "8.6", "8.9", "9.0", "10.0"}
 
 
 def test_an_image_that_is_nowhere_is_impossible() -> None:
     missing = FleetImage(name="a", digest="", archs=(), ptx=(), claims=CLAIMS, why_not="it is nowhere")
-    found = planning.plan([missing], PlanInputs(fleet=FLEET, now=NOW))
+    found = planning.plan([missing], FLEET, NOW)
     assert {(one.state, one.reason) for one in found} == {(State.IMPOSSIBLE, "it is nowhere")}
-    assert planning.jobs(found, [missing]) == {}
+    assert planning.jobs(found, [missing], FLEET) == {}
+
+
+def test_an_image_that_staging_lacks_is_built_first_by_one_job_whatever_is_asked() -> None:
+    """Its GPU tiers are due again once it is there: nobody knows its digest before."""
+    context = "c" * 64
+    lacking = replace(IMAGE, digest=context, reference="", staging="registry.test/staging")
+    for tiers in (tuple(Tier), (Tier.GPU,)):
+        planned_cells = planning.plan([lacking], FLEET, NOW, tiers=tiers)
+        due = [one for one in planned_cells if one.state is State.DUE]
+        assert {one.reason for one in due} == {"is built first: registry.test/staging has no image of this context"}
+        ((worker, (job,)),) = planning.jobs(planned_cells, [lacking], FLEET, ["C1"]).items()
+        assert (worker, job.tiers, job.context, job.staging) == (
+            "cpu",
+            (Tier.STATIC, Tier.CPU),
+            context,
+            "registry.test/staging",
+        )
+        assert not job.digest and not job.claims and not job.only
+    assert {cell.digest for cell in job.cells} == {
+        context
+    } and job.key == f"{IMAGE.name}-built-{context[:12]}-static-cpu"
+    (who,) = {
+        one.reason
+        for one in planning.plan([lacking], FLEET, NOW, tiers=[Tier.CPU], leased=dict.fromkeys(job.cells, "ann"))
+    }
+    assert who == "ann"
 
 
 def test_static_and_cpu_are_one_job_and_gpus_are_asked_for_by_tier() -> None:
-    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    jobs = planning.jobs(planning.plan([IMAGE], FLEET, NOW), [IMAGE], FLEET)
     assert {worker: [(job.tiers, job.arch, job.gpus) for job in group] for worker, group in jobs.items()} == {
         "cpu": [((Tier.STATIC, Tier.CPU), "", 0)],
         "h100": [((Tier.GPU,), "9.0", 1), ((Tier.MULTIGPU,), "9.0", 2)],
@@ -165,7 +191,7 @@ def test_static_and_cpu_are_one_job_and_gpus_are_asked_for_by_tier() -> None:
 
 
 def test_keys_differ_where_jobs_differ() -> None:
-    jobs = planning.jobs(planning.plan([IMAGE], PlanInputs(fleet=FLEET, now=NOW)), [IMAGE])
+    jobs = planning.jobs(planning.plan([IMAGE], FLEET, NOW), [IMAGE], FLEET)
     (job,) = jobs["cpu"]
     others = [
         job.model_copy(update=update)
@@ -196,31 +222,31 @@ def line(date: datetime | None, **more: Any) -> RunLine:
     return RunLine.model_validate({**data, **more})
 
 
-def known_pairs(lines: Iterable[RunLine]) -> dict[Pair, Known]:
-    return planning.newest(pair for one in lines for pair in planning.of_line(one, one.id))
+def known_cells(lines: Iterable[RunLine]) -> dict[MatrixCell, Known]:
+    return planning.newest(cell for one in lines for cell in planning.of_line(one, one.id))
 
 
 def test_records_are_filed_by_the_architecture_that_they_ran_on() -> None:
-    found = known_pairs([line(NOW)])
-    assert {(pair.tier, pair.arch) for pair in found} == {(Tier.GPU, "9.0"), (Tier.CPU, "")}
+    found = known_cells([line(NOW)])
+    assert {(cell.tier, cell.arch) for cell in found} == {(Tier.GPU, "9.0"), (Tier.CPU, "")}
 
 
 def test_a_claim_that_failed_is_none_that_a_record_answers_for() -> None:
     """It was not required then; today it is."""
     claims = {"cpu": {"PASS": ["C2 torch"], "FAIL": ["C1 torch"]}, "static": {"NOT_APPLICABLE": ["S1 torch"]}}
     passed = {"verdict": "PASS", "counts": {}}
-    found = known_pairs([line(NOW, claims=claims, tiers={"cpu": passed, "static": passed})])
+    found = known_cells([line(NOW, claims=claims, tiers={"cpu": passed, "static": passed})])
     assert planned(known=found)["cpu", ""] == (State.DUE, "its record of 2026-11-22 lacks C1 torch")
     assert planned(known=found)["static", ""][0] is State.FRESH
 
 
 def test_experiments_undated_runs_and_unknown_gpus_are_no_records() -> None:
-    assert known_pairs([line(None), line(NOW, experiment=True)]) == {}
-    assert {pair.tier for pair in known_pairs([line(NOW, gpus=["Novel 9000"])])} == {Tier.CPU}
-    assert {pair.tier for pair in known_pairs([line(NOW, gpus=[])])} == {Tier.CPU}
+    assert known_cells([line(None), line(NOW, experiment=True)]) == {}
+    assert {cell.tier for cell in known_cells([line(NOW, gpus=["Novel 9000"])])} == {Tier.CPU}
+    assert {cell.tier for cell in known_cells([line(NOW, gpus=[])])} == {Tier.CPU}
 
 
 @given(st.permutations([1, 2, 3, 4]))
 def test_the_newest_record_counts_in_whatever_order_they_come(days: list[int]) -> None:
     lines = [line(NOW - timedelta(days=day), id=f"a/{day}") for day in days]
-    assert {one.source for one in known_pairs(lines).values()} == {"a/1"}
+    assert {one.source for one in known_cells(lines).values()} == {"a/1"}

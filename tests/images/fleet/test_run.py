@@ -1,4 +1,4 @@
-"""A run from booking to outcome, with an executor that does as it is told; the real ones are in tests/integration."""
+"""A run from lease to outcome, with an executor that does as it is told; the real ones are in tests/integration."""
 
 import fcntl
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,44 +10,26 @@ from typing import Any
 import pytest
 
 from images.errors import Problem, UserError
-from images.fleet import booking, run
+from images.fleet import images, run
 from images.fleet.config import ONE_MACHINE
 from images.fleet.executors.executor import Ended, Placed
-from images.fleet.ledger import Ledger
-from images.fleet.model import Booking, FleetRecord, FleetRun, Job, Judged, WorkerInfo
-from images.fleet.run import RunOptions
-from images.site import records
-from validate.claims import Claim, ClaimSet, Tier
-from validate.evidence import Evidence, Measurement, Outcome, Record
-from validate.judge import judge
+from images.fleet.folder import JobFolder
+from images.fleet.model import FleetRun, Job, JobRecord, JobResult, Lease, claims_data
+from images.fleet.run import Outcome, RunOptions
+from tests.support import fleet_records
+from tests.support.fleet_records import NAME, claim, claims, installed
+from tests.support.sources import SOURCES
+from validate.claims import ClaimSet, Tier
 
-NAME = "cu126-torch27"
-CLAIMS = ClaimSet(
-    image=NAME, claims=(Claim(id="S1", subject="pip", tier=Tier.STATIC, probe="static.x", statement="x"),)
-)
+PIP = claims(claim("pip"))
 
 
 def job(number: int) -> Job:
-    digest = "sha256:" + f"{number:02x}" * 32
-    claims = {
-        "image": NAME,
-        "claims": [{"id": "S1", "subject": "pip", "tier": "static", "probe": "static.x", "statement": "x"}],
-    }
-    return Job(image=NAME, digest=digest, reference=f"a.test/b@{digest}", tiers=(Tier.STATIC,), claims=claims)
+    return fleet_records.job(number, PIP)
 
 
-def judged(one: Job, claims: ClaimSet = CLAIMS, digest: str = "") -> Judged:
-    measurement = Measurement(subject="pip", seconds=0.1, evidence={"error": "x"})
-    record = Record(probe="static.x", outcome=Outcome.COMPLETED, seconds=1, measurements=(measurement,))
-    now = datetime.now(UTC)
-    host = {"date": now.isoformat()}
-    evidence = Evidence(image=NAME, digest=digest or one.digest, records=(record,), host=host, claims=claims.claims)
-    line = records.line_of(evidence, judge(claims, evidence), "fleet")
-    worker = WorkerInfo(executor="obedient", node="n1")
-    return Judged(
-        record=FleetRecord(key=one.key, run="x", worker=worker, started=now, ended=now, line=line),
-        evidence=evidence.dumps(),
-    )
+def result(one: Job, held_to: ClaimSet = PIP, **more: Any) -> JobResult:
+    return fleet_records.result(one, held_to, pip=installed(), **more)
 
 
 class Obedient:
@@ -57,8 +39,14 @@ class Obedient:
 
     def __init__(self, answers: Mapping[str, Ended]) -> None:
         self.answers, self.started, self.cancelled = answers, list[str](), False
+        self.placed: list[Placed] = []
+
+    @classmethod
+    def of(cls, *results: JobResult) -> "Obedient":
+        return cls({one.record.key: Ended(key=one.record.key, result=one) for one in results})
 
     def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
+        self.placed += jobs
         self.started += [one.key for one in jobs]
         return {one.key: f"id-{number}" for number, one in enumerate(jobs)}
 
@@ -79,104 +67,73 @@ class Obedient:
 
 
 def go(
-    folder: Path, executor: Obedient, *jobs: Job, goes_on: FleetRun | None = None, **more: Any
-) -> tuple[run.Outcome, ...]:
-    placed = {ONE_MACHINE.plain: list(jobs)}
-    ledger = Ledger(folder)
-    options = RunOptions(
-        fleet=ONE_MACHINE,
-        ledger=ledger,
-        executor=executor,
-        say=lambda _key, _text: None,
-        outdated={} if goes_on else ledger.records_of(one.key for one in jobs),
-        **more,
-    )
-    return run.run(goes_on or booking.new_run("obedient", [one.key for one in jobs]), placed, options)
+    folder: JobFolder,
+    executor: Obedient,
+    *jobs: Job,
+    outdated: Mapping[str, JobRecord] | None = None,
+    resumes: bool = False,
+    **more: Any,
+) -> dict[str, Outcome]:
+    """Key -> outcome."""
+    options = {"progress": lambda _key, _text: None, **more}
+    given = RunOptions(fleet=ONE_MACHINE, folder=folder, executor=executor, sources=SOURCES, **options)
+    found = run.run({ONE_MACHINE.plain: list(jobs)}, given, outdated, resumes=resumes)
+    return {one.job.key: one for one in found}
+
+
+def leases(folder: JobFolder) -> dict[str, Lease]:
+    return {key: lease for key in folder.job_keys() if (lease := folder.lease(key))}
 
 
 def test_what_is_judged_has_a_record_and_what_is_lost_a_cause(tmp_path: Path) -> None:
-    good, lost = job(1), job(2)
-    answers = {good.key: Ended(key=good.key, judged=judged(good)), lost.key: Ended(key=lost.key, cause="node died")}
-    outcomes = {one.job.key: one for one in go(tmp_path, Obedient(answers), good, lost)}
+    good, lost, folder = job(1), job(2), JobFolder(tmp_path)
+    executor = Obedient.of(result(good))
+    executor.answers = {**executor.answers, lost.key: Ended(key=lost.key, cause="node died")}
+    outcomes = go(folder, executor, good, lost)
     assert outcomes[good.key].verdict and outcomes[lost.key].cause == "node died"
-    ledger = Ledger(tmp_path)
-    failure = ledger.failure(lost.key)
-    assert failure and failure.cause == "node died" and ledger.record(lost.key) is None
-    assert not [key for key in ledger.job_keys() if ledger.booked(key)]
-    (noted,) = ledger.runs()
-    assert noted.ended is None, "--resume judges what was lost"
+    failure = folder.failure(lost.key)
+    assert failure and failure.cause == "node died" and folder.record(lost.key) is None
+    assert not leases(folder)
+    assert (folder.job_path(good.key) / "report.md").is_file()
+    assert (folder.done(good.key), folder.done(lost.key)) == (True, False)
 
 
-def test_a_run_whose_jobs_all_have_records_has_ended(tmp_path: Path) -> None:
-    good = job(1)
-    go(tmp_path, Obedient({good.key: Ended(key=good.key, judged=judged(good))}), good)
-    (noted,) = Ledger(tmp_path).runs()
-    assert noted.ended is not None
-
-
-def test_a_run_ends_with_its_last_job_whoever_judged_it(tmp_path: Path) -> None:
-    one, two, three, ledger = job(1), job(2), job(3), Ledger(tmp_path)
-    left = booking.new_run("obedient", [one.key, two.key])
-    alive = booking.new_run("obedient", [two.key])
-    with ledger.running(left):
-        ledger.book(booking.booking(left, one.key), one)
-        ledger.note_run(left)
-    given = judged(one)
-    ledger.commit(given)
-    ledger.note_judged(given.record)
-    answers = {each.key: Ended(key=each.key, judged=judged(each)) for each in (two, three)}
-
-    def ended() -> set[str]:
-        return {each.id for each in ledger.runs() if each.ended}
-
-    go(tmp_path, Obedient(answers), three)
-    assert left.id not in ended() and len(ended()) == 1
-    with ledger.running(alive):
-        ledger.note_run(alive)
-        (tmp_path / "runs" / "damaged.json").write_text("{}")
-        go(tmp_path, Obedient(answers), two)
-        (tmp_path / "runs" / "damaged.json").unlink()
-        assert left.id in ended() and alive.id not in ended(), "that one ends itself"
-    assert ledger.booked(one.key) is None
-
-
-def test_an_interrupt_cancels_and_gives_every_job_back(tmp_path: Path) -> None:
-    executor = Obedient({})
+def test_an_interrupt_cancels_gives_every_job_back_and_leaves_reports_of_what_was_judged(tmp_path: Path) -> None:
+    one, two, folder = job(1), job(2), JobFolder(tmp_path)
+    executor = Obedient.of(result(one))
     with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, executor, job(1), job(2))
-    ledger = Ledger(tmp_path)
-    assert executor.cancelled and not [key for key in ledger.job_keys() if ledger.booked(key)]
+        go(folder, executor, one, two)
+    assert executor.cancelled and not leases(folder) and folder.done(one.key)
 
 
 def test_a_worker_that_kept_its_record_before_it_was_lost_has_judged(tmp_path: Path) -> None:
-    one = job(1)
+    one, folder = job(1), JobFolder(tmp_path)
 
     class Late(Obedient):
         def ended(self) -> Iterator[Ended]:
-            Ledger(tmp_path).commit(judged(one))
+            folder.keep(result(one))
             yield Ended(key=one.key, cause="the job was killed")
 
-    (outcome,) = go(tmp_path, Late({}), one)
-    assert outcome.verdict is not None
+    assert go(folder, Late({}), one)[one.key].verdict is not None
 
 
 @pytest.mark.parametrize("clock", [-7, 7])
-def test_a_new_run_judges_what_has_a_record_whatever_the_clock_of_its_worker_says(tmp_path: Path, clock: int) -> None:
-    one, then = job(1), datetime.now(UTC) + timedelta(days=clock)
-    before = judged(one)
-    Ledger(tmp_path).commit(replace(before, record=before.record.model_copy(update={"ended": then})))
-    executor = Obedient({one.key: Ended(key=one.key, judged=judged(one))})
-    (outcome,) = go(tmp_path, executor, one)
+def test_a_new_run_does_again_what_has_a_record_whatever_the_clock_of_its_worker_says(
+    tmp_path: Path, clock: int
+) -> None:
+    one, then, folder = job(1), datetime.now(UTC) + timedelta(days=clock), JobFolder(tmp_path)
+    before = result(one)
+    folder.keep(replace(before, record=before.record.model_copy(update={"ended": then})))
+    executor = Obedient.of(result(one))
+    outcome = go(folder, executor, one, outdated=folder.records())[one.key]
     assert outcome.verdict and executor.started == [one.key] and list(tmp_path.rglob("earlier"))
 
 
 def test_what_another_judged_since_the_plan_is_not_judged_again(tmp_path: Path) -> None:
-    one, ledger, executor = job(1), Ledger(tmp_path), Obedient({})
-    with ledger.judging(one.key):
-        ledger.commit(judged(one))
-    options = RunOptions(fleet=ONE_MACHINE, ledger=ledger, executor=executor, say=lambda _key, _text: None)
-    (outcome,) = run.run(booking.new_run("obedient", [one.key]), {ONE_MACHINE.plain: [one]}, options)
-    assert outcome.verdict and outcome.record == ledger.record(one.key)
+    one, folder, executor = job(1), JobFolder(tmp_path), Obedient({})
+    folder.keep(result(one))
+    outcome = go(folder, executor, one)[one.key]
+    assert outcome.verdict and outcome.record == folder.record(one.key) and not executor.started
 
 
 def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_path: Path) -> None:
@@ -184,114 +141,160 @@ def test_what_a_dead_run_left_on_the_cluster_is_known_until_it_is_watched(tmp_pa
         def start(self, _jobs: Sequence[Placed]) -> Mapping[str, str]:
             raise UserError(Problem(where="--on slurm", cause="sbatch refuses"))
 
-    one, ledger, left = job(1), Ledger(tmp_path), booking.new_run("obedient", [job(1).key])
-    with ledger.running(left):
-        ledger.book(booking.booking(left, one.key, "7"), one)
+    one, folder, dead = job(1), JobFolder(tmp_path), FleetRun.new("obedient", [])
+    with folder.running(dead):
+        folder.take(dead, one)
+        folder.submitted(one.key, dead.id, "7")
     with pytest.raises(UserError, match="sbatch refuses"):
-        go(tmp_path, Refusing({}), one)
-    found = ledger.booked(one.key)
-    assert found and (found.cluster_id, found.submitted_by) == ("7", left.id)
+        go(folder, Refusing({}), one)
+    assert [lease.cluster_id for lease in leases(folder).values()] == ["7"]
+    executor = Obedient({})
     with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, Obedient({}), one)
-    assert ledger.booked(one.key) is None, "cancelled, as it was watched"
+        go(folder, executor, one)
+    assert [placed.cluster_id for placed in executor.placed] == ["7"] and not leases(folder), "cancelled: watched"
 
 
-def test_a_resumed_run_hands_its_jobs_over_before_it_judges_a_record(tmp_path: Path) -> None:
-    done, lost = job(1), job(2)
-    ledger, left = Ledger(tmp_path), booking.new_run("obedient", [done.key, lost.key])
-    with ledger.running(left):
-        ledger.note_run(left)
-    ledger.commit(judged(done))
-    executor, started = Obedient({lost.key: Ended(key=lost.key, judged=judged(lost))}), list[list[str]]()
-    go(tmp_path, executor, done, lost, goes_on=left, keep=lambda _outcome: started.append(list(executor.started)))
+def test_a_resumed_run_hands_its_jobs_over_before_it_judges_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, lost, folder = job(1), job(2), JobFolder(tmp_path)
+    folder.keep(result(done))
+    executor, started = Obedient.of(result(lost)), list[list[str]]()
+    verdict = JobFolder.verdict
+
+    def watched(self: JobFolder, *given: Any) -> object:
+        started.append(list(executor.started))
+        return verdict(self, *given)
+
+    monkeypatch.setattr(JobFolder, "verdict", watched)
+    go(folder, executor, done, lost, resumes=True)
     assert started == [[lost.key], [lost.key]]
 
 
 def test_a_workers_own_claims_do_not_count(tmp_path: Path) -> None:
     """Evidence for no claim would be PASS of nothing: the job's claims are judged."""
-    one = job(1)
-    nothing = judged(one, ClaimSet(image=NAME, claims=()))
-    (outcome,) = go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=nothing)}), one)
-    assert outcome.verdict and [str(found.status) for found in outcome.verdict.claims] == ["FAIL"]
+    one = fleet_records.job(1, claims(claim("pip"), claim("torch")))
+    outcome = go(JobFolder(tmp_path), Obedient.of(result(one, claims())), one)[one.key]
+    assert outcome.verdict and [str(found.status) for found in outcome.verdict.claims] == ["PASS", "FAIL"]
 
 
 def test_evidence_of_another_image_is_a_failure_of_its_job_alone(tmp_path: Path) -> None:
-    bad, good = job(1), job(2)
-    other = judged(bad, digest="sha256:" + "9" * 64)
-    answers = {bad.key: Ended(key=bad.key, judged=other), good.key: Ended(key=good.key, judged=judged(good))}
-    outcomes = {one.job.key: one for one in go(tmp_path, Obedient(answers), bad, good)}
+    bad, good, folder = job(1), job(2), JobFolder(tmp_path)
+    outcomes = go(folder, Obedient.of(result(bad, digest="sha256:" + "9" * 64), result(good)), bad, good)
     assert "the evidence is of" in outcomes[bad.key].cause and outcomes[good.key].verdict
-    ledger = Ledger(tmp_path)
-    failure = ledger.failure(bad.key)
+    failure = folder.failure(bad.key)
     assert failure and failure.cause == outcomes[bad.key].cause
-    assert ledger.record(bad.key) is None, "--resume judges it again"
+    assert folder.record(bad.key) is None, "--resume does it again"
 
 
 def test_a_worker_that_leaves_out_a_claim_of_the_gpus_gives_no_verdict(tmp_path: Path) -> None:
     """The worker writes these claims, for its GPUs; what the plan requires must be among them."""
-    one = job(1).model_copy(update={"tiers": (Tier.GPU,), "arch": "9.0", "required": ("G0 device",)})
-    nothing = judged(one, ClaimSet(image=NAME, claims=()))
-    (outcome,) = go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=nothing)}), one)
+    one, folder = job(1).model_copy(update={"tiers": (Tier.GPU,), "arch": "9.0", "required": ("G0 device",)}), tmp_path
+    outcome = go(JobFolder(folder), Obedient.of(result(one, claims())), one)[one.key]
     assert outcome.verdict is None and "did not judge G0 device" in outcome.cause
-    device = Claim(id="G0", subject="device", tier=Tier.GPU, probe="static.x", statement="x")
-    whole = judged(one, ClaimSet(image=NAME, claims=(device,)))
-    (outcome,) = go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=whole)}), one)
-    assert outcome.verdict is not None
+    device = claims(claim("device", number="G0", tier=Tier.GPU))
+    assert go(JobFolder(folder), Obedient.of(result(one, device)), one)[one.key].verdict is not None
 
 
-def test_each_outcome_is_kept_before_the_next_job_ends(tmp_path: Path) -> None:
-    """Whoever interrupts a long run has the reports of what was judged."""
+@pytest.mark.parametrize("fault", ["", "other image", "custom base", "nothing"])
+def test_a_built_image_is_judged_by_what_the_registry_has_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Neither digest nor labels nor claims of the worker count."""
+    built = Job(image=NAME, tiers=(Tier.STATIC,), context="c" * 64, staging="a.test/b")
+    digest, folder = "sha256:" + "ab" * 32, JobFolder(tmp_path)
+    labels = {"dev.truetag.base-origin": "custom"} if fault == "custom base" else {}
+    there = images.Found(
+        digest="sha256:" + "9" * 64 if fault == "other image" else digest,
+        described=images.Described(labels=labels, history=()),
+        reference=f"a.test/b@{digest}",
+    )
+    monkeypatch.setattr(images, "in_registry", lambda *_: None if fault == "nothing" else there)
+    monkeypatch.setattr(images.validating, "claims_of", lambda *_given, **_more: PIP)
+    executor = Obedient.of(result(built, claims(), digest=digest, build={"digest": digest}))
+    outcome = go(folder, executor, built)[built.key]
+    if fault:
+        assert outcome.verdict is None and folder.record(built.key) is None
+        told = {"other image": "999", "custom base": "stands on a custom base", "nothing": "is nothing"}
+        assert told[fault] in outcome.cause
+        return
+    assert outcome.verdict and [str(one.status) for one in outcome.verdict.claims] == ["PASS"]
+    kept = folder.job(built.key)
+    assert kept and kept.key == built.key and kept.digest == digest and kept.claims == claims_data(PIP)
+    assert (folder.job_path(built.key) / "build.json").is_file(), "`publish --attestation` takes this folder"
+
+
+def test_what_each_job_is_about_is_there_before_the_first_is_leased(tmp_path: Path) -> None:
+    """A submitter that is killed while it leases leaves nothing that --resume can't read."""
     one, two = job(1), job(2)
-    kept: list[str] = []
-    executor = Obedient({one.key: Ended(key=one.key, judged=judged(one))})
-    with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, executor, one, two, keep=lambda outcome: kept.append(outcome.job.key))
-    assert kept == [one.key]
 
-
-def test_what_each_job_is_about_is_there_before_the_first_is_booked(tmp_path: Path) -> None:
-    """A submitter that is killed while it books leaves nothing that --resume can't read."""
-    one, two = job(1), job(2)
-
-    class Killed(Ledger):
-        def book(self, _booking: Booking, _job: Job, *, resumes: bool = False) -> Booking:
+    class Killed(JobFolder):
+        def take(self, _run: FleetRun, _job: Job, *, resumes: bool = False) -> Lease:
             raise KeyboardInterrupt
 
-    options = RunOptions(
-        fleet=ONE_MACHINE, ledger=Killed(tmp_path), executor=Obedient({}), say=lambda _key, _text: None
-    )
-    placed = {ONE_MACHINE.plain: [one, two]}
     with pytest.raises(KeyboardInterrupt):
-        run.run(booking.new_run("obedient", [one.key, two.key]), placed, options)
-    assert [Ledger(tmp_path).job(key) for key in (one.key, two.key)] == [one, two]
+        go(Killed(tmp_path), Obedient({}), one, two)
+    assert [JobFolder(tmp_path).job(key) for key in (one.key, two.key)] == [one, two]
+
+
+def test_who_is_left_a_job_by_a_dead_process_is_told_what_goes_on(tmp_path: Path) -> None:
+    one, folder, said = job(1), JobFolder(tmp_path), list[str]()
+    other = FleetRun.new("slurm", []).model_copy(update={"owner": "ann"})
+
+    def left_over() -> None:
+        assert not go(folder, Obedient({}), one, resumes=True, progress=lambda _key, text: said.append(text))
+
+    with folder.running(other):
+        folder.take(other, one)
+        folder.submitted(one.key, other.id, "12")
+        left_over()
+    left_over()
+    living, dead = said
+    assert living.startswith("is left to ann, who leased it on slurm at ")
+    assert dead == f"{living}; that process is dead: --resume --on slurm goes on"
 
 
 def test_workers_here_take_the_engine_that_was_named(tmp_path: Path) -> None:
-    one, placed = job(1), list[Placed]()
-
-    class Watched(Obedient):
-        def start(self, jobs: Sequence[Placed]) -> Mapping[str, str]:
-            placed.extend(jobs)
-            return super().start(jobs)
-
-    go(tmp_path, Watched({one.key: Ended(key=one.key, judged=judged(one))}), one, engine="unix:///x")
-    assert [each.task.engine for each in placed] == ["unix:///x"]
+    one, executor = job(1), Obedient.of(result(job(1)))
+    go(JobFolder(tmp_path), executor, one, engine="unix:///x")
+    assert [each.task.engine for each in executor.placed] == ["unix:///x"]
 
 
 def test_a_record_is_kept_under_the_lock_that_its_worker_would_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, held = job(1), []
-    commit = Ledger.commit
+    one, held, keep = job(1), list[str](), JobFolder.keep
 
-    def watched(ledger: Ledger, judged: Judged) -> bool:
-        with (ledger.pair(one.key) / "lock").open("a") as lock:
+    def watched(folder: JobFolder, given: JobResult) -> None:
+        with (folder.job_path(one.key) / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                held.append(judged.record.key)
-        return commit(ledger, judged)
+                held.append(given.record.key)
+        keep(folder, given)
 
-    monkeypatch.setattr(Ledger, "commit", watched)
-    go(tmp_path, Obedient({one.key: Ended(key=one.key, judged=judged(one))}), one)
+    monkeypatch.setattr(JobFolder, "keep", watched)
+    go(JobFolder(tmp_path), Obedient.of(result(one)), one)
     assert held == [one.key]
+
+
+def test_how_long_is_left_is_told_by_what_such_jobs_took(tmp_path: Path) -> None:
+    one, two, folder, said = job(1), job(2), JobFolder(tmp_path), list[str]()
+    before = result(job(3))
+    started = before.record.ended - timedelta(minutes=4)
+    folder.note(job(3))
+    folder.keep(replace(before, record=before.record.model_copy(update={"started": started})))
+
+    class Told(Obedient):
+        def running(self) -> Mapping[str, float]:
+            return {two.key: 60.0}
+
+    go(
+        folder,
+        Told(Obedient.of(result(one), result(two)).answers),
+        one,
+        two,
+        progress=lambda _, text: said.append(text),
+    )
+    assert said[:2] == ["started; takes about 4 min"] * 2
+    assert said[2] == "PASS on n1 in 0 s; 1 wait or run, about 3 min" and said[3] == "PASS on n1 in 0 s"

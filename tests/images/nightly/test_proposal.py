@@ -1,5 +1,6 @@
 """Update proposals, issues, the state of a run, and faults in the matrix's nightly section."""
 
+import re
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,13 +10,16 @@ import pytest
 from images.config import matrix
 from images.config.matrix import Sources
 from images.errors import UserError
-from images.nightly import proposal
-from images.nightly import report as nightly_report
-from images.nightly.results import BreakageLine, Change
-from images.nightly.state import State
+from images.locking import lock_file
+from images.nightly import proposal, results
+from images.nightly.canary import Locked
+from images.nightly.results import BreakageLine, Change, Job, Outcome
+from images.nightly.run import ImageResult
+from images.nightly.sets import State
 from images.planning import plan
 from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import CONTROL, SOURCES
+from tests.support.site_samples import job
 from validate.claims import Tier
 from validate.judging import Status
 
@@ -42,6 +46,27 @@ def sources_of(text: str) -> Sources:
         return matrix.load(matrix=file)
 
 
+MOVE = Change(name="einops", before="0.8.2", after="0.9", pinned=True)
+
+
+@pytest.mark.parametrize(("name", "shares"), [("cu126-torch27", False), ("cu128-torch28", True)])
+def test_a_proposal_tells_to_read_what_the_files_of_its_locks_bring(name: str, shares: bool, tmp_path: Path) -> None:
+    """The patch has no locks/wheels, without which S10 is UNPROVEN: of those that share the stack, too."""
+    (planned,) = plan.select([name], SOURCES)
+    assert planned.image is not None
+    found = ImageResult(
+        image=name,
+        control=job(name, Job.CONTROL, Outcome.PASS),
+        canary=job(name, Job.CANARY, Outcome.PASS, changes=[MOVE]),
+        proposed=Locked(image=planned.image, lock=lock_file.read(planned.image, SOURCES.workspace.locks)),
+    )
+    folder = Path(proposal.write(found, SOURCES, tmp_path))
+    assert "locks/wheels" not in (folder / proposal.PATCH).read_text()
+    before_merging = (folder / proposal.LOG).read_text().partition("Before it is merged:")[2]
+    (locks,) = re.findall(r"`nox -s lock -- (.+?)`", before_merging)
+    assert locks.split()[0] == name and (len(locks.split()) > 1) == shares
+
+
 def test_an_issue_has_its_title_sentence_and_marker() -> None:
     claim = ClaimRow(id="S3", subject="x", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason="a | b")
     culprit = Change(name="torchao", before="0.11.0", after="0.14.1", pinned=True)
@@ -52,8 +77,8 @@ def test_an_issue_has_its_title_sentence_and_marker() -> None:
         revision="0",
         claims=[claim],
         culprits=[culprit],
-        sentence=nightly_report.sentence([culprit], [claim]),
-        key=nightly_report.key([culprit]),
+        sentence=results.sentence([culprit], [claim]),
+        key=results.culprits_key([culprit]),
         candidates=9,
         builds=4,
         unresolved=0,
@@ -61,7 +86,7 @@ def test_an_issue_has_its_title_sentence_and_marker() -> None:
         ranges={},
     )
     other = line.model_copy(update={"image": "cu128-torch28"})
-    ((name, text),) = nightly_report.issues([line, other]).items()
+    ((name, text),) = results.issues([line, other]).items()
     assert name == "torchao-0.14.1.md"
     assert text.startswith("# torchao 0.14.1 breaks cu126-torch27, cu128-torch28\n")
     assert "torchao 0.11.0 -> 0.14.1 breaks S3 x: a | b" in text

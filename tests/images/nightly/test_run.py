@@ -1,6 +1,5 @@
 """A nightly run without an engine: the judge and the resolver are fakes, all that decides is real."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,14 +11,12 @@ from pydantic import ValidationError
 from images.config.schema import ExpectedFailure
 from images.errors import Problem
 from images.locking import uv
-from images.nightly import canary, results, xfail
-from images.nightly import report as nightly_report
+from images.nightly import canary, results
 from images.nightly import run as nightly
 from images.nightly.canary import Locked
-from images.nightly.options import NightlyOptions
 from images.nightly.results import BreakageLine, JobLine, Outcome
 from images.nightly.run import ImageResult
-from images.nightly.state import State, Trial
+from images.nightly.sets import NightlyOptions, SetResult, State
 from images.validation.rows import ClaimRow
 from tests.support.nightly_samples import CONTROL, MOVES, PLANNED, SOURCES, at
 from validate.claims import Tier
@@ -40,18 +37,18 @@ class Judge:
         self.breaking, self.unbuildable, self.most = breaking, unbuildable or {"nothing"}, most
         self.sooner: dict[str, tuple[set[str], str]] = {}
         self.asked: list[tuple[frozenset[str], tuple[Tier, ...]]] = []
-        self.labels: list[str] = []
+        self.debian: dict[str, str] = {}
 
-    def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
+    def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
         if len(self.asked) >= self.most:
             raise KeyboardInterrupt
         moved = {name for name, version in MOVES.items() if locked.versions.get(name) == version}
         self.asked.append((frozenset(moved), tuple(tiers)))
-        self.labels.append(label)
         if self.unbuildable <= moved:
-            return Trial(claims=(), cause="a step failed")
+            return SetResult(claims=(), cause="a step failed")
         rows = tuple(self._row(*claim, moved) for claim in CLAIMS if not tiers or claim[2] in tiers)
-        return Trial(claims=rows, overall={row.tier: row.verdict for row in rows}, digest="sha256:0", bytes=1)
+        verdicts = {row.tier: row.verdict for row in rows}
+        return SetResult(claims=rows, overall=verdicts, digest="sha256:0", bytes=1, debian=self.debian)
 
     def _row(self, id_: str, subject: str, tier: Tier, moved: set[str]) -> ClaimRow:
         broken = any(culprits <= moved for claim, culprits in self.breaking.items() if claim == id_)
@@ -72,7 +69,7 @@ def nightly_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         sources = replace(SOURCES, matrix=SOURCES.matrix.model_copy(update={"xfail": list(rows)}))
         options = NightlyOptions(
             sources=sources,
-            judge=judge,
+            validate=judge,
             state=State(tmp_path / "state.jsonl", resume=resume),
             now=lambda: datetime(2026, 11, 21, tzinfo=UTC),
             results=tmp_path / "results",
@@ -94,6 +91,17 @@ def test_a_canary_as_good_as_the_control_is_proposed(nightly_run: Callable[..., 
     assert not found.broken
     assert {one.name for one in found.canary.changes} == set(MOVES)
     assert lines(tmp_path) == [found.control, found.canary]
+
+
+def test_debian_packages_that_the_control_took_anew_are_named(nightly_run: Callable[..., ImageResult]) -> None:
+    """Against the image that people have; where there is none, none."""
+    judge = Judge({})
+    judge.debian = {"openssl": "3.0.19", "tzdata": "2026b", "zlib1g": "1.3"}
+    before = {"openssl": "3.0.18", "tzdata": "2026b", "gone": "1"}
+    found = nightly_run(judge, debian_before=lambda _name: before)
+    told = "gone 1 -> (none), openssl 3.0.18 -> 3.0.19, zlib1g (none) -> 1.3"
+    assert f"Debian's packages moved: {told}" in results.told(found.control)
+    assert found.proposed is not None and nightly_run(judge).control.changes == []
 
 
 def test_what_was_judged_in_part_is_not_proposed(nightly_run: Callable[..., ImageResult]) -> None:
@@ -158,7 +166,7 @@ def untimed(breakages: Sequence[BreakageLine]) -> list[BreakageLine]:
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_an_interrupted_run_resumes_and_repeats_no_trial(
+def test_an_interrupted_run_resumes_and_repeats_nothing(
     nightly_run: Callable[..., ImageResult], tmp_path: Path, after: int
 ) -> None:
     breaking = {"S3": {"torchao"}, "C10": {"transformers", "peft"}}
@@ -172,51 +180,6 @@ def test_an_interrupted_run_resumes_and_repeats_no_trial(
     whole = Judge(breaking)
     assert untimed(nightly_run(whole).breakages) == untimed(found.breakages)
     assert len(whole.asked) == len(first.asked) + len(second.asked)
-
-
-def cost(breakages: Sequence[BreakageLine]) -> list[tuple[int, int]]:
-    return [(one.rounds, one.at_once) for one in breakages]
-
-
-def test_sets_are_tried_side_by_side_and_the_culprits_are_the_same(nightly_run: Callable[..., ImageResult]) -> None:
-    breaking = {"S3": {"torchao"}, "C10": {"transformers", "peft"}}
-    alone, judge = nightly_run(Judge(breaking)).breakages, SideBySide(breaking)
-    found = nightly_run(judge, at_once=4).breakages
-    assert [one.sentence for one in found] == [one.sentence for one in alone]
-    assert all(one.rounds < other.rounds for one, other in zip(found, alone, strict=True)), cost(found) + cost(alone)
-    assert f"in {found[0].rounds} rounds of at most 4" in nightly_report.searched(found[0])
-    assert "rounds" not in nightly_report.searched(alone[0])
-    assert judge.together == 4, "trials of one round overlap"
-
-
-def test_trials_on_gpus_are_not_side_by_side(nightly_run: Callable[..., ImageResult]) -> None:
-    judge = Judge({"G4": {"torchao"}})
-    (breakage,) = nightly_run(judge, at_once=4, tiers=[Tier.GPU]).breakages
-    assert (breakage.at_once, {label for label in judge.labels if "bisect" in label}) == (1, {"bisect"})
-
-
-class SideBySide(Judge):
-    """Holds the first trials of a round until it has four, and sees that no two of them bear one name."""
-
-    def __init__(self, breaking: dict[str, set[str]]) -> None:
-        super().__init__(breaking)
-        self.running: set[str] = set()
-        self.together = 0
-        self.lock, self.full = threading.Lock(), threading.Event()
-
-    def __call__(self, locked: Locked, tiers: Sequence[Tier], label: str) -> Trial:
-        if not label.startswith("bisect-"):
-            return super().__call__(locked, tiers, label)
-        with self.lock:
-            assert label not in self.running
-            self.running.add(label)
-            self.together = max(self.together, len(self.running))
-            if self.together == 4:
-                self.full.set()
-        assert self.full.wait(60)
-        with self.lock:
-            self.running.discard(label)
-            return super().__call__(locked, tiers, label)
 
 
 def test_nothing_newer_builds_nothing(nightly_run: Callable[..., ImageResult], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +214,7 @@ def test_an_expected_failure_is_shown_never_green_and_not_bisected(nightly_run: 
     assert found.breakages == ()
     assert found.proposed is None
     assert not found.broken
-    assert "fails as expected (pytorch/ao#1)" in nightly_report.job(found.canary)
+    assert "fails as expected (pytorch/ao#1)" in results.told(found.canary)
 
 
 def test_an_expected_failure_does_not_cover_another(nightly_run: Callable[..., ImageResult]) -> None:
@@ -264,7 +227,7 @@ def test_an_expected_failure_that_passes_is_reported(nightly_run: Callable[..., 
     found = nightly_run(Judge({}), rows=[row()])
     assert [one.issue for one in found.canary.unexpected_passes] == ["pytorch/ao#1"]
     assert found.control.unexpected_passes == []
-    assert "passes unexpectedly" in nightly_report.job(found.canary)
+    assert "passes unexpectedly" in results.told(found.canary)
 
 
 @pytest.mark.parametrize(
@@ -279,15 +242,15 @@ def test_an_expected_failure_that_passes_is_reported(nightly_run: Callable[..., 
     ],
 )
 def test_rows_speak_of_images_and_versions(other: dict[str, str], applies: bool) -> None:
-    assert bool(xfail.rows_for(PLANNED, {"torchao": "0.12.0"}, [row(**other)])) is applies
+    assert bool(nightly.rows_for(PLANNED, {"torchao": "0.12.0"}, [row(**other)])) is applies
 
 
 def test_a_row_of_several_claims_passes_unexpectedly_only_when_all_do() -> None:
     good = ClaimRow(id="S3", subject="a", tier=Tier.STATIC, verdict=Status.PASS, required=True, reason="")
     bad = good.model_copy(update={"subject": "b", "verdict": Status.FAIL})
-    assert xfail.unexpected_passes([good, bad], [row()]) == []
-    assert [one.subject for one in xfail.expected([good, bad], [row()])] == ["b"]
-    assert len(xfail.unexpected_passes([good, good.model_copy(update={"subject": "b"})], [row()])) == 2
+    assert nightly.unexpected_passes([good, bad], [row()]) == []
+    assert [one.subject for one in nightly.expected([good, bad], [row()])] == ["b"]
+    assert len(nightly.unexpected_passes([good, good.model_copy(update={"subject": "b"})], [row()])) == 2
 
 
 @pytest.mark.parametrize("wrong", [{"claim": "symbols"}, {"issue": "soon"}, {"when": ">=1"}, {"select": "a b"}])

@@ -1,15 +1,14 @@
 """The search for culprits, over any hidden set: what it finds fails, is smallest, and took few attempts."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from itertools import combinations
 from math import ceil, log2
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from images.nightly.bisect import Outcome, smallest, smallest_together
+from images.nightly.bisection import Outcome, smallest
 
 Attempt = Callable[[frozenset[int]], Outcome]
 
@@ -114,75 +113,3 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(case: tuple[int, fro
     assert smallest(range(count), attempt(1000)) == plain
     assert len(asked) == plain.asked
     assert len(set(asked)) == len(asked)
-
-
-class Workers:
-    """Tries sets together, and remembers each round."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
-        self.rounds: list[Sequence[frozenset[int]]] = []
-
-    def __call__(self, sets: Sequence[frozenset[int]]) -> list[Outcome]:
-        self.rounds.append(sets)
-        return [self.attempt(one) for one in sets]
-
-
-def any_answers(seed: int) -> Attempt:
-    """Failures that come and go with unrelated changes."""
-    return lambda changes: list(Outcome)[hash((seed, tuple(sorted(changes)))) % 3]
-
-
-@settings(max_examples=1500)
-@given(hidden(), st.integers(0), st.booleans(), st.integers(1, 9))
-def test_several_workers_find_what_one_finds_in_fewer_rounds(
-    case: tuple[int, frozenset[int]], seed: int, orderly: bool, at_once: int
-) -> None:
-    """Whatever the answers are. 2**k - 1 workers take at most a k-th of the rounds."""
-    count, culprits = (case[0], case[1]) if orderly else (min(case[0], 12), case[1])
-    attempt = breaking(culprits) if orderly else any_answers(seed)
-    alone, workers = smallest(range(count), attempt), Workers(attempt)
-    found = smallest_together(range(count), workers, at_once)
-    assert found.changes == alone.changes
-    assert found.rounds == len(workers.rounds) <= ceil(alone.asked / int(log2(at_once + 1)))
-    assert all(0 < len(sets) <= at_once for sets in workers.rounds)
-    asked = [one for sets in workers.rounds for one in sets]
-    assert len(asked) == len(set(asked)) == found.asked >= alone.asked
-
-
-def test_four_workers_need_half_the_rounds_for_one_culprit_of_forty() -> None:
-    rounds = [
-        (
-            smallest(range(40), breaking(frozenset({one}))),
-            smallest_together(range(40), Workers(breaking(frozenset({one}))), 4),
-        )
-        for one in range(40)
-    ]
-    assert sum(alone.rounds for alone, _ in rounds) >= 2 * sum(found.rounds for _, found in rounds)
-
-
-@given(hidden(), st.integers(0, 6), st.integers(2, 5))
-def test_a_search_of_several_that_was_interrupted_asks_nothing_twice(
-    case: tuple[int, frozenset[int]], after: int, at_once: int
-) -> None:
-    """What is known already, from a search by any number of workers, is not tried again."""
-    count, culprits = case
-    known: dict[frozenset[int], Outcome] = {}
-    tried: list[frozenset[int]] = []
-
-    def attempt(changes: frozenset[int]) -> Outcome:
-        if changes not in known:
-            tried.append(changes)
-            known[changes] = breaking(culprits)(changes)
-        return known[changes]
-
-    def some(sets: Sequence[frozenset[int]]) -> list[Outcome]:
-        if len(tried) >= after:
-            raise KeyboardInterrupt
-        return [attempt(one) for one in sets]
-
-    with suppress(KeyboardInterrupt):
-        smallest_together(range(count), some, at_once)
-    found = smallest_together(range(count), lambda sets: [attempt(one) for one in sets], at_once)
-    assert found.changes == tuple(sorted(culprits))
-    assert len(tried) == len(set(tried)) == found.asked

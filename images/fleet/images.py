@@ -1,0 +1,247 @@
+"""Where the images of a plan are: in this machine's engine, in the staging repository, or yet to be built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+
+from images.building import contexts, validating
+from images.building.validating import Described
+from images.config.matrix import Sources
+from images.config.names import ImageName
+from images.config.platforms import Platform
+from images.context import base_images, render
+from images.context import labels as image_labels
+from images.engine import Engine, ImageInfo
+from images.engine.buildkit import BuildEvent
+from images.engine.gpus import NO_GPU
+from images.errors import Problem, UserError, command
+from images.fleet import planning
+from images.fleet.folder import JobFolder
+from images.fleet.model import Job, JobRecord, MatrixCell, claims_data
+from images.fleet.planning import FleetImage, Known
+from images.host.hashing import sha256
+from images.locking import lock_file
+from images.planning import plan
+from images.planning.image import Image
+from images.publish import attachments, index
+from images.publish.compression import Compression
+from images.publish.push import PushJob, push, siblings
+from images.registry.client import Registry
+from images.registry.reference import Reference, Repository
+from images.site import records
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from images.validation.run import suite_files
+from validate.claims import Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedImage:
+    """An image that somebody asks for: by the name whose claims it is held to, and where it is if not under that."""
+
+    image: Image
+    reference: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An image that is there. `local`: this machine's engine has it, and the registry is yet to get it."""
+
+    digest: str
+    described: Described
+    reference: str = ""
+    local: ImageInfo | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where images are looked for, in this order. Without `staging`, no image can be built."""
+
+    engine: Engine | None
+    staging: Repository | None
+
+
+def locate(
+    wanted: RequestedImage, places: Places, sources: Sources, only: Sequence[str] = ()
+) -> tuple[FleetImage, Found | None]:
+    """An image with what it is held to, and where it was found; None: nowhere. `only`: texts of `--claim`.
+
+    Raises UserError: no access, a reference that names nothing, unknown claims, no lock.
+    """
+    image, name = wanted.image, str(wanted.image.name)
+    context = context_digest(image, sources) if places.staging and not wanted.reference else ""
+    found = _by_reference(name, wanted, places) if wanted.reference else _by_name(image, context, places)
+    labelled = found.described if found else Described(labels={}, history=())
+    planned = FleetImage(
+        name=name,
+        digest=found.digest if found else context,
+        archs=image.archs,
+        ptx=image.ptx,
+        platform=image.platform,
+        claims=validating.claims_of(image, sources, labelled, tuple(Tier), only=only, attachment=NO_GPU),
+        reference=found.reference if found else "",
+        staging=str(places.staging) if places.staging and not found else "",
+        why_not=""
+        if found or places.staging
+        else f"it is in no engine here: `{command('build', name)}`, or `--staging REPOSITORY` for workers to build it",
+    )
+    return planned, found
+
+
+def context_digest(image: Image, sources: Sources) -> str:
+    """sha256 of the build context without wheels that no index has and without settings of a machine.
+
+    Dockerfile, steps, lock, suite and claims are in it. Reads the lock and the pinned bases. Raises UserError.
+    """
+    locked = lock_file.read(image, sources.workspace.locks)
+    claimed = ClaimContext.of(image, locked, sources.facts, missing={}, custom_base=False)
+    base = contexts.base_context(image.base, base_images.AUTO, base_images.pinned(sources.workspace.root))
+    files = render.render(image, locked.files, base, suite=suite_files(image_claims(claimed)))
+    return sha256(json.dumps(contexts.digests(files), sort_keys=True).encode())
+
+
+def _by_reference(name: str, wanted: RequestedImage, places: Places) -> Found:
+    """What this machine's engine calls so; else what the registry has that it names. Raises UserError: neither."""
+    found = in_engine(places.engine, wanted.reference) if places.engine else None
+    if found is None and "/" in wanted.reference:
+        found = in_registry(Reference.parse(wanted.reference), wanted.image.platform)
+    if found is None:
+        then = "name an image of this machine's engine, or HOST/NAME:TAG, or HOST/NAME@sha256:..."
+        raise UserError(Problem(where=f"--image {name}={wanted.reference}", cause="is nowhere", then=then))
+    return found
+
+
+def _by_name(image: Image, context: str, places: Places) -> Found | None:
+    """What this machine's engine has under a name, or as its candidate; else what staging has of the context, or under
+    the name if its labels are those of today's image.
+
+    What was published may be older than a candidate that was built here.
+    """
+    name = str(image.name)
+    for tag in (name, f"{name}-candidate"):
+        if places.engine and (found := in_engine(places.engine, tag)):
+            return found
+    if places.staging is None:
+        return None
+    if found := in_registry(Reference(places.staging, context_tag(context)), image.platform):
+        return found
+    found = in_registry(Reference(places.staging, name), image.platform)
+    return found if found and image_labels.describe(found.described.labels, image) else None
+
+
+def context_tag(context: str) -> str:
+    """Where staging has the image that was built from a context. It says nothing of a verdict, as names do."""
+    return f"context-{context[:32]}"
+
+
+def in_engine(engine: Engine, reference: str) -> Found | None:
+    """What an engine has under a name; None: nothing."""
+    info = engine.find(reference)
+    return Found(digest=info.id, described=validating.described(engine, info), local=info) if info else None
+
+
+def in_registry(reference: Reference, platform: Platform) -> Found | None:
+    """What a registry has under a name or a digest; of an index, for a platform. None: nothing. Raises UserError."""
+    with Registry(reference.repository) as registry:
+        manifest = registry.find(reference.identifier)
+        if manifest is None:
+            return None
+        image = attachments.load(registry, index.select(registry, manifest, platform), with_statements=False)
+    steps = [str(one.get("created_by", "")) for one in image.config.get("history") or ()]
+    found = Described(labels=image.labels, history=list(reversed(steps)))
+    return Found(digest=image.image_id, described=found, reference=image.reference)
+
+
+def send(
+    engine: Engine,
+    info: ImageInfo,
+    repository: Repository,
+    cache: Path,
+    on_event: Callable[[BuildEvent], None] = lambda _event: None,
+    context: str = "",
+) -> str:
+    """Store an image in a registry by its digest: nothing gets a name before its verdict. Returns the reference.
+
+    Layers that are there are neither read nor sent. `context`: what it was built from, by which it is found again.
+    Raises UserError.
+    """
+    if engine.facts.podman:
+        name = info.tags[0] if info.tags else info.id
+        then = f"`podman push {name} docker://{repository}:TAG`, then `--image NAME={repository}:TAG`"
+        raise UserError(Problem(where=engine.facts.url, cause="Podman's layers are not sent from here", then=then))
+    wanted = (Compression.GZIP,)
+    places = siblings(cache, repository, wanted, info.layers)
+    with Registry(repository, mount_from=places) as registry:
+        job = PushJob(
+            engine=engine,
+            info=info,
+            target=registry,
+            wanted=wanted,
+            cache=cache,
+            siblings=places,
+            on_event=on_event,
+        )
+        (manifest,) = push(job).manifests.values()
+        if context:
+            registry.put(manifest, context_tag(context))
+    return f"{repository}@{manifest.digest}"
+
+
+def resolved(job: Job, record: JobRecord, sources: Sources) -> Job:
+    """A job that built its image, with that image's digest, reference and claims: by what the registry has of it.
+
+    Raises UserError: the registry has another image than the record says, or one whose labels excuse more than a build
+    of this checkout would.
+    """
+    found = in_registry(Reference.parse(record.reference), job.platform)
+    image = plan.plan_one(ImageName.parse(job.image), sources).image
+    causes = []
+    if found is None or found.digest != record.digest:
+        causes = [f"{record.reference} is {found.digest[:19] if found else 'nothing'} in the registry"]
+    elif image is None:
+        causes = ["is refused by this checkout's matrix"]
+    elif image_labels.on_custom_base(found.described.labels):
+        causes = ["stands on a custom base, and none was asked for"]
+    if found is None or image is None or causes:
+        then = "begin a new run, which builds it again; does the worker have the same checkout?"
+        raise UserError([Problem(where=job.key, cause=cause, then=then) for cause in causes], code=1)
+    claims = validating.claims_of(image, sources, found.described, job.tiers, attachment=NO_GPU)
+    known = {"digest": found.digest, "reference": found.reference, "claims": claims_data(claims.of(job.tiers))}
+    return job.model_copy(update=known)
+
+
+def known(
+    folder: JobFolder, judged_before: Mapping[str, JobRecord], results: Path, planned: Iterable[FleetImage]
+) -> dict[MatrixCell, Known]:
+    """What was judged of these images before: by this fleet (job's key -> record), and in results/runs.jsonl.
+
+    Evidence is judged by today's claims: a claim may have changed since its record was written.
+    """
+    found = [cell for line in records.read(results) for cell in planning.of_line(line, line.id)]
+    today = {(one.name, one.digest): one.claims for one in planned}
+    for key, record in judged_before.items():
+        job = folder.job(key)
+        if job is None or (job.image, job.digest) not in today:
+            continue
+        date, source = record.ended.astimezone(UTC), f"{record.worker.node}, {record.worker.executor}"
+        try:
+            verdict = folder.verdict(record, job, today[job.image, job.digest])
+        except UserError as error:
+            found += planning.of_unusable(job, error.problems[0].cause, date, source)
+        else:
+            found += planning.of_verdict(job, verdict, date, source)
+    return planning.newest(found)
+
+
+def leased(folder: JobFolder) -> dict[MatrixCell, str]:
+    """What somebody else does now: who, and since when."""
+    found: dict[MatrixCell, str] = {}
+    for key in folder.job_keys():
+        lease, job = folder.lease(key), folder.job(key)
+        if lease and job and folder.lives(lease.run):
+            found.update(dict.fromkeys(job.cells, f"{lease.owner}, since {lease.since:%H:%M:%S} UTC"))
+    return found

@@ -1,0 +1,205 @@
+"""What breaks a canary: its regressions against the control, each bisected down to the packages that cause it.
+
+`smallest` is pure, and finds the smallest set of changes that still fails, in two steps. Prefixes are halved, as `git
+bisect` does with commits, until one change is found without which its prefix does not fail; with it fixed the search
+goes on below it, as more than one change may be needed. What is left is then shrunk until no single change can be taken
+out (ddmin: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002), from where the third
+outcome comes, too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from images.nightly import canary, results, sets
+from images.nightly.canary import Locked
+from images.nightly.results import BUILD, BreakageLine, Expected
+from images.nightly.results import Change as PackageChange
+from images.nightly.sets import NightlyOptions, SetResult
+from images.planning.plan import Planned
+from images.validation.rows import ClaimRow
+from validate.claims import Tier
+from validate.judging import Status
+
+_HEAD = 60
+"""Characters that tell reasons apart."""
+
+Change = TypeVar("Change", bound=Hashable)
+
+
+class Outcome(StrEnum):
+    """What trying a set of changes showed."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNRESOLVED = "unresolved"
+    """Undecided: these changes don't fit together, or something else broke first. It counts as one that passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprits(Generic[Change]):
+    """The set that fails, in the order of the changes, and the cost of the search."""
+
+    changes: tuple[Change, ...]
+    asked: int
+    """Sets that were tried."""
+    unresolved: int
+    """Those of them that were undecided."""
+
+
+def smallest(changes: Sequence[Change], attempt: Callable[[frozenset[Change]], Outcome]) -> Culprits[Change]:
+    """A smallest failing set: it fails, and without any one of its changes it does not.
+
+    Given are that without any change all is well, and that all changes together fail. Likely culprits come first in
+    `changes`: what stands behind the last culprit is never looked at alone. `attempt` gets each set at most once; what
+    it raises ends the search, and a second one with its answers remembered asks the same sets in the same order.
+
+    One culprit among n changes, with every set decided, takes at most ceil(log2(n)) + 1 attempts; k of them that are
+    needed together at most k * (ceil(log2(n)) + k + 2).
+    """
+    given = {frozenset[Change](): Outcome.PASS, frozenset(changes): Outcome.FAIL}
+    answers = dict(given)
+
+    def fails(wanted: Sequence[Change]) -> bool:
+        key = frozenset(wanted)
+        if key not in answers:
+            answers[key] = attempt(key)
+        return answers[key] is Outcome.FAIL
+
+    fixed, rest = tuple[Change, ...](), tuple(changes)
+    while rest and not fails(fixed):
+        low, high = 0, len(rest)
+        while high - low > 1:  # with the change at `low`, prefixes of `rest` together with `fixed` begin to fail
+            middle = (low + high) // 2
+            low, high = (low, middle) if fails(fixed + rest[:middle]) else (middle, high)
+        fixed, rest = (rest[low], *fixed), rest[:low]
+    size = len(fixed) // 2
+    while size:  # parts of half the size are taken out, then smaller ones, at last single changes
+        parts = (fixed[:start] + fixed[start + size :] for start in range(0, len(fixed), size))
+        less = next((smaller for smaller in parts if fails(smaller)), None)
+        if less is None:
+            size //= 2
+        else:
+            fixed, size = less, min(size, len(less) // 2)
+    outcomes = [outcome for key, outcome in answers.items() if key not in given]
+    return Culprits(changes=fixed, asked=len(outcomes), unresolved=outcomes.count(Outcome.UNRESOLVED))
+
+
+def is_open(claim: ClaimRow) -> bool:
+    """The claim failed, or it is required and could not be measured."""
+    return claim.verdict is Status.FAIL or (claim.required and claim.verdict is Status.UNPROVEN)
+
+
+def regressions(control: SetResult, newer: SetResult, expected: Sequence[Expected]) -> list[ClaimRow]:
+    """Claims that the control passes and the canary does not, the cheapest tier first; without expected failures."""
+    if control.cause:
+        return []
+    if newer.cause:
+        return [_unbuilt(newer.cause)]
+    known = {(one.id, one.subject) for one in expected}
+    worse = [
+        claim
+        for claim in newer.claims
+        if is_open(claim) and control.verdict(claim.key) is Status.PASS and (claim.id, claim.subject) not in known
+    ]
+    return sorted(worse, key=lambda claim: list(Tier).index(claim.tier))
+
+
+def _unbuilt(cause: str) -> ClaimRow:
+    return ClaimRow(id=BUILD, subject="", tier=Tier.STATIC, verdict=Status.FAIL, required=True, reason=cause)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The bisection of one canary."""
+
+    planned: Planned
+    control: Locked
+    canary: Locked
+    changed: Sequence[PackageChange]
+    options: NightlyOptions
+
+    def breakages(self, worse: Sequence[ClaimRow]) -> list[BreakageLine]:
+        """A line for each set of culprits, appended as it is found. It names every claim that the set breaks."""
+        lines, left, options = list[BreakageLine](), list(worse), self.options
+        while left:
+            key = f"breakage {self.planned.name} {self.control.hash} {self.canary.hash} {left[0].key}"
+            if (known := options.state.find(key)) is not None:
+                line = BreakageLine.model_validate(known)
+            else:
+                line = self._bisected(left[0], left)
+                results.append(line, options.results)
+                options.state.keep(key, line.model_dump(mode="json"))
+                options.progress(self.planned.name, line.sentence)
+            lines.append(line)
+            told = {claim.key for claim in line.claims}
+            left = [claim for claim in left[1:] if claim.key not in told]
+        return lines
+
+    def _bisected(self, claim: ClaimRow, worse: Sequence[ClaimRow]) -> BreakageLine:
+        start, options, built = time.monotonic(), self.options, set[str]()
+        movable = [one.name for one in self.changed if one.before and one.after]
+        options.progress(self.planned.name, f"bisecting {claim.brief} over {len(movable)} packages")
+
+        def validated(moved: frozenset[str], tiers: Sequence[Tier]) -> SetResult | None:
+            mixture = canary.mixed(self.control, self.canary, moved, options.run)
+            if mixture is None:
+                return None
+            built.add(f"{mixture.hash} {tiers}")
+            return sets.validated(mixture, tiers, "bisect", options)
+
+        def attempt(moved: frozenset[str]) -> Outcome:
+            found = validated(moved, [claim.tier])
+            outcome = _outcome(found, claim) if found else Outcome.UNRESOLVED
+            names = " ".join(one.name for one in self.changed if one.name in moved)
+            options.progress(self.planned.name, f"{claim.brief} with {len(moved)} moved: {outcome} ({names})")
+            return outcome
+
+        found = smallest(movable, attempt)
+        tiers = [tier for tier in Tier if tier in {one.tier for one in worse}]
+        alone, claims = validated(frozenset(found.changes), tiers), [claim]
+        if alone and not alone.cause:  # the claims that the culprits break by themselves, the bisected one first
+            broken = {one.key: one for one in alone.claims for other in worse if _is_same(one, other)}
+            others = [broken[one.key] for one in worse if one.key in broken and one.key != claim.key]
+            claims = [broken.get(claim.key, claim), *others]
+        culprits = [one for one in self.changed if one.name in found.changes]
+        return BreakageLine(
+            date=options.now(),
+            image=self.planned.name,
+            versions=self.canary.hash,
+            revision=options.sources.revision,
+            claims=claims,
+            culprits=culprits,
+            sentence=results.sentence(culprits or self.changed, claims),
+            key=results.culprits_key(culprits or self.changed),
+            candidates=len(movable),
+            builds=len(built),
+            unresolved=found.unresolved,
+            rounds=found.asked,
+            seconds=round(time.monotonic() - start, 1),
+            ranges=dict(options.ranges),
+        )
+
+
+def _outcome(found: SetResult, claim: ClaimRow) -> Outcome:
+    """Whether a trial shows the failure that is looked for. A failure for another reason does not tell."""
+    if claim.id == BUILD:
+        return Outcome.FAIL if found.cause else Outcome.PASS
+    own = next((one for one in found.claims if one.key == claim.key), None)
+    if own is None or own.verdict is Status.PASS:
+        return Outcome.PASS if own else Outcome.UNRESOLVED
+    return Outcome.FAIL if _is_same(own, claim) else Outcome.UNRESOLVED
+
+
+def _is_same(one: ClaimRow, other: ClaimRow) -> bool:
+    """The same failure: its reason begins alike, numbers aside. The rest may name other failures."""
+    return (one.key, one.verdict, _head(one.reason)) == (other.key, other.verdict, _head(other.reason))
+
+
+def _head(reason: str) -> str:
+    return re.sub(r"[\d\s]+", " ", reason)[:_HEAD]

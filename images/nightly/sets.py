@@ -1,0 +1,289 @@
+"""One set of versions of a nightly run: built or laid over the image, validated, and remembered for `--resume`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from images.building import records, validating
+from images.building.build import build_all
+from images.building.options import BuildOptions
+from images.config.matrix import Sources
+from images.context import labels as image_labels
+from images.context import templates
+from images.context.hosting import HostSettings
+from images.context.labels import BaseContext
+from images.context.render import Context
+from images.engine import Engine, ImageInfo
+from images.engine.failures import BuildFailed, FailureKind
+from images.engine.progress import Progress
+from images.errors import UserError
+from images.host.hashing import sha256
+from images.locking import lock_file, measure_contents, uv
+from images.nightly.canary import Locked, changes
+from images.publish import sbom
+from images.validation import schemas
+from images.validation.claims.context import ClaimContext
+from images.validation.claims.image import image_claims
+from images.validation.rows import ClaimRow
+from images.validation.run import suite_files
+from validate.claims import ClaimSet, Tier
+from validate.evidence import Evidence
+from validate.judge import ClaimVerdict, Verdict
+from validate.judging import Status
+
+_ELSEWHERE = frozenset(
+    {
+        FailureKind.NETWORK,
+        FailureKind.TLS,
+        FailureKind.ACCESS,
+        FailureKind.DISK,
+        FailureKind.MEMORY,
+        FailureKind.APT,
+        FailureKind.BASE,
+    }
+)
+"""Causes of a failed build that no version changes."""
+_REASON = 600
+"""Characters of a reason that a line keeps."""
+_REQUIREMENTS = "locks/moved.txt"
+_MOUNTS = "--mount=type=bind,source=host,target=/run/host --mount=type=bind,source=locks,target=/run/locks"
+_OF_BUILDS = ("static.owners", "static.wheels")
+"""Probes about how an image was built: pip put other versions over what the control's build left."""
+_UNCONSTRAINED = "unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT"
+"""The image holds its users to the versions that it was built with. Here others are tried on purpose."""
+
+
+class SetResult(BaseModel):
+    """One set of versions, built and validated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    claims: tuple[ClaimRow, ...]
+    """Every claim that was judged, the good ones too."""
+    overall: dict[Tier, Status] = {}
+    digest: str = ""
+    bytes: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    gpus: tuple[str, ...] = ()
+    debian: dict[str, str] = {}
+    """Debian package -> version, of the control."""
+    cause: str = ""
+    """Why there is no verdict; empty where there is one."""
+
+    def verdict(self, key: str) -> Status | None:
+        """The verdict of a claim (`S4 symbols`); None: it was not judged."""
+        return next((claim.verdict for claim in self.claims if claim.key == key), None)
+
+
+ValidateSet = Callable[[Locked, Sequence[Tier], str], SetResult]
+"""Builds these versions and validates these tiers (none: all that the machine can), under a name with this suffix.
+
+Raises UserError for a failure that the versions did not cause: a network, a disk, an engine.
+"""
+
+
+class State:
+    """Answers by key, in memory and in a file that only grows; without `resume` it starts empty."""
+
+    def __init__(self, file: Path, *, resume: bool) -> None:
+        self._file = file
+        self._known: dict[str, Any] = {}
+        if not resume:
+            file.unlink(missing_ok=True)
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            try:
+                row = json.loads(line)
+                self._known[row["key"]] = row["answer"]
+            except (ValueError, KeyError, TypeError):
+                continue  # an interruption cut it off: it is validated again
+
+    def find(self, key: str) -> Any | None:
+        return self._known.get(key)
+
+    def keep(self, key: str, answer: Any) -> None:
+        self._known[key] = answer
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write("\n" + json.dumps({"key": key, "answer": answer}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightlyOptions:
+    """What a nightly run works with. What validates, the resolver and the clock are injected."""
+
+    sources: Sources
+    validate: ValidateSet
+    state: State
+    now: Callable[[], datetime]
+    results: Path
+    debian_before: Callable[[str], Mapping[str, str]] = lambda _image: {}
+    """Debian package -> version of the image that people have, by its name; empty: there is none to compare with."""
+    ranges: Mapping[str, str] = field(default_factory=dict)
+    """Distribution -> range, over the matrix's, for this run."""
+    tiers: Sequence[Tier] = ()
+    run: uv.Runner = uv.run
+    progress: Callable[[str, str], None] = lambda _image, _text: None
+
+
+def validated(locked: Locked, tiers: Sequence[Tier], label: str, options: NightlyOptions) -> SetResult:
+    """A set of versions, validated once: what this run or the one it resumes has validated is taken from the state."""
+    names = ",".join(tiers) or "all"
+    key = f"set {locked.image.name} {locked.hash} {options.sources.revision} {_suite()} {names}"
+    if (known := options.state.find(key)) is not None:
+        return SetResult.model_validate(known)
+    made = options.validate(locked, tiers, label)
+    options.state.keep(key, made.model_dump(mode="json"))
+    return made
+
+
+@cache
+def _suite() -> str:
+    """Short hash of the suite: what was validated by another one is validated again."""
+    files = suite_files(ClaimSet(image="", claims=()))
+    return sha256(b"\0".join(name.encode() + text for name, text in sorted(files.items())))[:12]
+
+
+def built(engine: Engine, options: BuildOptions, progress: Progress, control: str) -> ValidateSet:
+    """Builds with the engine, validates, and leaves no image behind.
+
+    The set with the label `control` is built without a cache, so that it takes Debian's newest packages, and these are
+    read.
+    """
+
+    def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
+        start, name, debian = time.monotonic(), f"{locked.image.name}-{label}", dict[str, str]()
+        lock = with_contents(locked, options.out / "locks" / label, options.sources.workspace.locks)
+        own = replace(
+            options, suffix=f"-{label}", tiers=tiers or options.tiers, no_cache=options.no_cache or label == control
+        )
+        try:
+            (result,) = build_all(engine, [(locked.image, lock)], own, progress)
+            if isinstance(result, UserError):
+                return SetResult(claims=(), cause=_cause(result), seconds=round(time.monotonic() - start, 1))
+            if label == control:
+                debian = {one.name: one.version for one in sbom.read(engine, result.info.id).debian}
+        finally:
+            for tag in (name, f"{name}-candidate"):
+                engine.untag(tag)
+        evidence = schemas.read_evidence(options.out / name / "evidence.json")
+        return _result(result.info, evidence, result.verdict, start, debian)
+
+    return validate
+
+
+def laid_over(engine: Engine, controls: Mapping[str, Locked], options: BuildOptions, progress: Progress) -> ValidateSet:
+    """Installs versions as one layer over the images that `controls` names, instead of building them.
+
+    This takes seconds and little disk where a build takes minutes. It validates the versions, not the build: a proposed
+    lock is built and validated like any other before the image gets its name. Raises NoSuchImage where there is none.
+    """
+
+    def validate(locked: Locked, tiers: Sequence[Tier], label: str) -> SetResult:
+        start, name, host = time.monotonic(), str(locked.image.name), options.host
+        control, parent, tag = controls[name], engine.inspect(name), f"{name}-{label}"
+        try:
+            reference = parent.id
+            if changes(control, locked):
+                files = layer(control, locked, parent, host)
+                network = host.network(local=engine.facts.local)
+                made = engine.build(files, tag, network=network, on_event=progress.job(tag), redact=host.redact)
+                reference = made.image_id
+            info = engine.inspect(reference)
+            attachment, asked = validating.find_gpus(engine, locked.image, options.gpus, tiers or options.tiers)
+            missing = image_labels.declared_missing(locked.image, info.labels)
+            claimed = ClaimContext.of(
+                locked.image, locked.lock, options.sources.facts, missing=missing, custom_base=False
+            )
+            claims = image_claims(claimed.on_host(attachment)).less(_OF_BUILDS)
+            evidence, verdict = validating.measure_and_judge(engine, reference, claims, asked, attachment)
+        except UserError as error:
+            return SetResult(claims=(), cause=_cause(error), seconds=round(time.monotonic() - start, 1))
+        finally:
+            engine.untag(tag)
+        records.record_validation(options.out / tag, evidence, verdict)
+        return _result(info, evidence, verdict, start)
+
+    return validate
+
+
+def layer(control: Locked, locked: Locked, parent: ImageInfo, host: HostSettings) -> Context:
+    """The context of a layer: what moved is installed by hash, what is no longer needed goes, and the labels say so."""
+    moved = changes(control, locked)
+    names = {one.name for one in moved if one.after}
+    gone = [one.name for one in moved if not one.after]
+    layers = locked.lock.inputs.layers
+    packages = [package for name in layers for package in locked.lock.layers[name] if package.name in names]
+    missing = image_labels.declared_missing(control.image, parent.labels)
+    image = replace(locked.image, revision=control.image.revision)
+    labels = image_labels.labels(image, BaseContext(reference="", origin=""), missing)
+    steps = ["python -m pip install --quiet --no-deps --no-cache-dir --require-hashes -r /run/" + _REQUIREMENTS]
+    steps += [f"python -m pip uninstall --quiet --yes {' '.join(gone)}"] if gone else []
+    dockerfile = [
+        f"FROM {control.image.name}",
+        "USER root",
+        f"RUN {_MOUNTS} {_UNCONSTRAINED} && . /run/host/env && {' && '.join(steps)}",
+        f"USER {parent.user}",
+        *(f"LABEL {name}={templates.quoted(value)}" for name, value in labels.items()),
+    ]
+    return {
+        "Dockerfile": ("\n".join(dockerfile) + "\n").encode(),
+        _REQUIREMENTS: lock_file.print_requirements(packages),
+        **host.files(),
+    }
+
+
+def with_contents(locked: Locked, folder: Path, known: Path) -> lock_file.Lock:
+    """A lock with what its files bring, which S10 asks; it is written into a folder of locks on the way.
+
+    `known`: a folder of locks that has what is known of files. Raises UserError: an index that does not answer.
+    """
+    own = {f"{locked.image.lock_name}/{path}": content for path, content in lock_file.written(locked.lock).items()}
+    lock_file.write(own, folder)
+    lock_file.put(measure_contents.update({str(locked.image.name): locked.lock}, folder, known=known), folder)
+    return lock_file.read(locked.image, folder, known)
+
+
+def _cause(error: UserError) -> str:
+    """Why these versions can't be built. Raises the error again where the versions did not cause it."""
+    if not isinstance(error, BuildFailed) or error.failure.kind in _ELSEWHERE:
+        raise error
+    return f"{error.problems[0].where}: {error.problems[0].cause}"
+
+
+def _result(
+    info: ImageInfo, evidence: Evidence, verdict: Verdict, start: float, debian: Mapping[str, str] | None = None
+) -> SetResult:
+    """A verdict as the state of a nightly run has it. `start`: when the work began, by the monotonic clock."""
+
+    def of(tier: Tier, whole: Verdict) -> Verdict:
+        return replace(whole, claims=tuple(one for one in whole.claims if one.claim.tier is tier))
+
+    return SetResult(
+        claims=tuple(map(_row, verdict.recorded.claims)),
+        overall={tier: of(tier, verdict.recorded).overall for tier in Tier if of(tier, verdict).claims},
+        digest=info.id,
+        bytes=info.size,
+        seconds=round(time.monotonic() - start, 1),
+        gpus=tuple(str(gpu["name"]) for gpu in evidence.host.get("gpus", ())),
+        debian=dict(debian or {}),
+    )
+
+
+def _row(one: ClaimVerdict) -> ClaimRow:
+    return ClaimRow(
+        id=one.claim.id,
+        subject=one.claim.subject,
+        tier=one.claim.tier,
+        verdict=one.status,
+        required=one.claim.required,
+        reason=one.reason[:_REASON],
+    )
