@@ -25,7 +25,7 @@ from typing import Any
 
 from validate import checks
 from validate.claims import EXCLUSIVE, Claim, ClaimSet, Tier
-from validate.environment import emulation, user_environment
+from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.evidence import Measurement, Outcome, Record, plain
 from validate.harness.fork_server import ForkServer, ForkServerError
@@ -94,7 +94,7 @@ def run(
         claim_file = scratch / "claims.json"
         claim_file.write_text(claims.dumps(), encoding="utf-8")
         marker = user_environment.record(given, scratch / "user-environment.json")
-        environ = {**(os.environ if user else given.environ), **marker, **(emulation.MARK if emulated else {})}
+        environ = {**(os.environ if user else given.environ), **marker, **(user_environment.EMULATED if emulated else {})}
         server = None
         if emulated and len(probes.keys() & set(TORCH_FIRST)) > 1:
             server = held.enter_context(ForkServer([sys.executable, str(_PACKAGE)], environ, scratch / "fork-server"))

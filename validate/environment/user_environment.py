@@ -1,11 +1,12 @@
-"""The environment that the image gives its users, as it was before the suite changed anything for its own purposes."""
+"""The environment that the image gives its users, as it was before the suite changed it, and how Python starts there."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class UserEnvironment:
     machine: str = field(default_factory=lambda: os.uname().machine)
     """Whose programs it runs, in the kernel's words. An emulator answers as the machine that it stands for."""
     start: Mapping[str, Any] | None = None
-    """How that interpreter would start (environment/interpreter.py), read from files because nobody may run it."""
+    """How that interpreter would start (`Start`), read from files because nobody may run it."""
 
 
 def of_this_process() -> UserEnvironment:
@@ -56,3 +57,114 @@ def recorded() -> UserEnvironment:
     if not file:
         return of_this_process()
     return read(Path(file))
+
+
+_MARK = "validate:start:"
+_SECONDS = 120
+_QUESTION = """
+import sys
+import os
+at_start = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+flags = {"optimize": sys.flags.optimize, "no_site": sys.flags.no_site, "isolated": sys.flags.isolated}
+path, environ = list(sys.path), dict(os.environ)
+import importlib.util
+import json
+def find(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception as error:
+        return {"error": repr(error)}
+    if spec is None:
+        return None
+    return {"origin": spec.origin, "locations": list(spec.submodule_search_locations or ())}
+print("\\n" + MARK + json.dumps({
+    "path": path,
+    "flags": flags,
+    "environ": environ,
+    "modules": {name: file for name, file in at_start.items() if file},
+    "standard": sorted(sys.stdlib_module_names),
+    "version": "%d.%d" % sys.version_info[:2],
+    "release": sys.version.split()[0],
+    "prefix": sys.prefix,
+    "glibc": (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", ""),
+    "found": {name: find(name) for name in sys.argv[1:]},
+}))
+"""
+
+
+class StartError(RuntimeError):
+    """Python does not start, or does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a user's interpreter is before it has run a line."""
+
+    path: Sequence[str]
+    """sys.path; an empty entry is the working directory."""
+    flags: Mapping[str, int]
+    environ: Mapping[str, str]
+    """After sitecustomize and .pth files have run."""
+    modules: Mapping[str, str]
+    """Already imported modules that come from a file, by name."""
+    standard: Sequence[str]
+    """Names of the standard library's modules."""
+    version: str
+    """`3.11`."""
+    prefix: str
+    release: str = ""
+    """`3.11.2`."""
+    glibc: str = ""
+    """Its C library's version; empty where nobody ran it."""
+    found: Mapping[str, Mapping[str, Any] | None]
+    """Where each asked top-level module would be imported from; None: nowhere."""
+
+
+def start(user: UserEnvironment, modules: Sequence[str] = ()) -> Start:
+    """Start Python as a user would and ask where it would find these top-level modules. Raises StartError.
+
+    Nothing is started where `user` brings what files say of it.
+    """
+    if user.start is not None:
+        return Start(**user.start)
+    command = [user.python, "-c", _QUESTION.replace("MARK", repr(_MARK)), *modules]
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(user.environ),
+            cwd=user.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StartError(f"python did not start in {_SECONDS} s") from error
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith(_MARK):
+            return Start(**json.loads(line[len(_MARK) :]))
+    said = done.stderr.decode("utf-8", "replace")[-2000:] or "no word"
+    suspects = ", ".join(_start_files(user.python)) or "no .pth file that imports"
+    raise StartError(f"python ended with status {done.returncode} and {said}; what runs before that: {suspects}")
+
+
+def runs(file: Path) -> bool:
+    """Whether site.py executes lines of a .pth file: those that begin with `import`."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.startswith(("import ", "import\t")) for line in lines)
+
+
+def _start_files(python: str) -> list[str]:
+    """.pth files of this interpreter's environment that run code. Python itself can't be asked: it does not start."""
+    prefix = Path(python).parent.parent
+    return [str(file) for file in sorted(prefix.glob("lib/python*/*-packages/*.pth")) if runs(file)]
+
+
+EMULATED = {"VALIDATE_EMULATED": "1"}
+
+
+def is_emulated() -> bool:
+    """Then imports take many seconds each: what is the same in each fork is done once, before it."""
+    return all(os.environ.get(name) == text for name, text in EMULATED.items())

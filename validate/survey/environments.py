@@ -40,7 +40,7 @@ class Environment:
     first: bool
     """The image's PATH finds this interpreter first."""
     start: Mapping[str, Any]
-    """How it would start: the fields of environment.interpreter.Start."""
+    """How it would start: the fields of user_environment.Start."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from validate.binaries.linking import objects_under
+from validate.binaries.loader import objects_under
 from validate.environment import user_environment
 from validate.survey import devices, environments, system
 

@@ -14,16 +14,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from validate.claims import ClaimSet
-from validate.environment import interpreter, user_environment
+from validate.environment import user_environment
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one JSON document. Raises interpreter.StartError where the image's Python does not start."""
+    """Print one JSON document. Raises user_environment.StartError where the image's Python does not start."""
     claims = ClaimSet.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     modules = sorted(
         {module for claim in claims.only(["static.pins"]).claims for module in claim.expect.get("modules", ())}
     )
     given = user_environment.of_this_process()
-    start = interpreter.start(given, modules)
+    start = user_environment.start(given, modules)
     print(json.dumps(asdict(replace(given, start=asdict(start)))), flush=True)  # noqa: T201  what it is for
     return 0

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.elves import make
 from validate.binaries import loader, machines
-from validate.binaries.linking import read_all
-from validate.binaries.loader import Files, Process, SearchPath
+from validate.binaries.loader import Files, Process, SearchPath, read_all
 from validate.binaries.machines import AARCH64, X86_64
 from validate.checks.cpu import instructions
 

@@ -17,7 +17,7 @@ from tests.support.judging import judge_claim
 from tests.support.sources import SOURCES
 from validate.checks.static import owners
 from validate.claims import Claim, ClaimSet
-from validate.environment import debian, trust
+from validate.environment import debian
 from validate.judging import Finding, Status
 
 (PLANNED,) = plan.select(["cu126-torch27"], SOURCES)
@@ -129,10 +129,10 @@ def test_certificates_beyond_the_packages_are_counted(tmp_path: Path) -> None:
     (tmp_path / "known" / "mozilla" / "one.crt").write_text(one)
     bundle = tmp_path / "bundle.crt"
     bundle.write_text(one)
-    assert trust.unknown_authorities(str(bundle), str(tmp_path / "known")) == 0
+    assert debian.unknown_authorities(str(bundle), str(tmp_path / "known")) == 0
     bundle.write_text(one + two)
-    assert trust.unknown_authorities(str(bundle), str(tmp_path / "known")) == 1
-    assert trust.unknown_authorities(str(tmp_path / "none"), str(tmp_path / "known")) == 0
+    assert debian.unknown_authorities(str(bundle), str(tmp_path / "known")) == 1
+    assert debian.unknown_authorities(str(tmp_path / "none"), str(tmp_path / "known")) == 0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_certificates_beyond_the_packages_are_counted(tmp_path: Path) -> None:
 def test_accounts_that_open_a_way_in_are_told(tmp_path: Path, passwd: str, shadow: str, told: list[str]) -> None:
     (tmp_path / "passwd").write_text(passwd)
     (tmp_path / "shadow").write_text(shadow)
-    assert trust.accounts(str(tmp_path / "passwd"), str(tmp_path / "shadow")) == told
+    assert debian.accounts(str(tmp_path / "passwd"), str(tmp_path / "shadow")) == told
 
 
 def test_hashes_are_those_of_the_files_and_empty_where_there_is_none(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from validate.checks import static
 from validate.checks.static import environment, files, libraries, pins, toolkit
 from validate.claims import Claim, Tier
 from validate.environment import user_environment
-from validate.environment.interpreter import StartError
-from validate.environment.user_environment import UserEnvironment
+from validate.environment.user_environment import StartError, UserEnvironment
 from validate.judging import Finding, Status
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed
 
@@ -47,7 +47,7 @@ _OWN = "/opt/truetag"
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, BytecodeEvidence]]:
     given = user_environment.recorded()
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     folders = [entry for entry in start.path if entry]
     found = installed.distributions(folders)
     for claim in claims:

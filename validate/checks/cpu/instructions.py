@@ -26,10 +26,10 @@ from typing import TypedDict, cast
 
 from validate.binaries import dynsym, elf, machines
 from validate.binaries.elf import ElfError
-from validate.binaries.linking import objects
+from validate.binaries.loader import objects
 from validate.binaries.machines import Machine
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.judging import Finding, failed, joined, listed, passed
 
 
@@ -102,7 +102,7 @@ _MOST_LISTED = 20
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, InstructionsEvidence]]:
     given = user_environment.recorded()
-    everything = installed.distributions(entry or given.directory for entry in interpreter.start(given).path)
+    everything = installed.distributions(entry or given.directory for entry in user_environment.start(given).path)
     owners = {path: sorted({one.name for one in own}) for path, own in installed.owners(everything).items()}
     locations = list(dict.fromkeys(one.location for one in everything))
     paths = sorted({os.path.realpath(path) for path in objects(locations, owners)}, key=_size, reverse=True)

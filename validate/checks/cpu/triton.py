@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypedDict, cast
 
 from validate.claims import Claim
-from validate.environment import emulation
+from validate.environment import user_environment
 from validate.evidence import Measured
 from validate.harness.forked import attempt, in_fork
 from validate.judging import Finding, failed, joined, passed, root_cause
@@ -65,7 +65,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, TritonEvidence]]:
     """
     with tempfile.TemporaryDirectory(prefix="triton-") as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
-        if emulation.is_emulated():
+        if user_environment.is_emulated():
             attempt(partial(_compiled, CONTROL_KERNEL, cast(TritonExpect, claims[0].expect)["arch"]))
         toolchain = in_fork(_toolchain)
         controls: dict[int, CompiledKernel] = {}

@@ -30,7 +30,7 @@ from validate.binaries.demangle import readable
 from validate.binaries.fatbin import Entry, FatbinError, Region
 from validate.binaries.kernel_states import FAULTS, Code, Excuses, KernelByDesign
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed, matches, not_applicable
 
@@ -134,7 +134,7 @@ class _Task:
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, DeviceCodeEvidence]]:
     given = user_environment.recorded()
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     tasks = {claim.subject: _tasks(claim, everything) for claim in claims}
     flat = [(subject, task) for subject, own in tasks.items() for task in own]

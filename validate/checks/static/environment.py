@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
 
 from validate.claims import Claim
-from validate.environment import debian, installed, interpreter, user_environment
+from validate.environment import debian, installed, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, matches
 
@@ -91,7 +91,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, EnvironmentEvidence]
     for claim in claims:
         expect = cast(EnvironmentExpect, claim.expect)
         denied, required = expect["denied"], expect["required"]
-        start = interpreter.start(given)
+        start = user_environment.start(given)
         yield (
             claim.subject,
             {
@@ -154,7 +154,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
     return {name: after.get(name, "")[:_LONGEST_VALUE] for name in sorted(names - _SET_BY_PYTHON)}
 
 
-def _start_code(start: interpreter.Start, given: UserEnvironment) -> Iterator[StartCode]:
+def _start_code(start: user_environment.Start, given: UserEnvironment) -> Iterator[StartCode]:
     """Each file that runs before a user's first line: modules imported at start, and .pth files that import."""
     owners = installed.owners(installed.distributions(entry or given.directory for entry in start.path))
     imported = {file for name, file in start.modules.items() if name.partition(".")[0] not in start.standard}
@@ -163,7 +163,7 @@ def _start_code(start: interpreter.Start, given: UserEnvironment) -> Iterator[St
         for entry in start.path
         if entry
         for file in sorted(Path(entry).glob("*.pth"))
-        if interpreter.runs(file)
+        if user_environment.runs(file)
     }
     packages = debian.owned()
     for path in sorted({os.path.realpath(path) for path in imported} | lines):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed
 
@@ -71,7 +71,7 @@ _CODE = (".py", ".pyc", ".pth", ".so")
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, FilesEvidence]]:
-    start = interpreter.start(user_environment.recorded())
+    start = user_environment.start(user_environment.recorded())
     folders = [entry or user_environment.recorded().directory for entry in start.path]
     aside = {folder for claim in claims for folder in cast(FilesExpect, claim.expect).get("aside", ())}
     everything = [one for one in installed.distributions(folders) if one.location not in aside]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from validate.claims import Claim
-from validate.environment import credentials, installed, interpreter, user_environment
+from validate.environment import credentials, installed, user_environment
 from validate.judging import Finding, Status, conclude, failed, listed, passed, unproven
 
 
@@ -67,7 +67,7 @@ _NEVER = ("/proc", "/sys", "/dev", "/judge")
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, HygieneEvidence]]:
     given = user_environment.recorded()
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     folders = [entry or given.directory for entry in start.path]
     packages = {f"{one.location}/" for one in installed.distributions(folders)}
     skipped = (*sorted(packages), *_SYSTEM, f"{Path(__file__).resolve().parents[2]}/")

@@ -15,10 +15,20 @@ from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
 
 from validate.binaries import machines
-from validate.binaries.linking import Found, Unreadable, import_torch, objects, objects_under, read_all, stem
-from validate.binaries.loader import Files, Process, SearchPath
+from validate.binaries.loader import (
+    Files,
+    Found,
+    Process,
+    SearchPath,
+    Unreadable,
+    import_torch,
+    objects,
+    objects_under,
+    read_all,
+    stem,
+)
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed, matches
 
@@ -90,7 +100,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LibrariesEvidence | 
     machine = machines.named(given.machine)
     search = SearchPath.of(given.environ, given.directory, machine)
     files = Files(machine)
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     packages = _Packages.of(everything)
     for claim in claims:

@@ -24,7 +24,7 @@ from validate.binaries import machines
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import SearchPath
 from validate.claims import Claim
-from validate.environment import debian, installed, interpreter, trust, user_environment, wheel_contents
+from validate.environment import debian, installed, user_environment, wheel_contents
 from validate.judging import Finding, conclude
 
 
@@ -113,7 +113,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, OwnersEvidence]]:
 def look(expect: OwnersExpect) -> OwnersEvidence:
     """Everything that is asked of the image's files."""
     given = user_environment.recorded()
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     environment = os.path.realpath(start.prefix)
     distributions = installed.distributions([entry or given.directory for entry in start.path])
     packages, found = debian.owned(), dict(_walk("/"))
@@ -153,8 +153,8 @@ def look(expect: OwnersExpect) -> OwnersEvidence:
         "writable": [path for path, facts in found.items() if not path.startswith("/tmp/") and _is_writable(facts)][
             :_MOST_LISTED
         ],
-        "authorities": trust.unknown_authorities(),
-        "accounts": trust.accounts(),
+        "authorities": debian.unknown_authorities(),
+        "accounts": debian.accounts(),
     }
 
 

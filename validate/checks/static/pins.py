@@ -14,7 +14,7 @@ from typing import TypedDict, cast
 
 from validate.binaries.machines import X86_64
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.environment.installed import Distribution
 from validate.judging import Finding, conclude, failed, listed
 
@@ -94,7 +94,7 @@ LOCK = "lock"
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, LockEvidence | PinEvidence]]:
     wanted = sorted({module for claim in claims for module in _modules(claim)})
     given = user_environment.recorded()
-    start = interpreter.start(given, wanted)
+    start = user_environment.start(given, wanted)
     folders = [entry or given.directory for entry in start.path]
     everything = installed.distributions(folders)
     owners = installed.owners(everything)
@@ -121,7 +121,7 @@ def _pin(
     claim: Claim,
     everything: Sequence[Distribution],
     owners: Mapping[str, Sequence[Distribution]],
-    start: interpreter.Start,
+    start: user_environment.Start,
 ) -> PinEvidence:
     of_this_name = [distribution for distribution in everything if distribution.name == claim.subject]
     evidence: PinEvidence = {
@@ -148,7 +148,7 @@ def _module(
     subject: str,
     everything: Sequence[Distribution],
     owners: Mapping[str, Sequence[Distribution]],
-    start: interpreter.Start,
+    start: user_environment.Start,
 ) -> Module:
     found = start.found.get(module)
     providers = sorted({other.name for other in everything if module in other.modules()})

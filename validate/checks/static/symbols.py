@@ -23,10 +23,9 @@ from validate.binaries import dynsym, machines
 from validate.binaries.demangle import readable
 from validate.binaries.dynsym import Symbols
 from validate.binaries.elf import ElfError
-from validate.binaries.linking import Found, Unreadable, import_torch, objects, read_all
-from validate.binaries.loader import Files, Process, SearchPath
+from validate.binaries.loader import Files, Found, Process, SearchPath, Unreadable, import_torch, objects, read_all
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.judging import Finding, conclude, failed, listed, matches
 
 
@@ -81,7 +80,7 @@ def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, SymbolsEvidence]]:
     given = user_environment.recorded()
     machine = machines.named(given.machine)
     search = SearchPath.of(given.environ, given.directory, machine)
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     everything = installed.distributions(entry or given.directory for entry in start.path)
     owners = {
         path: tuple(sorted({owner.name for owner in owning})) for path, owning in installed.owners(everything).items()

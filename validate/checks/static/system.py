@@ -20,7 +20,7 @@ from validate.binaries import dynsym, machines
 from validate.binaries.elf import ElfError
 from validate.binaries.loader import Files, Process, SearchPath
 from validate.claims import Claim
-from validate.environment import interpreter, user_environment
+from validate.environment import user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, listed, unproven
 
@@ -133,7 +133,7 @@ def _verbs(expect: VerbsExpect, given: UserEnvironment) -> VerbsEvidence:
 
 def _nccl(given: UserEnvironment, process: Process) -> Nccl:
     """The NCCL that torch loads: of its wheels, else the system's."""
-    folders = [entry or given.directory for entry in interpreter.start(given).path]
+    folders = [entry or given.directory for entry in user_environment.start(given).path]
     found = sorted(str(path) for folder in folders for path in Path(folder).glob("nvidia/*/lib/libnccl.so.2"))
     path = found[0] if found else process.resolve("libnccl.so.2", "")
     if path is None:

@@ -20,7 +20,7 @@ from validate.binaries.loader import SearchPath
 from validate.checks.static.libraries import soname_major
 from validate.checks.static.pins import TorchVersion, torch_version
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment
+from validate.environment import installed, user_environment
 from validate.environment.user_environment import UserEnvironment
 from validate.judging import Finding, conclude, failed, listed
 
@@ -70,7 +70,7 @@ _CONFIGURATION = "/etc/ld.so.conf"
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, ToolkitEvidence]]:
     given = user_environment.recorded()
-    start = interpreter.start(given)
+    start = user_environment.start(given)
     of_torch = [one for one in installed.distributions(e or given.directory for e in start.path) if one.name == "torch"]
     for claim in claims:
         expect = cast(ToolkitExpect, claim.expect)

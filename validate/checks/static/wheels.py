@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict, cast
 
 from validate.claims import Claim
-from validate.environment import installed, interpreter, user_environment, wheel_contents
+from validate.environment import installed, user_environment, wheel_contents
 from validate.environment.installed import Distribution
 from validate.environment.wheel_contents import Rows
 from validate.judging import Finding, Status, conclude, failed, listed, matches, unproven
@@ -66,7 +66,7 @@ _MOST_LISTED = 20
 
 
 def measure(claims: Sequence[Claim]) -> Iterator[tuple[str, WheelsEvidence]]:
-    start = interpreter.start(user_environment.recorded())
+    start = user_environment.start(user_environment.recorded())
     folders = [entry or user_environment.recorded().directory for entry in start.path]
     found = installed.distributions(folders)
     for claim in claims:
