@@ -94,7 +94,11 @@ def run(
         claim_file = scratch / "claims.json"
         claim_file.write_text(claims.dumps(), encoding="utf-8")
         marker = user_environment.record(given, scratch / "user-environment.json")
-        environ = {**(os.environ if user else given.environ), **marker, **(user_environment.EMULATED if emulated else {})}
+        environ = {
+            **(os.environ if user else given.environ),
+            **marker,
+            **(user_environment.EMULATED if emulated else {}),
+        }
         server = None
         if emulated and len(probes.keys() & set(TORCH_FIRST)) > 1:
             server = held.enter_context(ForkServer([sys.executable, str(_PACKAGE)], environ, scratch / "fork-server"))

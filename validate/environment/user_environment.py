@@ -1,4 +1,4 @@
-"""The environment that the image gives its users, as it was before the suite changed it, and how Python starts there."""
+"""The environment that the image gives its users, before the suite changes it, and how Python starts there."""
 
 from __future__ import annotations
 
